@@ -1,0 +1,58 @@
+# One command a chore; each does its own set-up. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+KAFKA := .cache/kafka/.ready
+
+help:  ## list the commands
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "MirrorFlow needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "This Python has no venv: install it (python3-venv on Debian and Ubuntu), then try again." >&2; exit 1; }
+	@echo "Installing Python packages into $(VENV) (about 50 MB) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
+	@tests/harness/kafka/setup.sh
+
+setup: $(READY) $(KAFKA)  ## install everything that the other commands need
+
+check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
+
+# The parts of `check`: two at a time, because neither types nor tests fill a second core.
+style: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(READY)
+	$(BIN)/mypy
+
+units: $(READY)
+	$(BIN)/pytest -q tests/unit tests/contract
+
+test: check $(KAFKA)  ## everything, with real Kafka brokers
+	$(BIN)/pytest -q tests/integration
+
+demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
+	@$(BIN)/python -m tests.harness.demo
+
+bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks
+
+chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600)
+
+format:  ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what these commands have made
+	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.PHONY: help setup check style types units test demo bench chaos format clean

@@ -1,0 +1,119 @@
+"""`make bench`: our replicator side by side with Java MirrorMaker 2, on real brokers.
+
+    python -m benchmarks [case ...] [--quick] [--repeat N]
+
+Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
+says so in the results, and the next one goes on. Exit status 1 if a demand was missed.
+"""
+
+import argparse
+import dataclasses
+import json
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from benchmarks.arena import FAILURES, Arena
+from benchmarks.cases import (
+    Case,
+    Extent,
+    distance,
+    latency,
+    memory,
+    partitions,
+    small_batches,
+    starting,
+    throughput,
+)
+from benchmarks.machine import facts
+from benchmarks.results import Result, document, number
+
+REPEAT = 3  # the least that has a median
+HERE = Path(__file__).parent
+CACHE = HERE.parent / ".cache" / "benchmarks"
+MODULES = (throughput, small_batches, distance, latency, starting, memory, partitions)
+CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
+
+
+def main() -> int:
+    # SIGTERM ends it as Ctrl-C does: gigabytes of broker data must not stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    options = _options()
+    extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
+    heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))
+    stem = CACHE / time.strftime("%Y%m%d-%H%M%S")
+    results = _run(options.cases or list(CASES), extent, stem, heading)
+    text = document(results, heading=heading)
+    is_whole = not options.cases and not options.quick
+    place = HERE / "RESULTS.md" if is_whole else stem.with_suffix(".md")
+    place.write_text(text)
+    print(f"\n{text}\n{place}")
+    return 0 if all(one.demands and all(demand.is_met for demand in one.demands) for one in results) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Side by side with MirrorMaker 2."
+    )
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, one run each: for work on the code"
+    )
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help=f"runs of each copier ({REPEAT})")
+    options = parser.parse_args()
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    return options
+
+
+def _run(names: list[str], extent: Extent, stem: Path, heading: list[str]) -> list[Result]:
+    """Every case in order; what is known is on disk after each. Clusters are started anew when one has not survived."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    left = list(names)
+    while left:
+        try:
+            with Arena(folder=stem) as arena:
+                while left and arena.is_sound:
+                    results.append(_one(left.pop(0), arena, extent))
+                    raw = {"heading": heading, "results": [dataclasses.asdict(one) for one in results]}
+                    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1))
+        except FAILURES as error:
+            traceback.print_exception(error)
+            results += [_failed(left.pop(0), error)] if left else []
+    return results
+
+
+def _failed(name: str, error: Exception) -> Result:
+    traceback.print_exception(error)
+    return Result(name=name, title="failed", setting=f"The case failed: {str(error)[:600]}")
+
+
+def _one(name: str, arena: Arena, extent: Extent) -> Result:
+    print(f"{name} ...", flush=True)
+    began = time.monotonic()
+    try:
+        result = CASES[name](arena, extent)
+    except FAILURES as error:
+        result = _failed(name, error)
+    try:
+        arena.drop()
+    except FAILURES as error:
+        result.notes.append(f"Cleaning up failed: {error}")
+    result.seconds = time.monotonic() - began
+    for demand in result.demands:
+        value = "not measured" if demand.value is None else number(demand.value)
+        print(
+            f"  {'pass' if demand.is_met else 'MISS'} {demand.what}: {value}, {demand.sense} {demand.limit:.3g}"
+        )
+    for note in result.notes:
+        print(f"  {note}")
+    print(f"  ({result.seconds:.0f} s)", flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Where the copiers meet: two single-broker clusters, each also reachable by a slow way, cleaned after every run.
+
+Topics that `load` made stay on east until `drop`; everything else that a run leaves, on both sides, goes with the run,
+so that no copier finds what another has left. Aliases are new for every run for the same reason.
+"""
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+
+from benchmarks.copiers import Copier, Flow, end
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import Child, HarnessError, wait_until
+from tests.harness.kafka.tools import Loaded, load
+
+# What Apache's start script gives a broker (kafka-run-class.sh), with the heap of kafka-server-start.sh doubled: one of
+# the cases has 5,000 partitions.
+BROKER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+BROKER_HEAP_MIB = 2048
+BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # a removed copy gives its page cache back at once
+CLEAN_WAIT_S = 120.0
+DELETE_AT_ONCE = 200
+# What a run may end with that is no fault of this program: it is noted, and the next one goes on.
+FAILURES = (HarnessError, KafkaException, OSError, subprocess.SubprocessError)
+_runs = itertools.count(1)
+
+
+@dataclass(kw_only=True, slots=True)
+class Arena:
+    """Both clusters; *folder* takes logs and properties files."""
+
+    folder: Path
+    east: KafkaCluster = field(init=False)
+    west: KafkaCluster = field(init=False)
+    _kept: set[str] = field(default_factory=set, init=False)
+
+    def __enter__(self) -> Self:
+        self.east, self.west = (
+            KafkaCluster(
+                name=name,
+                proxied=True,
+                heap_mib=BROKER_HEAP_MIB,
+                jvm_options=BROKER_JVM,
+                config=BROKER_CONFIG,
+            )
+            for name in ("east", "west")
+        )
+        try:
+            self.east.start()
+            self.west.start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self.east.close()
+        self.west.close()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether both brokers still run."""
+        return all(cluster.broker(1).running for cluster in (self.east, self.west))
+
+    def load(
+        self,
+        topic: str,
+        records: int,
+        *,
+        partitions: int,
+        size_bytes: int,
+        codec: str = "none",
+        batch_bytes: int = 16_384,
+        single_record_batches: bool = False,
+    ) -> Loaded:
+        """Makes *topic* on east and fills it by one Java producer."""
+        self.make(topic, partitions)
+        return load(
+            self.east,
+            topic,
+            records,
+            size_bytes=size_bytes,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            single_record_batches=single_record_batches,
+        )
+
+    def make(self, topic: str, partitions: int) -> None:
+        """An empty topic on east that stays until `drop`."""
+        self._kept.add(topic)
+        self.east.create_topic(topic, partitions=partitions)
+
+    def drop(self) -> None:
+        """Removes every topic of both sides."""
+        self._kept.clear()
+        self.sweep()
+
+    def flow(self, topics: str, *, records: int = 0, source: str = "", target: str = "") -> Flow:
+        """A flow with aliases that nobody has used; *source* and *target* name listeners."""
+        number = next(_runs)
+        return Flow(
+            source=self.east,
+            target=self.west,
+            source_alias=f"from{number}",
+            target_alias=f"to{number}",
+            topics=topics,
+            records=records,
+            source_listener=source or "PLAINTEXT",
+            target_listener=target or "PLAINTEXT",
+            folder=self.folder,
+        )
+
+    @contextmanager
+    def running(self, copier: Copier, flow: Flow) -> Iterator[Child]:
+        """*copier* at work on *flow*; on leaving, it is ended and what it made is removed."""
+        child = copier.launch(flow)
+        try:
+            yield child
+        finally:
+            end(child)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Removes what is no load."""
+        for cluster, kept_here in ((self.west, set[str]()), (self.east, self._kept)):
+            rest = sorted(
+                name for name in cluster.topics() if not name.startswith("__") and name not in kept_here
+            )
+            for begin in range(0, len(rest), DELETE_AT_ONCE):
+                for future in cluster.admin.delete_topics(rest[begin : begin + DELETE_AT_ONCE]).values():
+                    future.result(CLEAN_WAIT_S)
+            gone = set(rest)
+            wait_until(
+                f"{cluster.name} is clean",
+                lambda cluster=cluster, gone=gone: not gone & set(cluster.topics()),  # type: ignore[misc]
+                timeout_s=CLEAN_WAIT_S,
+            )

@@ -1,0 +1,115 @@
+"""A steady 10,000 records a second: when a consumer of the target has a record, minus when one of the source has it."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from benchmarks import copiers
+from benchmarks.arena import FAILURES, Arena
+from benchmarks.cases import Case, Extent
+from benchmarks.copiers import Copier, Flow
+from benchmarks.results import Result
+from benchmarks.watch import until_copied
+from tests.harness.kafka.installation import java_command, write_properties
+from tests.harness.kafka.processes import Child, HarnessError, cpu_s, start
+from tests.harness.kafka.tools import load
+
+PARTITIONS = 4
+RECORD_BYTES = 200
+RATE_PER_S = 10_000
+WARM_RECORDS = 50_000  # copied before the measured ones, so that the copier's compiler has seen its loops
+SKIPPED_S = 3  # of the measured ones: Load and Probe begin cold
+FIRST = 1_000_000_000  # number of the first measured record; those before are below
+PATIENCE_S = 60
+PROBE = Path(__file__).parents[1] / "java" / "Probe.java"
+PEERS_SHARE = 1 / 3
+
+
+def latency(arena: Arena, extent: Extent) -> Result:
+    seconds = extent.of(15, 8)
+    result = Result(
+        name="latency",
+        title=f"{RATE_PER_S:,} records a second",
+        setting=f"{RATE_PER_S * (seconds - SKIPPED_S):,} records of {RECORD_BYTES} bytes, {PARTITIONS} partitions, for each run."
+        " Added latency: seen by a Java consumer of the target minus seen by one of the source, in one process.",
+    )
+    # Not the tuned one: it waits 100 ms for each batch, which is what it was tuned for.
+    competitors = [copiers.ours(), copiers.mm2()]
+    for turn in range(extent.repeat):
+        begin = turn % len(competitors)
+        for copier in (*competitors[begin:], *competitors[:begin]):
+            topic = f"latency-{turn}-{begin}-{copier.name.replace(' ', '-')}"
+            try:
+                _measure(arena, result, copier, topic, seconds)
+            except FAILURES as error:
+                result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
+    for metric in ("p50_ms", "p99_ms"):
+        result.demand_ratio(
+            f"added latency, {metric[:3]}, against MM2",
+            metric,
+            "MirrorFlow",
+            "MM2",
+            sense="<=",
+            limit=PEERS_SHARE,
+        )
+    return result
+
+
+def _measure(arena: Arena, result: Result, copier: Copier, topic: str, seconds: int) -> None:
+    arena.load(topic, WARM_RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
+    flow = arena.flow(topic)
+    with arena.running(copier, flow) as child:
+        until_copied(arena.west, flow.remote(topic), PARTITIONS, child, least=WARM_RECORDS)
+        found = _probe(arena, flow, topic, child, seconds)
+    result.add(
+        copier.name,
+        p50_ms=found["p50"],
+        p99_ms=found["p99"],
+        p999_ms=found["p999"],
+        cores_used=found["cores"],
+    )
+
+
+def _probe(arena: Arena, flow: Flow, topic: str, child: Child, seconds: int) -> dict[str, float]:
+    folder = flow.folder
+    files = [
+        str(write_properties(folder / f"probe-{cluster.name}.properties", cluster.java_client("INTERNAL")))
+        for cluster in (arena.east, arena.west)
+    ]
+    records = RATE_PER_S * seconds
+    arguments = [files[0], topic, files[1], flow.remote(topic), str(FIRST), str(records)]
+    arguments += [str(RATE_PER_S * SKIPPED_S), str(seconds + PATIENCE_S)]
+    command = java_command(
+        str(PROBE),
+        *arguments,
+        log=folder / "probe.log4j",
+        jvm_options=("-XX:+UseSerialGC",),
+        archived=False,
+    )
+    probe = start("Probe", command, log=folder / "probe.log", stdout=subprocess.PIPE)
+    assert probe.process.stdout is not None
+    with probe.process.stdout as said:
+        try:
+            if said.readline() != b"ready\n":
+                raise HarnessError(f"The probe has failed.\n{probe.tail()}")
+            writer = threading.Thread(target=_write, args=(arena, topic, records))
+            cpu_began, began = cpu_s(child.pid), time.perf_counter()
+            writer.start()
+            line = said.readline()
+            cores = (cpu_s(child.pid) - cpu_began) / (time.perf_counter() - began)
+            writer.join()
+            child.must_run()
+        finally:
+            probe.kill()
+    if not line:
+        raise HarnessError(f"The probe has failed.\n{probe.tail()}")
+    return {**json.loads(line), "cores": cores}
+
+
+def _write(arena: Arena, topic: str, records: int) -> None:
+    load(arena.east, topic, records, size_bytes=RECORD_BYTES, first=FIRST, rate=RATE_PER_S)
+
+
+CASES: dict[str, Case] = {"latency": latency}

@@ -1,0 +1,177 @@
+"""Who is compared: ours, Java MirrorMaker 2 as it comes and tuned, and the bare relay.
+
+All copy one flow by one task. MM2 runs as Apache ships it (its dedicated form, the JVM options of its start script, a
+heap of 1 GiB) without heartbeats, which would start a second worker for the way back. Its checkpoint connector stays, with
+no groups to look after: told not to emit, it refuses its configuration.
+"""
+
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import java_command, write_properties
+from tests.harness.kafka.processes import Child, family, start
+
+MM2_HEAP_MIB = 1024
+MM2_JVM = (
+    "-Xms256m",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+# Strimzi's advice for the producer, and fetches to feed it.
+TUNED_PRODUCER = {"batch.size": "327680", "linger.ms": "100"}
+TUNED_CONSUMER = {"max.partition.fetch.bytes": str(10 << 20), "fetch.max.bytes": str(50 << 20)}
+INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
+_launches = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """What is to be copied: *topics* is a regular expression (for the relay a name), *records* how many it has."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    source_alias: str
+    target_alias: str
+    topics: str
+    records: int
+    source_listener: str
+    target_listener: str
+    folder: Path
+
+    def remote(self, topic: str) -> str:
+        """The name of the copy."""
+        return f"{self.source_alias}.{topic}"
+
+    @property
+    def source_bootstrap(self) -> str:
+        return self.source.bootstrap_for(self.source_listener)
+
+    @property
+    def target_bootstrap(self) -> str:
+        return self.target.bootstrap_for(self.target_listener)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copier:
+    """One of the compared; `launch` starts it and does not wait."""
+
+    name: str
+    launch: Callable[[Flow], Child]
+
+
+def end(child: Child) -> None:
+    """kill -9 of the whole family, which is how the next run gets both cores soonest."""
+    for pid in reversed(family(child.pid)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    child.kill()
+
+
+def ours() -> Copier:
+    """`mirrorflow-replicator standalone`, nothing tuned."""
+    return Copier(name="MirrorFlow", launch=_launch_ours)
+
+
+def mm2() -> Copier:
+    """Java MM2 as it comes."""
+    return Copier(name="MM2", launch=lambda flow: _launch_mm2(flow, {}))
+
+
+def tuned_mm2(codec: str = "none") -> Copier:
+    """Java MM2 tuned; it compresses as the source did, because by default it would store the copy uncompressed."""
+    producer = TUNED_PRODUCER | {"compression.type": codec}
+
+    def launch(flow: Flow) -> Child:
+        lines = {f"{flow.target_alias}.producer.{key}": value for key, value in producer.items()}
+        lines |= {f"{flow.source_alias}.consumer.{key}": value for key, value in TUNED_CONSUMER.items()}
+        return _launch_mm2(flow, lines)
+
+    return Copier(name="MM2 tuned", launch=launch)
+
+
+def relay() -> Copier:
+    """`benchmarks.relay`."""
+    return Copier(name="bare relay", launch=_launch_relay)
+
+
+def _stem(flow: Flow) -> Path:
+    flow.folder.mkdir(parents=True, exist_ok=True)
+    return flow.folder / f"copier-{next(_launches)}"
+
+
+def _launch_ours(flow: Flow) -> Child:
+    stem = _stem(flow)
+    connector = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "MirrorSourceConnector",
+        "tasks.max": "1",
+        "source.cluster.alias": flow.source_alias,
+        "target.cluster.alias": flow.target_alias,
+        "source.cluster.bootstrap.servers": flow.source_bootstrap,
+        "target.cluster.bootstrap.servers": flow.target_bootstrap,
+        "topics": flow.topics,
+        "replication.factor": "1",
+    }
+    worker = {
+        "bootstrap.servers": flow.target_bootstrap,
+        "offset.storage.topic": f"mm2-offsets.{flow.source_alias}.internal",
+        "offset.storage.replication.factor": "1",
+        "mirrorflow.http.listeners": "http://127.0.0.1:0",
+    }
+    files = [
+        str(write_properties(stem.with_suffix(f".{kind}.properties"), lines))
+        for kind, lines in (("worker", worker), ("connector", connector))
+    ]
+    command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
+    return start("MirrorFlow", command, log=stem.with_suffix(".log"))
+
+
+def _launch_mm2(flow: Flow, extra: Mapping[str, str]) -> Child:
+    stem = _stem(flow)
+    source, target = flow.source_alias, flow.target_alias
+    lines = {
+        "clusters": f"{source}, {target}",
+        f"{source}.bootstrap.servers": flow.source_bootstrap,
+        f"{target}.bootstrap.servers": flow.target_bootstrap,
+        f"{source}->{target}.enabled": "true",
+        f"{source}->{target}.topics": flow.topics,
+        f"{target}->{source}.enabled": "false",
+        "emit.heartbeats.enabled": "false",
+        "replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "tasks.max": "1",
+    }
+    for alias, internal in itertools.product((source, target), INTERNAL_TOPICS):
+        lines[f"{alias}.{internal}.replication.factor"] = "1"
+    file = write_properties(stem.with_suffix(".properties"), lines | dict(extra))
+    command = java_command(
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        str(file),
+        log=stem.with_suffix(".log4j"),
+        heap_mib=MM2_HEAP_MIB,
+        jvm_options=MM2_JVM,
+        archived=False,
+    )
+    return start("MM2", command, log=stem.with_suffix(".log"))
+
+
+def _launch_relay(flow: Flow) -> Child:
+    partitions = flow.source.topics()[flow.topics]
+    remote = flow.remote(flow.topics)
+    flow.target.create_topic(remote, partitions=partitions)
+    ports = [address.rpartition(":")[2] for address in (flow.source_bootstrap, flow.target_bootstrap)]
+    numbers = [str(partitions), str(flow.records)]
+    command = [sys.executable, "-m", "benchmarks.relay", *ports, flow.topics, remote, *numbers]
+    return start("bare relay", command, log=_stem(flow).with_suffix(".log"))

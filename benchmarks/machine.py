@@ -1,0 +1,53 @@
+"""Where and with what the figures were taken."""
+
+import os
+import platform
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.harness.kafka.installation import VERSION
+
+
+def load_average() -> float:
+    """Of the last minute: more than a few tenths before a run, and the figures are someone else's."""
+    return os.getloadavg()[0]
+
+
+def facts(command: str) -> list[str]:
+    """Lines of Markdown."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    taken = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    memory_gib = memory_bytes / 2**30
+    text = f"""\
+- taken {taken} by `{command}`, load average before {load_average():.2f}
+- {os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, Linux {platform.release()}; brokers, load and copiers share them
+- MirrorFlow {version("mirrorflow")} ({_commit()}), Python {platform.python_version()}; Apache Kafka {VERSION} (brokers, clients and MirrorMaker 2), {_java()}
+- one broker on each side, replication factor 1; one task; MM2 with -Xmx1g and the JVM options of its start script, without heartbeats; *tuned* is batch.size 327680, linger.ms 100, max.partition.fetch.bytes 10 MiB, fetch.max.bytes 50 MiB and the source's codec"""
+    return text.splitlines()
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    return _said("git", "describe", "--always", "--dirty")
+
+
+def _java() -> str:
+    return _said("java", "-version").splitlines()[0]
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent, timeout=10
+        )
+    except FileNotFoundError:
+        return "unknown"
+    return (done.stdout or done.stderr).strip() or "unknown"

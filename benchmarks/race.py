@@ -1,0 +1,56 @@
+"""The common shape of most cases: several copiers copy one backlog, in turn, several times, on the same brokers."""
+
+from collections.abc import Sequence
+
+from benchmarks.arena import FAILURES, Arena
+from benchmarks.copiers import Copier, relay
+from benchmarks.results import Result
+from benchmarks.watch import watch
+
+BUDGET_S = 90.0  # 2 GB at 22 MB/s; who is slower is measured on what it had copied by then
+THROUGHPUT = "MB/s"
+CPU = "CPU-s/GB"
+
+
+def race(
+    arena: Arena,
+    result: Result,
+    copiers: Sequence[Copier],
+    topic: str,
+    *,
+    partitions: int,
+    records: int,
+    record_bytes: int,
+    repeat: int,
+    source: str = "",
+    target: str = "",
+    budget_s: float = BUDGET_S,
+) -> None:
+    """Adds each run's throughput and cost to *result*; a run that fails is a note there, and the others go on.
+
+    GB and MB are of record values before compression. *source* and *target* name listeners. The order turns with each
+    repetition, and one copy by the relay before the first lets the brokers' compilers do their work for nobody's account.
+    """
+    for turn in range(-1, repeat):
+        begin = turn % len(copiers)
+        for copier in (relay(),) if turn < 0 else (*copiers[begin:], *copiers[:begin]):
+            flow = arena.flow(topic, records=records, source=source, target=target)
+            try:
+                with arena.running(copier, flow) as child:
+                    copy = watch(
+                        arena.west, flow.remote(topic), partitions, child, expected=records, budget_s=budget_s
+                    )
+            except FAILURES as error:
+                result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
+                continue
+            if turn < 0:
+                continue
+            amount = copy.records * record_bytes
+            result.add(
+                copier.name,
+                **{THROUGHPUT: amount / 1e6 / copy.seconds, CPU: copy.cpu_s / (amount / 1e9)},
+            )
+            if not copy.complete:
+                result.notes.append(
+                    f"{copier.name} had copied {copy.records:,} of {records:,} records when {budget_s:g} s were over."
+                )

@@ -1,0 +1,168 @@
+"""A bare relay: fetch, write a producer into each header, checksum, produce. What any copier on asyncio could reach.
+
+    python -m benchmarks.relay SOURCE_PORT TARGET_PORT TOPIC REMOTE PARTITIONS RECORDS
+
+It has no identity to keep, asks nothing, repeats nothing and ends at the first error: an upper bound, not a replicator.
+When all is copied it stays until it is killed, so that what it cost can be read.
+Both sides are single brokers on 127.0.0.1, and REMOTE exists. Fetch version 11, Produce version 8, as in the project's
+`wire`, but written out here so that the bound does not move with the code that it bounds.
+"""
+
+import asyncio
+import signal
+import socket
+import struct
+import sys
+from collections import deque
+
+from crc32c import crc32c
+
+PARTITION_BYTES_MAX = 1 << 20  # a fetch answer of 4 MiB with four partitions
+FETCH_BYTES_MAX = 50 << 20
+REQUESTS_IN_FLIGHT_MAX = 8
+_BATCH = struct.Struct(">qiibIhiqqqhii")
+_PRODUCER_FROM, _CRC_FROM = 43, 21
+_NO_PRODUCER = struct.pack(">qhi", -1, -1, -1)
+
+Part = bytes | memoryview
+
+
+class Wire(asyncio.BufferedProtocol):
+    """Frames: four bytes of length, then a body that is received into a buffer of its own."""
+
+    def __init__(self) -> None:
+        self.head = bytearray(4)
+        self.body: bytearray | None = None
+        self.got = 0
+        self.waiting: deque[asyncio.Future[bytearray]] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self.head if self.body is None else self.body)[self.got :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.got += nbytes
+        if self.body is None:
+            if self.got == len(self.head):
+                self.body, self.got = bytearray(int.from_bytes(self.head)), 0
+        elif self.got == len(self.body):
+            whole, self.body, self.got = self.body, None, 0
+            self.waiting.popleft().set_result(whole)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for answer in self.waiting:
+            answer.set_exception(ConnectionError(str(exc)))
+
+    def send(self, parts: list[Part]) -> asyncio.Future[bytearray]:
+        answer: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self.waiting.append(answer)
+        self.transport.writelines([sum(map(len, parts)).to_bytes(4), *parts])
+        return answer
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _fetch_request(topic: str, offsets: dict[int, int]) -> list[Part]:
+    head = struct.pack(">hhi", 1, 11, 0) + _text("relay")
+    head += struct.pack(">iiiibii", -1, 500, 1, FETCH_BYTES_MAX, 0, 0, -1)
+    asked = b"".join(
+        struct.pack(">iiqqi", part, -1, offset, -1, PARTITION_BYTES_MAX) for part, offset in offsets.items()
+    )
+    return [head + struct.pack(">i", 1) + _text(topic) + struct.pack(">i", len(offsets)) + asked + bytes(6)]
+
+
+def _batches(body: bytearray, offsets: dict[int, int]) -> tuple[list[deque[Part]], list[int], int]:
+    """The rewritten batches of each partition that has some, the partitions' numbers, and how many records those are."""
+    view, at, records = memoryview(body), 14, 0
+    queues: list[deque[Part]] = []
+    numbers: list[int] = []
+    if not struct.unpack_from(">i", body, at)[0]:
+        return queues, numbers, 0
+    at += 4
+    at += 2 + struct.unpack_from(">h", body, at)[0]
+    (count,) = struct.unpack_from(">i", body, at)
+    at += 4
+    for _ in range(count):
+        part, error = struct.unpack_from(">ih", body, at)
+        if error:
+            raise RuntimeError(f"fetching partition {part} met error {error}")
+        at += 30
+        at += 8 + max(0, struct.unpack_from(">i", body, at)[0]) * 16
+        end = at + 4 + struct.unpack_from(">i", body, at)[0]
+        at += 4
+        queue: deque[Part] = deque()
+        while at + _BATCH.size <= end:
+            base, length, _, _, _, _, last, _, _, _, _, _, in_batch = _BATCH.unpack_from(body, at)
+            after = at + 12 + length
+            if after > end:
+                break
+            body[at : at + 8] = bytes(8)  # a producer's base offset is 0
+            body[at + _PRODUCER_FROM : at + _PRODUCER_FROM + 14] = _NO_PRODUCER
+            struct.pack_into(">I", body, at + 17, crc32c(view[at + _CRC_FROM : after]))
+            queue.append(view[at:after])
+            offsets[part] = base + last + 1
+            records += in_batch
+            at = after
+        at = end
+        if queue:
+            queues.append(queue)
+            numbers.append(part)
+    return queues, numbers, records
+
+
+def _produce_request(remote: str, queues: list[deque[Part]], numbers: list[int]) -> list[Part]:
+    """One batch of each partition: a broker takes no more of one in a request."""
+    parts: list[Part] = []
+    for number, queue in zip(numbers, queues, strict=True):
+        if queue:
+            batch = queue.popleft()
+            parts += (struct.pack(">ii", number, len(batch)), batch)
+    head = struct.pack(">hhi", 0, 8, 0) + _text("relay") + struct.pack(">hhii", -1, -1, 30_000, 1)
+    return [head + _text(remote) + struct.pack(">i", len(parts) // 2), *parts]
+
+
+async def relay(
+    source_port: int, target_port: int, topic: str, remote: str, partitions: int, records: int
+) -> None:
+    """Copies *records* records of *topic* to *remote* and returns when the last is acknowledged."""
+    loop = asyncio.get_running_loop()
+    _, source = await loop.create_connection(Wire, "127.0.0.1", source_port)
+    _, target = await loop.create_connection(Wire, "127.0.0.1", target_port)
+    target.transport.set_write_buffer_limits(high=4 << 20)
+    room = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
+    offsets = dict.fromkeys(range(partitions), 0)
+    errors_at = 4 + 4 + 2 + len(remote) + 4 + 4  # of the first partition in a produce answer
+    failed: list[int] = []
+
+    def acknowledged(answer: asyncio.Future[bytearray]) -> None:
+        failed.extend(
+            struct.unpack_from(">h", answer.result(), errors_at) if answer.result()[errors_at + 1] else ()
+        )
+        room.release()
+
+    copied = 0
+    coming = source.send(_fetch_request(topic, offsets))
+    while copied < records:
+        queues, numbers, count = _batches(await coming, offsets)
+        copied += count
+        coming = source.send(_fetch_request(topic, offsets))
+        while any(queues):
+            await room.acquire()
+            target.send(_produce_request(remote, queues, numbers)).add_done_callback(acknowledged)
+        if failed:
+            raise RuntimeError(f"producing met error {failed[0]}")
+    for _ in range(REQUESTS_IN_FLIGHT_MAX):
+        await room.acquire()
+
+
+if __name__ == "__main__":
+    _ports = [int(text) for text in sys.argv[1:3]]
+    _counts = [int(text) for text in sys.argv[5:7]]
+    asyncio.run(relay(_ports[0], _ports[1], sys.argv[3], sys.argv[4], _counts[0], _counts[1]))
+    signal.pause()

@@ -1,0 +1,103 @@
+"""A copy as it grows, seen from outside: the end offsets of the target topic, and what the copier's processes cost.
+
+The clock runs from the first record seen on the target to the last, and so does the CPU, so that the start of a JVM or
+of an interpreter counts for nobody here (`cases.start` measures it).
+"""
+
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
+from tests.harness.kafka.processes import Child, HarnessError, cpu_s
+
+POLL_S = 0.02
+START_WAIT_S = 180.0  # MM2 takes 6 s alone and a minute on a machine that does something else
+# What a client says of a topic that came into being a moment ago.
+_NOT_YET = {
+    KafkaError._NOENT,  # noqa: SLF001 librdkafka's own codes have such names
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 librdkafka's own codes have such names
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 librdkafka's own codes have such names
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    """*records* were copied in *seconds* at *cpu_s*; *complete* unless the time was up before."""
+
+    records: int
+    seconds: float
+    cpu_s: float
+    complete: bool
+
+
+def end_offsets(cluster: KafkaCluster, topic: str, partitions: int) -> int:
+    """The sum of the ends of *topic*; 0 while it does not exist."""
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    total = 0
+    for future in cluster.admin.list_offsets(wanted, request_timeout=ADMIN_WAIT_S).values():
+        try:
+            total += future.result(ADMIN_WAIT_S).offset
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_YET:
+                raise
+    return total
+
+
+def until_copied(
+    cluster: KafkaCluster,
+    topic: str,
+    partitions: int,
+    child: Child,
+    *,
+    least: int = 1,
+    wait_s: float = START_WAIT_S,
+    poll_s: float = POLL_S,
+) -> int:
+    """Waits for *least* records in *topic*; how many there are by then."""
+    deadline = time.monotonic() + wait_s
+    # Its client would remember for long that the topic did not exist, so it is not asked for offsets before it does.
+    while topic not in cluster.admin.list_topics(timeout=ADMIN_WAIT_S).topics:
+        child.must_run()
+        if time.monotonic() > deadline:
+            raise HarnessError(f"{child.name} made no {topic} in {wait_s:g} s.\n{child.tail()}")
+        time.sleep(poll_s)
+    while (records := end_offsets(cluster, topic, partitions)) < least:
+        child.must_run()
+        if time.monotonic() > deadline:
+            raise HarnessError(
+                f"{child.name} copied {records} of {least} records to {topic} in {wait_s:g} s.\n{child.tail()}"
+            )
+        time.sleep(poll_s)
+    return records
+
+
+def watch(
+    cluster: KafkaCluster, topic: str, partitions: int, child: Child, *, expected: int, budget_s: float
+) -> Copy:
+    """The copy of *expected* records, or as far as it came in *budget_s* after its first."""
+    first = until_copied(cluster, topic, partitions, child)
+    began, cpu_began = time.perf_counter(), cpu_s(child.pid)
+    ended, cpu_ended, seen = began, cpu_began, first
+    while seen < expected and time.perf_counter() - began < budget_s:
+        time.sleep(POLL_S)
+        if (records := end_offsets(cluster, topic, partitions)) > seen:
+            seen, ended, cpu_ended = records, time.perf_counter(), cpu_s(child.pid)
+        elif not child.running:
+            break
+    if seen > expected:
+        raise HarnessError(f"{child.name} wrote {seen} records where the source has {expected}.")
+    if seen < expected:
+        child.must_run()
+    if ended == began:
+        raise HarnessError(
+            f"{child.name} had copied all before its first record was seen: the case is too small."
+        )
+    return Copy(
+        records=seen - first, seconds=ended - began, cpu_s=cpu_ended - cpu_began, complete=seen == expected
+    )

@@ -1,0 +1,62 @@
+"""The command `mirrorflow`: one subcommand a module, one place where errors become an exit status.
+
+Exit status: 0 done; 1 it could not be done, or `check` found something; 2 the arguments or the file are wrong and
+nothing was started; 130 and 143 stopped by Ctrl-C or SIGTERM. Errors are sentences on stderr, never a traceback.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from mirrorflow_cli import acls, check, planning, run, validate
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
+from mirrorflow_replicator.errors import MirrorFlowError, SettingError
+
+COMMANDS = {
+    "run": (run, "run a flow on this machine until stopped"),
+    "validate": (validate, "say what is wrong with a file; nothing is contacted"),
+    "plan": (planning, "show the connectors, their properties, and the topics that match now"),
+    "check": (check, "ask both clusters whether the flow would run; nothing is changed"),
+    "acls": (acls, "print the least ACLs, as kafka-acls commands"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status of the command *arguments* (default: those of the process)."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.execute(parsed))
+    except CommandError as error:
+        print(error, file=sys.stderr)
+        return error.status
+    except SettingError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except MirrorFlowError as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_SIGNAL_BASE + 2
+    except BrokenPipeError:
+        # Who reads stdout has enough (head, less); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mirrorflow",
+        description="Replicate Kafka topics from one cluster to another.",
+        epilog="Exit status: 0 done, 1 failed, 2 wrong arguments or file, 130 Ctrl-C, 143 SIGTERM.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        module.add_arguments(command)
+        command.set_defaults(execute=module.execute)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What `mirrorflow run` shows where nobody redraws: plain lines. And what every display is told.
+
+Progress goes to stdout, what happens to the processes to stderr. The live table is `table`'s, JSON lines are `json_lines`'.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from mirrorflow_cli.progress import Progress
+
+
+class Display(Protocol):
+    """Who is told what happens."""
+
+    def started(self, connector: str, pid: int, starts: int) -> None:
+        """A process was started, for the *starts*-th time."""
+
+    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
+        """A process has ended by itself; *status* is negative for a signal."""
+
+    def progress(self, seen: Sequence[Progress]) -> None:
+        """The progress of those that answer."""
+
+    def caught_up(self) -> None:
+        """Everything that was there at start has been copied."""
+
+    def stopping(self) -> None:
+        """The processes have been told to stop."""
+
+    def failed(self, sentence: str) -> None:
+        """It ends without success, for this reason."""
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
+
+
+class PlainDisplay:
+    """A line a second on stdout, what happens to the processes on stderr."""
+
+    def started(self, connector: str, pid: int, starts: int) -> None:
+        """One line."""
+        self._say(f"{connector} {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
+
+    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
+        """One line, with the last thing that the process has logged."""
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        self._say(
+            f"{connector} {how}, restart in {restarts_in_s:.1f} s" + (f": {last_words}" if last_words else "")
+        )
+
+    def progress(self, seen: Sequence[Progress]) -> None:
+        """One line for each connector, one for each partition that has stopped."""
+        for one in seen:
+            print(one_line(one), flush=True)
+
+    def caught_up(self) -> None:
+        """One line."""
+        print("caught up with the end offsets seen at start", flush=True)
+
+    def stopping(self) -> None:
+        """One line."""
+        self._say("stopping; Ctrl-C again kills")
+
+    def failed(self, sentence: str) -> None:
+        """The sentence."""
+        self._say(sentence)
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def one_line(progress: Progress) -> str:
+    """The summary in words; figures that are not known are left out."""
+    summary = progress.summary
+    parts = [
+        f"{progress.connector}: {summary.get('replicating', '')}",
+        f"{progress.partitions_total} partitions",
+        f"lag {summary.get('lagRecords', '?')}",
+        f"{summary.get('recordsPerSecond', 0):,.0f} records/s",
+        f"{summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s",
+        f"{summary.get('records', 0):,} copied",
+    ]
+    parts.extend(f"{reason['reason']} x{reason['count']}" for reason in summary.get("reasons", ()))
+    return ", ".join(parts)

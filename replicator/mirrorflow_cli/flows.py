@@ -1,0 +1,92 @@
+"""The MirrorFlow a command is about: from `-f FILE`, or from flags alone, as if they were a file.
+
+What the flags stand for is `flags`'.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.flags import document_of, in_flags
+from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.plan.layout import SecretLayout
+
+FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
+
+
+def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool) -> None:
+    """`-f`, `--secrets`, and with *addresses* the flags that stand for a file."""
+    parser.add_argument("-f", "--file", metavar="FILE", help="a MirrorFlow in YAML; - is stdin")
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        default=".",
+        help="where secrets are: DIR/<secretName>/<key> (default: here)",
+    )
+    if not addresses:
+        return
+    flags = parser.add_argument_group("instead of a file")
+    flags.add_argument("--from", dest="source", metavar="HOST:PORT", help="the source, host:port,host:port")
+    flags.add_argument("--to", dest="target", metavar="HOST:PORT", help="the target")
+    flags.add_argument(
+        "--topics",
+        metavar="REGEX",
+        action="append",
+        help="topics to copy; several times or a,b (default: .*)",
+    )
+    flags.add_argument("--from-alias", metavar="NAME", help="the source's alias (default: source)")
+    flags.add_argument("--to-alias", metavar="NAME", help="the target's alias (default: target)")
+
+
+def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
+    """The flow that *arguments* name. Raises UsageError with every slip, a line each."""
+    given = [
+        name
+        for name in ("source", "target", "topics", "from_alias", "to_alias")
+        if getattr(arguments, name, None)
+    ]
+    if arguments.file and given:
+        raise UsageError("Give either -f FILE or --from, --to and --topics: the file says all that they say.")
+    try:
+        if arguments.file:
+            return load_flow(_read(arguments.file))
+        if not getattr(arguments, "source", None) or not getattr(arguments, "target", None):
+            flags = (
+                ", or --from HOST:PORT --to HOST:PORT --topics REGEX" if hasattr(arguments, "source") else ""
+            )
+            raise UsageError(f"Say which flow: -f FILE{flags}.")
+        return flow_of(document_of(arguments))
+    except InvalidSpecError as error:
+        raise UsageError(in_flags(error, arguments)) from error
+
+
+def layout_from(arguments: argparse.Namespace) -> SecretLayout:
+    """Secrets and ConfigMaps side by side below `--secrets`."""
+    folder = Path(arguments.secrets).expanduser().resolve()
+    if not folder.is_dir():
+        raise UsageError(
+            f"--secrets: {arguments.secrets} is no directory; name one laid out as <secretName>/<key>."
+        )
+    return SecretLayout(secrets=str(folder), config_maps=str(folder))
+
+
+def _read(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read(FILE_MAX_BYTES + 1) if name == "-" else _file_bytes(Path(name))
+        if len(data) > FILE_MAX_BYTES:
+            raise UsageError(f"{name} is larger than {FILE_MAX_BYTES} bytes; no MirrorFlow is.")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{name} cannot be read: {error.strerror}; name a file with a MirrorFlow in it."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is no text: byte {error.start} is not UTF-8; save it as UTF-8.") from error
+
+
+def _file_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(FILE_MAX_BYTES + 1)

@@ -1,0 +1,75 @@
+"""The least that a flow's source connector must be allowed, on the source and on the target.
+
+Source: read and describe what is copied, and its settings. Target: create and write the copies and the flow's internal
+topics, read them back (the offsets, the identity, and DescribeProducers, which needs READ), and the transactional id of
+the flow's identity. Regexes have no counterpart in Kafka's ACLs: what is not a name or a prefix becomes `*`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
+from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
+
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One kafka-acls command; `kind` is its flag (topic, transactional-id, cluster)."""
+
+    kind: str
+    name: str
+    operations: tuple[str, ...]
+    prefixed: bool = False
+
+
+def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
+    """What the source connector needs on the source."""
+    for name, prefixed in _patterns(flow.spec.topics.include):
+        yield Grant(
+            kind="topic", name=name, operations=("Read", "Describe", "DescribeConfigs"), prefixed=prefixed
+        )
+    if "*" not in [name for name, _ in _patterns(flow.spec.topics.include)]:
+        # Heartbeats are copied whatever the list of topics says; they carry the flow's liveness.
+        yield Grant(kind="topic", name="heartbeats", operations=("Read", "Describe", "DescribeConfigs"))
+    if flow.spec.topics.acls.sync is not SyncMode.OFF:
+        yield Grant(kind="cluster", name="", operations=("Describe",))
+
+
+def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
+    """What the source connector needs on the target."""
+    spec = flow.spec
+    operations = ["Create", "Write", "Read", "Describe", "Alter"]
+    if spec.topics.configs.sync is not SyncMode.OFF:
+        operations += ["DescribeConfigs", "AlterConfigs"]
+    if spec.topics.naming.policy is NamingPolicy.PREFIX:
+        remote: list[tuple[str, bool]] = [(spec.source.alias + spec.topics.naming.separator, True)]
+    else:
+        remote = _patterns(spec.topics.include)
+    for name, prefixed in remote:
+        yield Grant(kind="topic", name=name, operations=tuple(operations), prefixed=prefixed)
+    for name in (f"mm2-offsets.{spec.source.alias}.internal", identity_topic(spec.source.alias)):
+        yield Grant(
+            kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
+        )
+    yield Grant(
+        kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
+    )
+
+
+def _patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
+    """(name, whether it is a prefix) for each; one `*` for all if any of them is neither a name nor a prefix."""
+    found: list[tuple[str, bool]] = []
+    for pattern in include:
+        prefix = pattern.removesuffix(".*")
+        if not _NAME.fullmatch(prefix):
+            return [("*", False)]
+        # A bare dot before the star may stand for any letter, so that only what comes before it is certain.
+        name = re.split(r"(?<!\\)\.", prefix)[0] if prefix != pattern else prefix
+        if not name:
+            return [("*", False)]
+        found.append((name.replace("\\", ""), prefix != pattern))
+    return found

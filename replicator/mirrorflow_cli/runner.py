@@ -1,0 +1,164 @@
+"""Runs the connectors of a plan on this machine until told to stop, and says how they get on.
+
+One loop in one thread: start what is due, notice what died, ask for progress, show it. SIGINT or SIGTERM stops in
+order (SIGTERM to each process, then a grace period); a second one kills. No process outlives the runner (`process`).
+"""
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from mirrorflow_cli.display import Display
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
+from mirrorflow_cli.files import ConnectorFiles
+from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ConnectorProcess
+from mirrorflow_cli.progress import Progress, read_progress
+from mirrorflow_operator.plan.plan import ConnectorPlan
+
+TICK_S = 0.1  # how late a signal, a death or the end of catching up may be noticed
+PROGRESS_INTERVAL_S = 1.0
+CATCH_UP_INTERVAL_S = 0.25  # a script waits for the answer
+GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
+KILLED_WITHIN_S = 10.0  # SIGKILL needs no consent; longer means a process stuck in the kernel
+NOTHING_MATCHES_AFTER_S = 15.0  # topics are listed within a second or two of the start
+HTTP_LISTENERS: Mapping[str, str] = {"mirrorflow.http.listeners": "http://127.0.0.1:0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run. `log` None sends what the processes log to stderr. `command` is what gets the two files."""
+
+    until_caught_up: bool = False
+    log: IO[bytes] | None = None
+    command: Sequence[str] = REPLICATOR
+
+
+class Runner:
+    """Keeps the connectors running; `run` returns the exit status."""
+
+    def __init__(
+        self,
+        connectors: Sequence[ConnectorPlan],
+        display: Display,
+        options: RunOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connectors = tuple(connectors)
+        self._display = display
+        self._options = options
+        self._clock = clock
+        self._processes: list[ConnectorProcess] = []
+        self._signals: list[int] = []
+        self._asked_at_s = -PROGRESS_INTERVAL_S
+        self._shown_at_s = -PROGRESS_INTERVAL_S
+
+    def run(self) -> int:
+        """Run until caught up (if asked), a signal, or a setting that no restart heals. Must be in the main thread."""
+        before = {
+            number: signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        try:
+            with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
+                self._prepare(Path(folder))
+                try:
+                    status = self._loop()
+                finally:
+                    self._stop()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return status
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _prepare(self, folder: Path) -> None:
+        for plan in self._connectors:
+            files = ConnectorFiles(folder=folder, name=plan.name)
+            files.write({**plan.worker_properties, **HTTP_LISTENERS}, plan.connector_properties)
+            process = ConnectorProcess(
+                files, command=self._options.command, log=self._options.log, clock=self._clock
+            )
+            self._processes.append(process)
+
+    def _loop(self) -> int:
+        while not self._signals:
+            for process in self._processes:
+                status = process.ended()
+                if status is not None:
+                    self._display.ended(process.name, status, process.last_words(), process.restarts_in_s)
+                    if status == EXIT_SETTINGS:
+                        return EXIT_FAILED
+                if process.start_if_due():
+                    self._display.started(process.name, process.pid or 0, process.starts)
+            done = self._look()
+            if done is not None:
+                return done
+            time.sleep(TICK_S)
+        return EXIT_SIGNAL_BASE + self._signals[0]
+
+    def _look(self) -> int | None:
+        """Ask for progress if it is time; the exit status if there is nothing more to wait for."""
+        now_s = self._clock()
+        interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
+        if now_s - self._asked_at_s < interval_s:
+            return None
+        self._asked_at_s = now_s
+        seen = [self._progress(process) for process in self._processes]
+        done = self._verdict(seen) if self._options.until_caught_up else None
+        if done is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S:
+            self._shown_at_s = now_s
+            self._display.progress([progress for progress in seen if progress is not None])
+        if done == EXIT_DONE:
+            self._display.caught_up()
+        return done
+
+    @staticmethod
+    def _progress(process: ConnectorProcess) -> Progress | None:
+        url = process.files.url() if process.running else None
+        return None if url is None else read_progress(url, process.name)
+
+    def _verdict(self, seen: Sequence[Progress | None]) -> int | None:
+        known = [progress for progress in seen if progress is not None]
+        if len(known) == len(seen) and all(progress.caught_up for progress in known):
+            return EXIT_DONE
+        for progress in known:
+            if progress.partitions_total == 0 and progress.uptime_s >= NOTHING_MATCHES_AFTER_S:
+                self._display.failed(
+                    f"{progress.connector} copies no partition: no topic of the source matches, or it cannot be"
+                    " reached; `mirrorflow check` says which."
+                )
+                return EXIT_FAILED
+            if progress.hopeless:
+                first = progress.hopeless[0]
+                self._display.failed(
+                    f"{len(progress.hopeless)} partitions have stopped before they had caught up; first:"
+                    f" {first.get('message') or first.get('reason')}"
+                )
+                return EXIT_FAILED
+        return None
+
+    def _stop(self) -> None:
+        asked = len(self._signals)
+        if any(process.running for process in self._processes):
+            self._display.stopping()
+        for process in self._processes:
+            process.signal(signal.SIGTERM)
+        self._wait_for_end(GRACE_S, lambda: len(self._signals) > asked)
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+        self._wait_for_end(KILLED_WITHIN_S, lambda: False)
+
+    def _wait_for_end(self, within_s: float, impatient: Callable[[], bool]) -> None:
+        deadline_s = self._clock() + within_s
+        while self._clock() < deadline_s and not impatient():
+            if all(process.ended() is not None or not process.running for process in self._processes):
+                return
+            time.sleep(TICK_S)

@@ -1,0 +1,88 @@
+"""The live table of `mirrorflow run` on a terminal: a line for each topic, and below it what is wrong.
+
+What stands in a line is `rows`'.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mirrorflow_cli.progress import Progress
+from mirrorflow_cli.rows import COLUMNS, FIGURES, by_topic, cells, totals
+
+ROWS_MAX = 30  # a screen; the summary line counts all
+EVENTS_MAX = 5  # the newest: restarts and what was said at death
+
+
+class TableDisplay:
+    """Redraws itself in place; the last state stays on the screen."""
+
+    def __init__(self, title: str, console: Console | None = None) -> None:
+        self._title = title
+        self._events: list[str] = []
+        self._seen: tuple[Progress, ...] = ()
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+
+    def started(self, connector: str, pid: int, starts: int) -> None:
+        """An event."""
+        self._event(f"{connector} started, pid {pid}" if starts == 1 else f"{connector} restarted, pid {pid}")
+
+    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
+        """An event."""
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        self._event(f"{connector} ended ({how}), restart in {restarts_in_s:.1f} s. {last_words}".rstrip())
+
+    def progress(self, seen: Sequence[Progress]) -> None:
+        """Redraw."""
+        self._seen = tuple(seen)
+        self._draw()
+
+    def caught_up(self) -> None:
+        """An event."""
+        self._event("caught up with the end offsets seen at start")
+
+    def stopping(self) -> None:
+        """An event."""
+        self._event("stopping; Ctrl-C again kills")
+
+    def failed(self, sentence: str) -> None:
+        """An event."""
+        self._event(sentence)
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        self._live.stop()
+
+    def _event(self, text: str) -> None:
+        self._events = [*self._events, text][-EVENTS_MAX:]
+        self._draw()
+
+    def _draw(self) -> None:
+        rows = [row for one in self._seen for row in one.partitions]
+        troubles = [row for row in rows if row.get("message")][:EVENTS_MAX]
+        self._live.update(
+            Group(
+                _table(self._title, rows),
+                *(Text(totals(one)) for one in self._seen),
+                *(Text(str(row["message"]), style="red") for row in troubles),
+                *(Text(event, style="dim") for event in self._events),
+            ),
+            refresh=True,
+        )
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in FIGURES else "left", overflow="fold")
+    topics = by_topic(rows)
+    for topic, partitions in list(topics.items())[:ROWS_MAX]:
+        table.add_row(*(Text(cell) for cell in cells(topic, partitions)))
+    if len(topics) > ROWS_MAX:
+        table.add_row(f"and {len(topics) - ROWS_MAX} more")
+    return table

@@ -1,0 +1,105 @@
+"""`mirrorflow-replicator`: three ways to start the same connector.
+
+    mirrorflow-replicator standalone worker.properties connector.properties ...   (KIP-304)
+    mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
+
+`task` is internal: the process of one task, started by the two others.
+Exit status: 0 stopped in order, 2 the settings are wrong (one sentence says which), 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.settings import WorkerSettings
+
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    if given == ["task"]:
+        from mirrorflow_replicator.runtime import copying  # noqa: PLC0415 a task must not load the worker
+
+        return copying.main()
+    return _serve(_parser().parse_args(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    from mirrorflow_replicator.version import version  # noqa: PLC0415 for --version alone
+
+    parser = argparse.ArgumentParser(
+        prog="mirrorflow-replicator",
+        description="Replicates topics between Kafka clusters, each record once.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
+    forms = parser.add_subparsers(dest="form", required=True, metavar="FORM")
+    standalone = forms.add_parser(
+        "standalone", help="run connectors from Kafka Connect's own files (KIP-304)"
+    )
+    standalone.add_argument("worker", type=Path, metavar="worker.properties")
+    standalone.add_argument("connectors", type=Path, nargs="+", metavar="connector.properties")
+    mm2 = forms.add_parser("mm2", help="run every flow of a MirrorMaker 2 file")
+    mm2.add_argument("file", type=Path, metavar="mm2.properties")
+    mm2.add_argument("--clusters", nargs="+", metavar="ALIAS", help="only flows to these targets")
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from mirrorflow_replicator.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
+    from mirrorflow_replicator.runtime.worker import Worker  # noqa: PLC0415
+
+    try:
+        worker = Worker(_settings(options))
+    except OSError as error:
+        return _end(EXIT_SETTINGS, f"{error.filename} cannot be read: {error.strerror}.")
+    except SettingError as error:
+        return _end(EXIT_SETTINGS, str(error))
+    try:
+        asyncio.run(worker.run())
+    except SettingError as error:
+        return _end(EXIT_SETTINGS, str(error))
+    except MirrorFlowError as error:
+        return _end(EXIT_FAILED, str(error))
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
+    from mirrorflow_replicator.connect.driver import load_mm2  # noqa: PLC0415
+    from mirrorflow_replicator.connect.worker import load_standalone  # noqa: PLC0415
+
+    if options.form == "mm2":
+        return load_mm2(_text(options.file), options.clusters)
+    connectors = [_text(path) for path in options.connectors]
+    return (load_standalone(_text(options.worker), connectors, now_ms=time.time_ns() // 1_000_000),)
+
+
+def _text(path: Path) -> str:
+    """Java reads properties as Latin-1, people write UTF-8; what is no UTF-8 was written for Java."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _end(status: int, sentence: str) -> int:
+    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

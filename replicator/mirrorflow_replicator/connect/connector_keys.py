@@ -1,0 +1,110 @@
+"""The keys of MM2's connectors that have an effect, and those that earlier versions spelt in another way.
+
+Names and defaults are those of Kafka 4.3 (MirrorConnectorConfig, MirrorSourceConfig, MirrorHeartbeatConfig,
+ConnectorConfig). Keys that are refused or without effect are `connector_keys_refused`' and `connector_keys_ignored`'.
+"""
+
+from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
+
+SYNONYMS = {
+    "emit.heartbeats": "emit.heartbeats.enabled",
+    "emit.checkpoints": "emit.checkpoints.enabled",
+    "emit.offset-syncs": "emit.offset-syncs.enabled",
+    "sync.group.offsets": "sync.group.offsets.enabled",
+    "sync.topic.configs": "sync.topic.configs.enabled",
+    "sync.topic.acls": "sync.topic.acls.enabled",
+    "refresh.topics": "refresh.topics.enabled",
+    "refresh.groups": "refresh.groups.enabled",
+    "heartbeats.replication": "heartbeats.replication.enabled",
+    "topics.blacklist": "topics.exclude",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+    "topics.whitelist": "topics",
+    "groups.whitelist": "groups",
+    "topics.include": "topics",
+    "groups.include": "groups",
+}
+
+CONNECTOR_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.CONNECTOR,
+        Verdict.HONOURED,
+        (
+            ("name", "part of the key of every stored position; MM2 uses the class's name"),
+            (
+                "connector.class",
+                "MirrorSourceConnector, MirrorCheckpointConnector or MirrorHeartbeatConnector, with or without package",
+            ),
+            ("tasks.max", "default 1; each task is a process"),
+            ("enabled", "default true, in an mm2.properties false"),
+            ("source.cluster.alias", "required"),
+            ("target.cluster.alias", "default `target`"),
+            ("topics", "default `.*`; names and Java regular expressions, separated by commas"),
+            ("topics.exclude", "default `mm2.*\\.internal, .*\\.replica, __.*`; wins over `topics`"),
+            ("config.properties.exclude", "default: the lists of all MM2 versions together"),
+            ("replication.factor", "default 2, of new topics; -1 is the target's default"),
+            ("replication.policy.separator", "default `.`"),
+            (
+                "replication.policy.internal.topic.separator.enabled",
+                "default true; false keeps `.` in the names of internal topics",
+            ),
+            ("refresh.topics.enabled", "default true"),
+            ("refresh.topics.interval.seconds", "default 600; negative is never"),
+            ("sync.topic.configs.enabled", "default true; only differences are sent"),
+            ("sync.topic.configs.interval.seconds", "default 600; negative is never"),
+            ("heartbeats.replication.enabled", "default true"),
+            ("emit.heartbeats.enabled", "default true; decides in an mm2.properties which herders exist"),
+            ("mirrorflow.flow", "default `A->B`: who claims the source alias on the target"),
+            (
+                "mirrorflow.start.from",
+                "where partitions begin that were never copied: `earliest`, `latest`, `by_duration:PT1H`, `timestamp:` with an ISO-8601 moment or milliseconds; wins over `auto.offset.reset`",
+            ),
+            (
+                "mirrorflow.source.loss.policy",
+                "`fail` (default), `alert` or `restart`, when source records are lost before they were copied",
+            ),
+            ("mirrorflow.bytes.per.second", "limit of the flow, for example `50Mi`; default none"),
+        ),
+    ),
+    *rows(
+        Scope.CONNECTOR,
+        Verdict.HONOURED,
+        (
+            (
+                "use.defaults.from",
+                "`target` (default) or `source`; in an mm2.properties only as `A->B.use.defaults.from`, as in MM2",
+            ),
+            (
+                "exactly.once.support",
+                "`required` asks for `isolation.level=read_committed`, as in MM2; in an mm2.properties only as `A->B.exactly.once.support`",
+            ),
+            ("offset.flush.interval.ms", "how often positions are stored; default 5000, MM2's is 60000"),
+            ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
+            ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
+            ("mirrorflow.http.listeners", "counts for the process, if the worker has none"),
+        ),
+        top_level=False,
+    ),
+    *rows(
+        Scope.CONNECTOR,
+        Verdict.MAPPED,
+        (
+            ("admin.timeout.ms", "every request has its own limit"),
+            ("task.index", "given to each task"),
+            ("task.assigned.partitions", "given to each task"),
+            ("consumer.poll.timeout.ms", "fetches wait as long as `fetch.max.wait.ms`"),
+            ("metric.names.formats", "metrics have Prometheus names"),
+            ("config.action.reload", "references are resolved anew whenever a client is built"),
+            ("metrics.level", "`partition` (default), `topic` or `flow`; read from the worker"),
+        ),
+    ),
+    *rows(
+        Scope.CONNECTOR,
+        Verdict.MAPPED,
+        (
+            ("transaction.boundary", "each record is admitted once without transactions"),
+            ("transaction.boundary.interval.ms", "each record is admitted once without transactions"),
+        ),
+        top_level=False,
+    ),
+)

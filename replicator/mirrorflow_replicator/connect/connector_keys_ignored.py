@@ -1,0 +1,45 @@
+"""The keys of MM2's connectors that change nothing here: other connectors' work, and what has no counterpart.
+
+Names are those of Kafka 4.3 (also MirrorCheckpointConfig).
+"""
+
+from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
+
+_NOT_YET_CHECKPOINT = "belongs to the checkpoint connector, which does not copy offsets yet"
+_NOT_YET_SYNCS = "offset syncs are not written yet"
+
+IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.CONNECTOR,
+        Verdict.IGNORED,
+        (
+            ("sync.topic.acls.enabled", "ACLs are not copied yet"),
+            ("sync.topic.acls.interval.seconds", "ACLs are not copied yet"),
+            ("emit.offset-syncs.enabled", _NOT_YET_SYNCS),
+            ("offset-syncs.topic.location", _NOT_YET_SYNCS),
+            ("offset-syncs.topic.replication.factor", _NOT_YET_SYNCS),
+            ("offset.lag.max", _NOT_YET_SYNCS),
+            ("groups", _NOT_YET_CHECKPOINT),
+            ("groups.exclude", _NOT_YET_CHECKPOINT),
+            ("refresh.groups.enabled", _NOT_YET_CHECKPOINT),
+            ("refresh.groups.interval.seconds", _NOT_YET_CHECKPOINT),
+            ("emit.checkpoints.enabled", _NOT_YET_CHECKPOINT),
+            ("emit.checkpoints.interval.seconds", _NOT_YET_CHECKPOINT),
+            ("sync.group.offsets.enabled", _NOT_YET_CHECKPOINT),
+            ("sync.group.offsets.interval.seconds", _NOT_YET_CHECKPOINT),
+            ("checkpoints.topic.replication.factor", _NOT_YET_CHECKPOINT),
+            ("task.assigned.groups", _NOT_YET_CHECKPOINT),
+            ("emit.heartbeats.interval.seconds", "heartbeats are not written yet"),
+            ("heartbeats.topic.replication.factor", "heartbeats are not written yet"),
+            ("tasks.max.enforce", "there are never more tasks than `tasks.max`"),
+            ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
+            ("auto.include.jmx.reporter", "metrics are served by HTTP"),
+            ("errors.retry.timeout", "what time may heal is retried without end, and reported"),
+            ("errors.retry.delay.max.ms", "what time may heal is retried without end, and reported"),
+            ("errors.log.enable", "errors are always logged"),
+            ("errors.log.include.messages", "payloads are never logged"),
+            ("connector.plugin.version", "there is one version of each connector here"),
+            ("add.source.alias.to.metrics", "every metric has the alias, as since MM2 4.0"),
+        ),
+    ),
+)

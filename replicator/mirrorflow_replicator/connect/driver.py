@@ -1,0 +1,221 @@
+"""mm2.properties (MM2's dedicated mode) -> one `WorkerSettings` for each herder.
+
+Derivation as MirrorMakerConfig does it: a herder for every ordered pair of clusters whose flow is enabled or whose
+heartbeats are; the worker lives on the target; connectors get the source's and the target's properties under
+`source.` and `target.` prefixes, and the flow's own `A->B.` properties last. References are kept: Java resolves the
+worker's on start, we resolve each when a client is built, which no user can tell apart but by a rotated secret.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.comments import without_comments
+from mirrorflow_replicator.connect.key_rows import Scope, Verdict
+from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.connect.properties import parse_properties
+from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.connect.worker import (
+    CHECKPOINT_CONNECTOR,
+    HEARTBEAT_CONNECTOR,
+    SOURCE_CONNECTOR,
+    worker_settings,
+)
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.settings import WorkerSettings
+
+# The order in which MirrorMaker configures them.
+_CONNECTORS = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
+# Top-level keys with these beginnings reach the worker, and win over the target cluster's own.
+_WORKER_PREFIXES = (
+    "offset.storage",
+    "config.storage",
+    "status.storage",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "task",
+    "worker",
+    "replication.policy",
+)
+# Own and REST keys have no cluster: they are the process's. `ssl.*` of the internal server is not among them.
+_PROCESS_KEYS = (
+    "mirrorflow.http.listeners",
+    "metrics.level",
+    "rest.modify.enable",
+    "offset.flush.interval.ms",
+)
+_CLIENT_KINDS = ("producer.", "consumer.", "admin.")
+_BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+def load_mm2(
+    text: str, clusters: Sequence[str] | None = None, *, now_ms: int | None = None
+) -> tuple[WorkerSettings, ...]:
+    """The herders of an mm2.properties, in the order of `clusters`; *clusters* keeps those that write to one of them.
+
+    All of them run in one process: `http` is the same in each. Raises InvalidSettingError and RefusedSettingError.
+    """
+    warnings: list[str] = []
+    raw = without_comments(parse_properties(text), warnings)
+    read = PropertyReader(raw, Resolver(raw))
+    aliases = tuple(dict.fromkeys(read.names("clusters", ())))
+    if not aliases:
+        raise InvalidSettingError(
+            key="clusters", problem="it is missing", action="list the aliases: clusters = A, B"
+        )
+    raw = keys.canonical(raw, warnings, prefixes=_prefixes(aliases))
+    _check_keys(raw, aliases, warnings)
+    wanted = _wanted(aliases, clusters)
+    read = PropertyReader(raw, Resolver(raw))
+    pairs = [
+        (source, target)
+        for source in aliases
+        for target in aliases
+        if source != target and target in wanted and _has_herder(read, source, target)
+    ]
+    if not pairs:
+        raise InvalidSettingError(
+            key="clusters",
+            problem="no replication flow is enabled",
+            action="set A->B.enabled=true for one of them",
+        )
+    return tuple(_herder(raw, source, target, list(warnings), now_ms) for source, target in pairs)
+
+
+def cluster_properties(raw: Mapping[str, str], alias: str) -> dict[str, str]:
+    """What is said of one cluster, without its prefix, with what is shared spread over its kinds of clients."""
+    properties = clients.with_prefix(raw, f"{alias}.")
+    for key, value in clients.shared(properties).items():
+        for kind in _CLIENT_KINDS:
+            properties.setdefault(kind + key, value)
+    for key, value in clients.shared(raw).items():
+        for kind in _CLIENT_KINDS:
+            properties.setdefault(kind + key, value)
+        properties.setdefault(key, value)
+    return properties
+
+
+def worker_properties(raw: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+    """The properties of the Connect worker of flow *source* to *target*."""
+    return {
+        "client.id": f"{source}->{target}",
+        "group.id": f"{source}-mm2",
+        "offset.storage.topic": f"mm2-offsets.{source}.internal",
+        "status.storage.topic": f"mm2-status.{source}.internal",
+        "config.storage.topic": f"mm2-configs.{source}.internal",
+        "key.converter": _BYTE_CONVERTER,
+        "value.converter": _BYTE_CONVERTER,
+        "header.converter": _BYTE_CONVERTER,
+        **{
+            key: value
+            for key, value in raw.items()
+            if key in _PROCESS_KEYS or key.startswith("listeners.https.")
+        },
+        **cluster_properties(raw, target),
+        **{key: value for key, value in raw.items() if key.startswith(_WORKER_PREFIXES)},
+        **{key: value for key, value in raw.items() if key.startswith(PROVIDERS_KEY)},
+    }
+
+
+def connector_properties(raw: Mapping[str, str], source: str, target: str, connector: str) -> dict[str, str]:
+    """The properties of one *connector* of the flow, as MM2 writes them to its config topic."""
+    properties = {
+        key: value
+        for key, value in raw.items()
+        if keys.is_connector_key(key) or key.startswith((PROVIDERS_KEY, "replication.policy"))
+    }
+    for side, alias in (("source", source), ("target", target)):
+        for key, value in cluster_properties(raw, alias).items():
+            prefix = f"{side}." if key.startswith(_CLIENT_KINDS) else f"{side}.cluster."
+            properties[prefix + key] = value
+    properties.setdefault("name", connector)
+    properties.setdefault("connector.class", MIRROR_PACKAGE + connector)
+    properties.setdefault("source.cluster.alias", source)
+    properties.setdefault("target.cluster.alias", target)
+    properties.update(clients.with_prefix(raw, f"{source}->{target}."))
+    properties.setdefault("enabled", "false")
+    return properties
+
+
+def _herder(
+    raw: Mapping[str, str], source: str, target: str, warnings: list[str], now_ms: int | None
+) -> WorkerSettings:
+    herder = worker_settings(
+        f"{source}->{target}",
+        worker_properties(raw, source, target),
+        [connector_properties(raw, source, target, connector) for connector in _CONNECTORS],
+        (),
+        warnings,
+        now_ms=now_ms,
+    )
+    # The certificate of our HTTP is the process's, never the one with which a herder goes to its target.
+    tls = clients.with_prefix(raw, "listeners.https.") or {
+        key: value for key, value in raw.items() if key.startswith("ssl.")
+    }
+    return replace(herder, http=replace(herder.http, tls=tls))
+
+
+def _has_herder(read: PropertyReader, source: str, target: str) -> bool:
+    key = "emit.heartbeats.enabled"
+    heartbeats = read.flag(f"{source}->{target}.{key}", default=read.flag(key, default=True))
+    return read.flag(f"{source}->{target}.enabled", default=False) or heartbeats
+
+
+def _wanted(aliases: tuple[str, ...], clusters: Sequence[str] | None) -> set[str]:
+    for unknown in sorted(set(clusters or ()) - set(aliases)):
+        raise InvalidSettingError(
+            key="--clusters",
+            problem=f"{unknown!r} is not a cluster of this file",
+            action="name one of " + ", ".join(aliases),
+        )
+    return set(clusters or aliases)
+
+
+def _prefixes(aliases: tuple[str, ...]) -> tuple[str, ...]:
+    flows = [f"{source}->{target}." for source in aliases for target in aliases if source != target]
+    return (*flows, *sorted((f"{alias}." for alias in aliases), key=len, reverse=True))
+
+
+def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list[str]) -> None:
+    prefixes = _prefixes(aliases)
+    by_prefix: dict[str, dict[str, str]] = {}
+    for key, value in raw.items():
+        prefix = next((prefix for prefix in prefixes if key.startswith(prefix)), "")
+        flow = re.match(r"(.+?)->(.+?)\.", key)
+        if not prefix and flow:
+            named = " or ".join(sorted({flow.group(1), flow.group(2)} - set(aliases)))
+            warnings.append(
+                f"{key}: it has no effect, because `clusters` does not list {named or 'such a flow'}."
+            )
+            continue
+        by_prefix.setdefault(prefix, {})[key.removeprefix(prefix)] = value
+    for prefix, properties in by_prefix.items():
+        keys.check(properties, _scopes(prefix), warnings, prefix=prefix)
+    warnings.extend(
+        f"{key}: it has no effect at the top level, as in MM2; write it for a flow (A->B.{key}) or a cluster (A.{key})."
+        for key in by_prefix.get("", {})
+        if not _reaches(key)
+    )
+
+
+def _reaches(key: str) -> bool:
+    """Whether a top-level key that we honour gets to a worker or a connector."""
+    row = keys.find(key, keys.DRIVER_SCOPES)
+    if row is None or row.verdict is not Verdict.HONOURED or row.scope in {Scope.DRIVER, Scope.REST}:
+        return True
+    prefixes = (*_WORKER_PREFIXES, PROVIDERS_KEY)
+    return (
+        key in _PROCESS_KEYS
+        or key.startswith(prefixes)
+        or keys.is_connector_key(key)
+        or clients.is_shared(key)
+    )
+
+
+def _scopes(prefix: str) -> tuple[Scope, ...]:
+    if not prefix:
+        return keys.DRIVER_SCOPES
+    return keys.CONNECTOR_SCOPES if "->" in prefix else keys.CLUSTER_SCOPES

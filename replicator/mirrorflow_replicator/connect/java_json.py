@@ -1,0 +1,73 @@
+"""JSON as Kafka Connect writes and reads it: Jackson's escapes on the way out, fields of known types on the way in.
+
+Errors are ValueErrors that name the field and never show a value.
+"""
+
+import json
+from typing import Any
+
+from mirrorflow_replicator.flow.position import UNKNOWN
+
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+INT64_MAX = 2**63 - 1
+
+
+def parsed(data: bytes) -> Any:
+    """The value in *data*."""
+    try:
+        return json.loads(data.decode())
+    except RecursionError as error:
+        message = "it is nested too deeply"
+        raise ValueError(message) from error
+    except ValueError as error:
+        message = "it is not JSON"  # the parser's own message would show a part of the value
+        raise ValueError(message) from error
+
+
+def parsed_object(value: bytes) -> dict[str, Any]:
+    """The fields of the object in *value*."""
+    fields = parsed(value)
+    if not isinstance(fields, dict):
+        message = "it is not a JSON object"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return fields
+
+
+def is_integer(value: Any) -> bool:
+    """JSON knows booleans from numbers; Python does not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integer_field(fields: dict[str, Any], name: str, most: int = INT64_MAX) -> int:
+    """The whole number of field *name*, from -1 to *most*."""
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not UNKNOWN <= value <= most:
+        message = f"{name} is not a whole number"
+        raise ValueError(message)
+    return value
+
+
+def text_field(fields: dict[str, Any], name: str) -> str:
+    """The text of field *name*, "" where there is none."""
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        message = f"{name} is not a string"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return value
+
+
+def quoted(text: str) -> str:
+    """A JSON string as Jackson's UTF8JsonGenerator writes it: raw UTF-8, but escapes for what lies outside the BMP."""
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    code = ord(character)
+    if code < 0x20 or 0xD800 <= code <= 0xDFFF:
+        return f"\\u{code:04X}"
+    if code > 0xFFFF:
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
+    return character

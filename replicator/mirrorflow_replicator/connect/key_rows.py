@@ -1,0 +1,77 @@
+"""A row of the tables of known keys."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What becomes of a key."""
+
+    HONOURED = "honoured"
+    MAPPED = "mapped"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+class Scope(Enum):
+    """Where a key may be written; the text is the documentation's."""
+
+    CONNECTOR = (
+        "In connector.properties; in an mm2.properties at the top level (unless the note says otherwise) or as "
+        "`A->B.key`, which wins."
+    )
+    WORKER = "In worker.properties; in an mm2.properties as `B.key`, B being the target."
+    REST = "In worker.properties; in an mm2.properties at the top level."
+    DRIVER = "At the top level."
+    CLIENT = (
+        "In connector.properties behind `source.cluster.`, `target.cluster.` (addresses, TLS and SASL only), `consumer.`, "
+        "`admin.`, `source.consumer.`, `source.admin.`, `target.producer.`, `target.admin.`, `producer.override.`; in "
+        "worker.properties plain or behind `producer.`; in an mm2.properties as `A.key`, `A.consumer.key` and so on."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key, or a family of keys with `*` in its name."""
+
+    name: str
+    scope: Scope
+    verdict: Verdict
+    note: str
+    # Values with which a refused key asks for nothing that we do not do; matched without a Java package.
+    accepted: tuple[str, ...] = ()
+    python: bool = False  # whether python:package.module:Class is accepted too
+    top_level: bool = True  # whether MM2 takes it from the top level of an mm2.properties
+    warns: bool = True  # whether an ignored key is worth a word at start
+
+    @property
+    def outcome(self) -> str:
+        """The verdict for a reader, who must not take an accepted default for a refusal."""
+        if self.verdict is Verdict.REFUSED and any(self.accepted):
+            return "honoured or refused"
+        return self.verdict.value
+
+    def accepts(self, value: str) -> bool:
+        """Whether a refused key is harmless with *value*."""
+        if self.python and value.strip().startswith("python:"):
+            return True
+        written = value.strip()
+        if written.startswith("org.apache.kafka."):
+            written = written.rpartition(".")[2]
+        return written in self.accepted
+
+
+def rows(
+    scope: Scope,
+    verdict: Verdict,
+    notes: Iterable[tuple[str, str]],
+    *,
+    top_level: bool = True,
+    warns: bool = True,
+) -> tuple[Key, ...]:
+    """Rows that share *scope*, *verdict* and the flags."""
+    return tuple(
+        Key(name=name, scope=scope, verdict=verdict, note=note, top_level=top_level, warns=warns)
+        for name, note in notes
+    )

@@ -1,0 +1,333 @@
+"""Kafka Connect's REST API, read side, answered from a `WorkerView`.
+
+Paths, bodies and error sentences are those of Connect 4.3 (ConnectorsResource, ConnectorPluginsResource, RootResource,
+LoggingResource, AbstractHerder), so that its clients need not know whom they ask. What changes something is answered
+with 403, or 501 where `rest.modify.enable=true`; validation of a configuration changes nothing and is allowed.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs, unquote
+
+from mirrorflow_replicator.connect.view import (
+    PluginKey,
+    Request,
+    Response,
+    WorkerView,
+    error_response,
+    json_response,
+)
+from mirrorflow_replicator.flow.report import ConnectorReport, TaskReport
+
+PACKAGE = "org.apache.kafka.connect.mirror."
+PLUGINS = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector", "MirrorSourceConnector")
+READING = ("GET", "HEAD")
+CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+ALLOW = (("Allow", "GET,HEAD,OPTIONS"),)
+QUERY_FIELDS_MAX = 64  # Connect knows a handful; more is not a client
+WARNINGS_SHOWN = 10  # of a connector in its status; its log has all
+NOT_FOUND = "HTTP 404 Not Found"  # Jersey's sentence where no resource matches
+NOT_ALLOWED = "HTTP 405 Method Not Allowed"
+CHANGES_REFUSED = (
+    "This API is read-only; change the connector's properties file or its MirrorFlow resource, "
+    "or set rest.modify.enable=true."
+)
+CHANGES_MISSING = (
+    "This process does not take changes over REST yet, although rest.modify.enable=true; "
+    "change the connector's properties file or its MirrorFlow resource and restart the process."
+)
+
+Query = Mapping[str, list[str]]
+
+
+class _ConnectError(Exception):
+    """What becomes Connect's error body."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def answer(request: Request, state: WorkerView) -> Response:
+    """The response of Connect's REST API to *request*; never raises for what a client can send."""
+    try:
+        path = [unquote(part, errors="strict") for part in request.path.strip("/").split("/") if part]
+        query = parse_qs(request.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:  # not UTF-8 behind the percent signs, or too many fields
+        return error_response(400, "HTTP 400 Bad Request")
+    try:
+        return _route(request, path, query, state)
+    except _ConnectError as error:
+        return error_response(error.status, str(error))
+
+
+def _route(request: Request, path: list[str], query: Query, state: WorkerView) -> Response:
+    if request.method == "OPTIONS":
+        return Response(headers=ALLOW)
+    validates = len(path) == 4 and path[0] == "connector-plugins" and path[2:] == ["config", "validate"]
+    if validates:
+        if request.method == "PUT":
+            return json_response(_validation(path[1], request, state))
+        return error_response(405, NOT_ALLOWED, headers=(("Allow", "PUT,OPTIONS"),))
+    if request.method in CHANGING:
+        if state.modify_enabled:
+            return error_response(501, CHANGES_MISSING)
+        return error_response(403, CHANGES_REFUSED, headers=ALLOW)
+    if request.method not in READING:
+        return error_response(405, NOT_ALLOWED, headers=ALLOW)
+    match path:
+        case []:
+            return json_response(
+                {"version": state.version, "commit": state.commit, "kafka_cluster_id": state.kafka_cluster_id}
+            )
+        case ["health"]:
+            return _health(state)
+        case ["connectors"]:
+            return json_response(_connectors(query, state))
+        case ["connectors", name, *rest]:
+            return json_response(_connector(name, rest, state))
+        case ["connector-plugins"]:
+            return json_response(_plugins(state))
+        case ["connector-plugins", name, "config"]:
+            return json_response(
+                [_definition(key, order) for order, key in enumerate(_plugin_keys(name, state))]
+            )
+        case ["admin", "loggers"]:
+            return json_response({name: _level(state.loggers[name]) for name in sorted(state.loggers)})
+        case ["admin", "loggers", name]:
+            return json_response(_logger(name, state))
+        case _:
+            raise _ConnectError(404, NOT_FOUND)
+
+
+def _health(state: WorkerView) -> Response:
+    """KIP-1017."""
+    if not state.ready:
+        return json_response({"status": "starting", "message": "Worker is still starting up."}, status=503)
+    ready = "Worker has completed startup and is ready to handle requests."
+    return json_response({"status": "healthy", "message": ready})
+
+
+def _connectors(query: Query, state: WorkerView) -> object:
+    if "expand" not in query:
+        return [report.name for report in state.connectors]
+    shown: dict[str, Callable[[ConnectorReport], object]] = {"status": _status, "info": _info}
+    wanted = [word for word in ("status", "info") if word in query["expand"]]
+    return {report.name: {word: shown[word](report) for word in wanted} for report in state.connectors}
+
+
+def _connector(name: str, rest: list[str], state: WorkerView) -> object:
+    """`/connectors/{name}` and what is below it."""
+    report = next((report for report in state.connectors if report.name == name), None)
+    match rest:
+        case ["topics"]:  # Java answers for a connector that does not exist, too
+            return {name: {"topics": [] if report is None else list(report.topics)}}
+        case ["status"]:
+            if report is None:
+                raise _ConnectError(404, f"No status found for connector {name}")
+            return _status(report)
+        case ["tasks", number, "status"]:
+            return _task_status(name, number, report)
+        case [] | ["config" | "tasks" | "tasks-config" | "offsets"]:
+            if report is None:
+                raise _ConnectError(404, f"Connector {name} not found")
+            views: dict[str, Callable[[ConnectorReport], object]] = {
+                "": _info,
+                "config": _config,
+                "tasks": _tasks,
+                "tasks-config": _tasks_config,
+                "offsets": _offsets,
+            }
+            return views[rest[0] if rest else ""](report)
+        case ["restart" | "pause" | "resume" | "stop"] | ["topics", "reset"] | ["tasks", _, "restart"]:
+            raise _ConnectError(405, NOT_ALLOWED)
+        case _:
+            raise _ConnectError(404, NOT_FOUND)
+
+
+def _type(connector_class: str) -> str:
+    """All of MM2's connectors are sources to Connect."""
+    return "source" if connector_class.rpartition(".")[2] in PLUGINS else "unknown"
+
+
+def _config(report: ConnectorReport) -> dict[str, str]:
+    # The name that the path has: in mm2 mode it holds the flow, as every flow has a connector of the same name.
+    return {**report.properties, "name": report.name}
+
+
+def _info(report: ConnectorReport) -> dict[str, object]:
+    return {
+        "name": report.name,
+        "config": _config(report),
+        "tasks": [
+            {"connector": report.name, "task": number} for number in range(len(report.task_properties))
+        ],
+        "type": _type(report.connector_class),
+    }
+
+
+def _status(report: ConnectorReport) -> dict[str, object]:
+    connector = {"state": report.state, "worker_id": report.worker_id}
+    # Java has a trace for failures alone; a topic that could not be created would be seen nowhere else by a client.
+    trace = report.trace or " ".join(report.warnings[:WARNINGS_SHOWN])
+    if trace:
+        connector["trace"] = trace
+    return {
+        "name": report.name,
+        "connector": connector,
+        "tasks": [_task(task, report.worker_id) for task in report.tasks],
+        "type": _type(report.connector_class),
+    }
+
+
+def _task(task: TaskReport, worker_id: str) -> dict[str, object]:
+    status: dict[str, object] = {"id": task.task, "state": task.state, "worker_id": worker_id}
+    if task.trace:
+        status["trace"] = task.trace
+    return status
+
+
+def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict[str, object]:
+    # Java's Integer parameter: what is no integer matches no resource.
+    if not (number.isascii() and number.removeprefix("-").isdigit()):
+        raise _ConnectError(404, NOT_FOUND)
+    tasks = () if report is None else report.tasks
+    found = next((task for task in tasks if str(task.task) == number), None)
+    if report is None or found is None:
+        raise _ConnectError(404, f"No status found for task {name}-{number}")
+    return _task(found, report.worker_id)
+
+
+def _tasks(report: ConnectorReport) -> list[dict[str, object]]:
+    return [
+        {"id": {"connector": report.name, "task": number}, "config": dict(properties)}
+        for number, properties in enumerate(report.task_properties)
+    ]
+
+
+def _tasks_config(report: ConnectorReport) -> dict[str, dict[str, str]]:
+    """Connect before 4.0 had it; operators of that time still ask."""
+    return {
+        f"{report.name}-{number}": dict(properties)
+        for number, properties in enumerate(report.task_properties)
+    }
+
+
+def _offsets(report: ConnectorReport) -> dict[str, object]:
+    """KIP-875, in MM2's terms: the offset is of the last record copied, so a partition without one is left out."""
+    return {
+        "offsets": [
+            {
+                "partition": {
+                    "cluster": report.source_alias,
+                    "partition": part.partition,
+                    "topic": part.topic,
+                },
+                "offset": {"offset": part.source_offset - 1},
+            }
+            for task in report.tasks
+            for part in task.partitions
+            if part.source_offset > 0
+        ]
+    }
+
+
+def _plugins(state: WorkerView) -> list[dict[str, str]]:
+    """The connectors; with `connectorsOnly=false` Java adds converters and transforms, of which there are none here."""
+    return [{"class": PACKAGE + name, "type": "source", "version": state.version} for name in PLUGINS]
+
+
+def _plugin(name: str) -> str:
+    """The simple class name for what Connect takes: the full name, the simple one, or it without "Connector"."""
+    simple = name.removeprefix(PACKAGE)
+    for plugin in PLUGINS:
+        if simple in {plugin, plugin.removesuffix("Connector")}:
+            return plugin
+    raise _ConnectError(404, f"Unknown plugin {name}.")
+
+
+def _plugin_keys(name: str, state: WorkerView) -> tuple[PluginKey, ...]:
+    return state.plugin_keys.get(_plugin(name), ())
+
+
+def _definition(key: PluginKey, order: int) -> dict[str, object]:
+    """Java ConfigKeyInfo."""
+    return {
+        "name": key.name,
+        "type": key.type,
+        "required": key.required,
+        "default_value": key.default,
+        "importance": key.importance,
+        "documentation": key.documentation,
+        "group": key.group,
+        "width": "NONE",
+        "display_name": key.name,
+        "dependents": [],
+        "order": order,
+    }
+
+
+def _validation(name: str, request: Request, state: WorkerView) -> dict[str, object]:
+    """Java ConfigInfos: every known and every given key, with what is wrong about it."""
+    properties = _properties(request)
+    included = properties.get("connector.class")
+    plugin = _plugin(name)
+    if included is not None and included.removeprefix(PACKAGE) not in {
+        plugin,
+        plugin.removesuffix("Connector"),
+    }:
+        raise _ConnectError(400, f"Included connector type {included} does not match request type {name}")
+    keys = {key.name: key for key in state.plugin_keys.get(plugin, ())}
+    problems = state.validate(plugin, properties)
+    names = [*keys, *sorted((properties.keys() | problems.keys()) - keys.keys())]
+    configs = []
+    for order, key_name in enumerate(names):
+        key = keys.get(key_name) or PluginKey(name=key_name)
+        value = {
+            "name": key_name,
+            "value": properties.get(key_name, key.default),
+            "recommended_values": [],
+            "errors": [problems[key_name]] if key_name in problems else [],
+            "visible": True,
+        }
+        configs.append({"definition": _definition(key, order), "value": value})
+    groups = list(dict.fromkeys(key.group for key in keys.values())) or ["Common"]
+    return {"name": PACKAGE + plugin, "error_count": len(problems), "groups": groups, "configs": configs}
+
+
+def _properties(request: Request) -> dict[str, str]:
+    media_type = request.content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise _ConnectError(415, "HTTP 415 Unsupported Media Type")
+    try:
+        body = json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise _ConnectError(
+            400, "The body is not JSON; send an object of the connector's properties."
+        ) from error
+    if not isinstance(body, dict):
+        raise _ConnectError(
+            400, "The body is not a JSON object; send the connector's properties as strings by name."
+        )
+    return {name: _text(value) for name, value in body.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    """Jackson reads numbers and booleans into a map of strings as they are written."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise _ConnectError(400, "A property is an object or a list; send each property as a string.")
+
+
+def _level(level: str) -> dict[str, str | None]:
+    """KIP-976; nothing has changed a level, so it has no date."""
+    return {"level": level, "last_modified": None}
+
+
+def _logger(name: str, state: WorkerView) -> dict[str, str | None]:
+    known = "root" if name.lower() == "root" else name
+    if known not in state.loggers:
+        raise _ConnectError(404, f"Logger {name} not found.")
+    return _level(state.loggers[known])

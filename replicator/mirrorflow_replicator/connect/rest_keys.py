@@ -1,0 +1,46 @@
+"""The keys of the worker's REST server (RestServerConfig of Kafka 4.3)."""
+
+from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
+
+REST_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.REST,
+        Verdict.HONOURED,
+        (
+            (
+                "mirrorflow.http.listeners",
+                "REST, health, progress and metrics; default `listeners`, in an mm2.properties none; port 0 is any free one",
+            ),
+            (
+                "listeners",
+                "default `http://:8083`; in an mm2.properties the internal server's, which does not exist yet",
+            ),
+            ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
+            ("ssl.client.auth", "none, requested or required"),
+            ("rest.modify.enable", "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304)"),
+        ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.IGNORED,
+        (
+            ("rest.advertised.*", "no other worker calls this one"),
+            ("access.control.allow.*", "browsers of other origins are not admitted"),
+            ("response.http.headers.config", "answers have no further headers"),
+            ("rest.host.name", "removed from Kafka; use `listeners`"),
+            ("rest.port", "removed from Kafka; use `listeners`"),
+        ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.REFUSED,
+        (
+            (
+                "rest.extension.classes",
+                "extensions are Java classes; in an mm2.properties ignored, as in MM2",
+            ),
+            ("admin.listeners", "there are no admin resources; in an mm2.properties ignored, as in MM2"),
+            ("admin.listeners.*", "there are no admin resources; in an mm2.properties ignored, as in MM2"),
+        ),
+    ),
+)

@@ -1,0 +1,177 @@
+"""Rates and windows: how counts that only grow become records per second, and single samples a min, max and average.
+
+The worker feeds every task report with the moment it came; a reader asks at any later moment. As Kafka's own
+SampledStat, each partition keeps two half windows (`windows`) and nothing else, so a partition costs the same however busy
+it is, and one that never moved costs nothing. The clock is the caller's: any seconds that do not go back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrorflow_replicator.connect.windows import (
+    EMPTY,
+    HALF_S,
+    WINDOW_S,
+    Half,
+    Spread,
+    half_from,
+    spread_of,
+    take_sample,
+)
+from mirrorflow_replicator.flow.report import PartitionReport, Phase, TaskReport
+
+SPAN_MIN_S = 1.0  # a shorter span makes rates of a single batch absurd
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """What is remembered of one partition."""
+
+    previous: Half | None
+    current: Half
+    records: int
+    bytes: int
+    value_bytes: int
+    caught_up: bool  # had no lag when last reported
+    caught_up_s: float  # until when it had none; below 0: it always had
+
+
+class Rate(NamedTuple):
+    """Of one partition or of many, in each second."""
+
+    records: float = 0.0
+    bytes: float = 0.0
+    value_bytes: float = 0.0
+
+    def plus(self, other: "Rate") -> "Rate":
+        """Both together."""
+        return Rate(
+            self.records + other.records, self.bytes + other.bytes, self.value_bytes + other.value_bytes
+        )
+
+
+NO_RATE = Rate()
+
+
+def lag_records(report: PartitionReport) -> int:
+    """Records (offsets) not yet copied; -1 while either end is unknown."""
+    if report.source_offset < 0 or report.source_end_offset < 0:
+        return -1
+    return max(0, report.source_end_offset - report.source_offset)
+
+
+class Samples:
+    """Fed by `observe`; asked by everything that shows a rate, a window or an age."""
+
+    __slots__ = ("_partitions", "_throttles")
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, str, int], _Partition] = {}
+        self._throttles: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def observe(self, connector: str, report: TaskReport, now_s: float) -> None:
+        """Take in a task's report, with the partitions that changed in it, as of *now_s*."""
+        throttled = self._throttles.get((connector, report.task))
+        if throttled is None or throttled[0] != report.throttle_ms:
+            since = now_s if report.throttle_ms else -1.0
+            self._throttles[connector, report.task] = (report.throttle_ms, since)
+        for partition in report.partitions:
+            self._take(connector, partition, now_s)
+
+    def retain(self, connector: str, reports: Iterable[PartitionReport]) -> None:
+        """Forget the partitions of *connector* that are not among *reports* (their topic is gone or left the flow)."""
+        kept = {(connector, report.topic, report.partition) for report in reports}
+        gone = [key for key in self._partitions if key[0] == connector and key not in kept]
+        for key in gone:
+            del self._partitions[key]
+
+    def rate(self, connector: str, topic: str, partition: int, now_s: float) -> Rate:
+        """Of a partition by its source topic, over the window before *now_s*; zeros when it did not move."""
+        known = self._partitions.get((connector, topic, partition))
+        if known is None or now_s - known.current.begin_s > WINDOW_S:
+            return NO_RATE
+        begin = known.previous or known.current
+        span = max(SPAN_MIN_S, now_s - begin.begin_s)
+        return Rate(
+            (known.records - begin.records) / span,
+            (known.bytes - begin.bytes) / span,
+            (known.value_bytes - begin.value_bytes) / span,
+        )
+
+    def spreads(
+        self, connector: str, topic: str, partition: int, now_s: float
+    ) -> tuple[Spread | None, Spread | None]:
+        """Record age and replication latency, milliseconds, of the window; None where nothing was sampled."""
+        known = self._partitions.get((connector, topic, partition))
+        if known is None or now_s - known.current.begin_s > WINDOW_S:
+            return None, None
+        current, previous = known.current, known.previous
+        if previous is None:
+            return spread_of(current.age, EMPTY), spread_of(current.latency, EMPTY)
+        return spread_of(current.age, previous.age), spread_of(current.latency, previous.latency)
+
+    def is_throttled(self, connector: str, now_s: float) -> bool:
+        """Whether a broker made a task of *connector* wait within the window."""
+        return any(
+            name == connector and since_s >= 0 and now_s - since_s <= WINDOW_S
+            for (name, _), (_, since_s) in self._throttles.items()
+        )
+
+    def lag_s(self, connector: str, report: PartitionReport, now_s: float, wall_s: float) -> float:
+        """Age in seconds of the oldest record not yet copied, at most; 0 without lag, -1 when nothing tells.
+
+        It is no older than the newest delivered record (its timestamp against the wall clock *wall_s*), for logs are
+        written in order; and it came after the partition was last seen without lag. The lesser of the two is right
+        both for a backlog and for a topic that was quiet for days. Where neither is known, the time that the lag takes
+        at the present rate.
+        """
+        lag = lag_records(report)
+        if lag <= 0:
+            return float(lag)
+        known = self._partitions.get((connector, report.topic, report.partition))
+        bounds = []
+        if report.record_timestamp_ms > 0:
+            bounds.append(max(0.0, wall_s - report.record_timestamp_ms / 1000))
+        if known is not None and known.caught_up_s >= 0:
+            bounds.append(max(0.0, now_s - known.caught_up_s))
+        if bounds:
+            return min(bounds)
+        rate = self.rate(connector, report.topic, report.partition, now_s).records
+        return lag / rate if rate > 0 else -1.0
+
+    def _take(self, connector: str, report: PartitionReport, now_s: float) -> None:
+        key = (connector, report.topic, report.partition)
+        known = self._partitions.get(key)
+        # A count that went back is a task that began again: what was remembered belongs to the one before.
+        if known is None or report.records < known.records or report.bytes < known.bytes:
+            known = _begin(known, now_s)
+            self._partitions[key] = known
+        elif now_s - known.current.begin_s >= HALF_S:
+            stale = now_s - known.current.begin_s > WINDOW_S
+            known.previous = None if stale else known.current
+            known.current = half_from(now_s, known.records, known.bytes, known.value_bytes)
+        if report.records > known.records:
+            take_sample(known.current.latency, report.latency_ms)
+            take_sample(known.current.age, report.record_age_ms)
+        known.records = report.records
+        known.bytes = report.bytes
+        known.value_bytes = report.value_bytes
+        caught_up = lag_records(report) == 0 and report.phase is not Phase.STARTING
+        # Quiet partitions are not reported: one that was without lag has been so until this very change.
+        if caught_up or known.caught_up:
+            known.caught_up_s = now_s
+        known.caught_up = caught_up
+
+
+def _begin(before: _Partition | None, now_s: float) -> _Partition:
+    """Counts of a task that began lately are counted from zero; a report may be the first that we see of it."""
+    return _Partition(
+        previous=None,
+        current=half_from(now_s, 0, 0, 0),
+        records=0,
+        bytes=0,
+        value_bytes=0,
+        caught_up=False,
+        caught_up_s=-1.0 if before is None else before.caught_up_s,
+    )

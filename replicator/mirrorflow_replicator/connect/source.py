@@ -1,0 +1,206 @@
+"""Connector properties of a MirrorSourceConnector -> `SourceSettings`.
+
+Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig, MirrorSourceConfig of 4.3); own keys begin with
+`mirrorflow.`. Client properties keep their references; everything else is resolved here, once. Errors name the key and
+what to write. Which keys are known at all is the business of `connect.keys`.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
+from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
+from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.storage import offset_storage, replication_factor
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.patterns import compile_patterns
+from mirrorflow_replicator.settings import (
+    ClientSettings,
+    LossPolicy,
+    SourceSettings,
+    StartPosition,
+)
+
+# Topic settings that describe the source's brokers or are better chosen on the target: MM2's list until 4.2 and what
+# 4.3 added. Those two are names of broker settings, so message.timestamp.{before,after}.max.ms are copied, as by MM2.
+CONFIG_EXCLUDE = (
+    "follower\\.replication\\.throttled\\.replicas",
+    "leader\\.replication\\.throttled\\.replicas",
+    "message\\.timestamp\\.difference\\.max\\.ms",
+    "log\\.message\\.timestamp\\.before\\.max\\.ms",
+    "log\\.message\\.timestamp\\.after\\.max\\.ms",
+    "message\\.timestamp\\.type",
+    "unclean\\.leader\\.election\\.enable",
+    "min\\.insync\\.replicas",
+)
+TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+# Kafka's own default of a minute costs up to a minute of asking the target again after a crash.
+FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
+FLUSH_INTERVAL_MS = 5_000
+DAY_MS = 86_400_000
+TASKS_MAX = 1_000  # processes; more is a typing error
+TASK_MARK = "-?|"  # as Java writes the name of a client before its task is known
+_LOSS = tuple(policy.value for policy in LossPolicy)
+
+
+def parse_source(
+    properties: Mapping[str, str], worker: Mapping[str, str], *, now_ms: int | None = None
+) -> SourceSettings:
+    """The settings of the connector with *properties*, in a worker with the derived *worker* properties.
+
+    *now_ms* (epoch milliseconds, default the clock) is what `by_duration` counts back from.
+    Raises InvalidSettingError and RefusedSettingError.
+    """
+    providers = {
+        key: value
+        for text in (worker, properties)
+        for key, value in text.items()
+        if key.startswith(PROVIDERS_KEY)
+    }
+    resolver = Resolver(providers)
+    read = PropertyReader(properties, resolver)
+    read_worker = PropertyReader(worker, resolver)
+    name = read.required("name", action="name the connector, for example MirrorSourceConnector")
+    source, target = _aliases(read)
+    consumer, source_admin, producer, target_admin = _clients(properties, worker, name, source, target)
+    read_consumer = PropertyReader(consumer.properties, resolver)
+    start, start_ms = _start(read, read_consumer, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    flush = read if FLUSH_INTERVAL_KEY in read else read_worker
+    return SourceSettings(
+        name=name,
+        flow=read.text("mirrorflow.flow", f"{source}->{target}"),
+        source_alias=source,
+        target_alias=target,
+        policy=policy_settings(read, source),
+        topics=_patterns(read, "topics", (".*",)),
+        topics_exclude=_patterns(read, "topics.exclude", TOPICS_EXCLUDE),
+        topic_filter=topic_filter(read),
+        heartbeats_replication=read.flag("heartbeats.replication.enabled", default=True),
+        replication_factor=replication_factor(read, "replication.factor", 2),
+        refresh_topics_s=_interval_s(read, "refresh.topics"),
+        sync_configs_s=_interval_s(read, "sync.topic.configs"),
+        config_exclude=_patterns(read, "config.properties.exclude", CONFIG_EXCLUDE),
+        config_filter=config_filter(read),
+        use_defaults_from_source=read.choice("use.defaults.from", ("target", "source"), "target") == "source",
+        tasks_max=read.whole("tasks.max", 1, minimum=1, maximum=TASKS_MAX),
+        start=start,
+        start_timestamp_ms=start_ms,
+        on_source_loss=LossPolicy(read.choice("mirrorflow.source.loss.policy", _LOSS, LossPolicy.FAIL.value)),
+        read_committed=_read_committed(read, read_consumer),
+        flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
+        bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
+        offsets=offset_storage(read_worker, worker, source, target_admin),
+        source_consumer=consumer,
+        source_admin=source_admin,
+        target_producer=producer,
+        target_admin=target_admin,
+        providers=providers,
+    )
+
+
+def for_task(settings: SourceSettings, task: int) -> SourceSettings:
+    """*settings* as task number *task* uses them: its number is in the names of its clients."""
+
+    def named(client: ClientSettings) -> ClientSettings:
+        return dataclasses.replace(client, client_id=client.client_id.replace(TASK_MARK, f"-{task}|"))
+
+    producer = settings.target_producer
+    return dataclasses.replace(
+        settings,
+        source_consumer=named(settings.source_consumer),
+        target_producer=dataclasses.replace(producer, client_id=producer.client_id.replace("-?", f"-{task}")),
+    )
+
+
+def _aliases(read: PropertyReader) -> tuple[str, str]:
+    source = read.required("source.cluster.alias", action="name the source cluster")
+    target = read.text("target.cluster.alias", "target")
+    if source == target:
+        raise InvalidSettingError(
+            key="target.cluster.alias",
+            problem=f"source and target are both {source!r}",
+            action="name them apart",
+        )
+    return source, target
+
+
+def _patterns(read: PropertyReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of expressions; one that is none is refused before anything starts."""
+    patterns = read.names(key, default)
+    compile_patterns(key, patterns)
+    return patterns
+
+
+def _clients(
+    properties: Mapping[str, str], worker: Mapping[str, str], name: str, source: str, target: str
+) -> tuple[ClientSettings, ClientSettings, ClientSettings, ClientSettings]:
+    """Consumer and admin of the source, producer and admin of the target."""
+    consumer = {"auto.offset.reset": "earliest", **clients.connector_client(properties, "source", "consumer")}
+    source_admin = clients.connector_client(properties, "source", "admin")
+    target_admin = clients.connector_client(properties, "target", "admin")
+    if not target_admin.get("bootstrap.servers"):
+        target_admin = clients.shared(worker) | target_admin
+    producer = clients.data_producer(properties, worker)
+    for key, client in (("source.cluster.bootstrap.servers", consumer), ("bootstrap.servers", producer)):
+        if not client.get("bootstrap.servers", "").strip():
+            raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
+    label = f"{source}->{target}|{name}"
+    return (
+        clients.client_settings(source, f"{label}{TASK_MARK}replication-consumer", consumer),
+        clients.client_settings(source, f"{label}|replication-source-admin", source_admin),
+        clients.client_settings(target, f"connector-producer-{name}-?", producer),
+        clients.client_settings(target, f"{label}|replication-target-admin", target_admin),
+    )
+
+
+def _read_committed(read: PropertyReader, consumer: PropertyReader) -> bool:
+    isolation = consumer.choice("isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted")
+    support = read.choice("exactly.once.support", ("requested", "required"), "requested")
+    if support == "required" and isolation != "read_committed":
+        raise InvalidSettingError(
+            key="exactly.once.support",
+            problem="required contradicts reading uncommitted records, as in MM2",
+            action="set source.consumer.isolation.level=read_committed",
+        )
+    return isolation == "read_committed"
+
+
+def _start(read: PropertyReader, consumer: PropertyReader, now_ms: int) -> tuple[StartPosition, int]:
+    key = "mirrorflow.start.from" if "mirrorflow.start.from" in read else "source.consumer.auto.offset.reset"
+    reader, own = (read, key) if "mirrorflow.start.from" in read else (consumer, "auto.offset.reset")
+    written = reader.text(own, "earliest")
+    kind, _, argument = written.partition(":")
+    try:
+        match kind.lower():
+            case "earliest" | "latest" as position if not argument:
+                return StartPosition(position), 0
+            case "by_duration":
+                return StartPosition.TIMESTAMP, max(0, now_ms - parse_duration_ms(argument))
+            case "timestamp" if reader is read:
+                return StartPosition.TIMESTAMP, parse_instant_ms(argument)
+            case _:
+                problem = f"{written!r} is not known"
+    except ValueError as error:
+        problem = str(error)
+    action = "write earliest, latest or by_duration:PT1H"
+    if reader is read:
+        action += ", or timestamp:2026-01-31T00:00:00Z"
+    raise InvalidSettingError(key=key, problem=problem, action=action)
+
+
+def _interval_s(read: PropertyReader, prefix: str) -> float | None:
+    enabled = read.flag(f"{prefix}.enabled", default=True)
+    interval_s = read.whole(f"{prefix}.interval.seconds", 600, minimum=-(2**31), maximum=2**31)
+    # Java's scheduler takes a negative interval as "never".
+    if not enabled or interval_s < 0:
+        return None
+    if interval_s == 0:
+        raise InvalidSettingError(
+            key=f"{prefix}.interval.seconds",
+            problem="0 would never rest",
+            action=f"write 1 or {prefix}.enabled=false",
+        )
+    return float(interval_s)

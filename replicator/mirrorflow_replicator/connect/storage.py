@@ -1,0 +1,63 @@
+"""Where positions are kept: `offset.storage.*` of the worker (KIP-304's, and Connect's own spelling)."""
+
+from collections.abc import Mapping
+
+from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+
+PARTITIONS = 25  # Connect's
+_PREFIX = "offset.storage."
+_KAFKA = "kafka."
+_OWN = frozenset({"store", "topic", "partitions", "replication.factor", "file.filename", "cleanup.policy"})
+
+
+def offset_storage(
+    read: PropertyReader, worker: Mapping[str, str], source_alias: str, target_admin: ClientSettings
+) -> OffsetStorageSettings:
+    """The store of the *worker* that *read* reads; *target_admin* connects it where the worker says nothing."""
+
+    def spelled(key: str) -> str:
+        long = _PREFIX + _KAFKA + key
+        return long if long in read else _PREFIX + key
+
+    store = OffsetStore(read.choice(spelled("store"), ("kafka", "file"), "kafka"))
+    file = read.text("offset.storage.file.filename")
+    if store is OffsetStore.FILE and not file:
+        raise InvalidSettingError(
+            key="offset.storage.file.filename",
+            problem="it is missing",
+            action="name a file, or write offset.storage.store=kafka",
+        )
+    # Whatever else is said of the topic is the topic's own setting, as in Connect.
+    configs = {
+        key.removeprefix(_KAFKA): read.text(_PREFIX + key)
+        for key in clients.with_prefix(worker, _PREFIX)
+        if key.removeprefix(_KAFKA) not in _OWN and not clients.is_shared(key.removeprefix(_KAFKA))
+    }
+    # Java's name: group.id, or "connect" without a group, then the worker's client.id.
+    base = "-".join(filter(None, (worker.get("group.id") or "connect", worker.get("client.id", "").strip())))
+    return OffsetStorageSettings(
+        store=store,
+        topic=read.text(spelled("topic")) or f"mm2-offsets.{source_alias}.internal",
+        partitions=read.whole(spelled("partitions"), PARTITIONS, minimum=-1, maximum=100_000),
+        replication_factor=replication_factor(read, spelled("replication.factor"), -1),
+        topic_configs=configs,
+        file=file,
+        client=clients.client_settings(
+            target_admin.alias,
+            f"{base}-offsets",
+            clients.offsets_client(worker, clients.shared(target_admin.properties)),
+        ),
+    )
+
+
+def replication_factor(read: PropertyReader, key: str, default: int) -> int:
+    """-1, the cluster's own default, or at least 1."""
+    value = read.whole(key, default, minimum=-1, maximum=2**15 - 1)
+    if value == 0:
+        raise InvalidSettingError(
+            key=key, problem="0 is out of bounds", action="write -1 (the cluster's default) or at least 1"
+        )
+    return value

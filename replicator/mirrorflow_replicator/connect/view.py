@@ -1,0 +1,89 @@
+"""What the HTTP of a process is answered from: a request, the worker as it is now, a response.
+
+Values only. `runtime.http` makes requests and sends responses, the worker makes one `WorkerView` for each request,
+`rest`, `metrics` and `progress` say what the one looks like in the terms of the other.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.flow.report import ConnectorReport
+from mirrorflow_replicator.settings import MetricsLevel
+
+JSON = "application/json"
+
+Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
+
+
+def _accept_all(*_: object) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request. `path` is as sent (percent-encoded, no query), `query` what follows the question mark."""
+
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One HTTP response. A body in pieces is sent piece by piece, so that no large answer holds up the loop."""
+
+    status: int = 200
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | Iterable[bytes] = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKey:
+    """A setting that a connector class knows, as `GET /connector-plugins/{class}/config` lists it (Java ConfigKeyInfo)."""
+
+    name: str
+    type: str = "STRING"  # Java's ConfigDef.Type
+    default: str | None = None
+    required: bool = False
+    importance: str = "MEDIUM"
+    documentation: str = ""
+    group: str = "Common"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """The worker as it is at this moment.
+
+    `validate(class, properties)` returns a sentence for each wrong key. `loggers` holds levels by name, "root" among
+    them. `samples` is what the worker has fed with task reports; it gives rates and windows.
+    """
+
+    connectors: tuple[ConnectorReport, ...]
+    now_s: float  # wall clock
+    kafka_cluster_id: str = ""  # of the target, as Connect's own cluster is
+    version: str = ""
+    commit: str = ""
+    modify_enabled: bool = False
+    ready: bool = False
+    metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    warnings: tuple[str, ...] = ()
+    samples: Samples = field(default_factory=Samples)
+    validate: Validate = _accept_all
+    plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
+    loggers: Mapping[str, str] = field(default_factory=lambda: {"root": "INFO"})
+
+
+def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """*value* as compact JSON, non-ASCII letters as they are (as Jackson writes it)."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(status=status, headers=headers, body=body)
+
+
+def error_response(status: int, message: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Connect's error body (Java ErrorMessage)."""
+    return json_response({"error_code": status, "message": message}, status=status, headers=headers)

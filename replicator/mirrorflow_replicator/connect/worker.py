@@ -1,0 +1,133 @@
+"""worker.properties and connector.properties (KIP-304's standalone process) -> `WorkerSettings`.
+
+The worker's file describes the target, where positions are kept, and HTTP; each connector's file is what Connect's REST
+API would be given. `connect.driver` derives the same two things from an mm2.properties and meets this module again in
+`worker_settings`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.comments import without_comments
+from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.connect.properties import parse_properties
+from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.source import parse_source
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_replicator.settings import ConnectorSettings, HttpSettings, MetricsLevel, WorkerSettings
+
+STANDALONE = "standalone"  # the name of the worker whose form that is
+SOURCE_CONNECTOR = "MirrorSourceConnector"
+CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
+HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR)
+LISTENERS_DEFAULT = ("http://:8083",)  # Connect's
+HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
+LEVEL_KEY = "metrics.level"
+
+
+def load_standalone(
+    worker_text: str, connector_texts: Sequence[str], *, now_ms: int | None = None
+) -> WorkerSettings:
+    """One process from the texts of its files; *now_ms* as for `source.parse_source`.
+
+    Raises InvalidSettingError and RefusedSettingError; what Java would pass over is in `warnings`.
+    """
+    warnings: list[str] = []
+    worker = _read(worker_text, warnings)
+    keys.check(worker, keys.WORKER_SCOPES, warnings)
+    connectors = []
+    for text in connector_texts:
+        properties = _read(text, warnings)
+        keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+        connectors.append(properties)
+    if not connectors:
+        raise InvalidSettingError(
+            key="connector.class",
+            problem="no connector is given",
+            action="name at least one connector.properties",
+        )
+    reader = PropertyReader(worker, Resolver(worker))
+    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    return worker_settings(STANDALONE, worker, connectors, listeners, warnings, now_ms=now_ms)
+
+
+def _read(text: str, warnings: list[str]) -> dict[str, str]:
+    return keys.canonical(without_comments(parse_properties(text), warnings), warnings)
+
+
+def worker_settings(
+    name: str,
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    listeners: tuple[str, ...],
+    warnings: list[str],
+    *,
+    now_ms: int | None = None,
+) -> WorkerSettings:
+    """The typed whole, from derived properties whose keys have been checked."""
+    # What concerns the whole process may stand with a connector too; the worker's word wins.
+    process = {
+        key: value
+        for text in connectors
+        for key, value in text.items()
+        if key in (HTTP_LISTENERS_KEY, LEVEL_KEY)
+    }
+    read = PropertyReader(process | dict(worker), Resolver(worker))
+    parsed = tuple(parse_connector(properties, worker, now_ms=now_ms) for properties in connectors)
+    names = [connector.name for connector in parsed]
+    for duplicate in {name for name in names if names.count(name) > 1}:
+        raise InvalidSettingError(
+            key="name", problem=f"two connectors are named {duplicate!r}", action="give each its own name"
+        )
+    level = read.choice(
+        "metrics.level", tuple(level.value for level in MetricsLevel), MetricsLevel.PARTITION.value
+    )
+    return WorkerSettings(
+        name=name,
+        connectors=parsed,
+        http=HttpSettings(
+            listeners=_checked_listeners(read.names(HTTP_LISTENERS_KEY, listeners)),
+            modify_enabled=read.flag("rest.modify.enable", default=False),
+            tls=clients.with_prefix(worker, "listeners.https.")
+            or {key: value for key, value in worker.items() if key.startswith("ssl.")},
+        ),
+        metrics_level=MetricsLevel(level),
+        shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", 5_000, minimum=0) / 1000,
+        warnings=tuple(dict.fromkeys(warnings)),
+        providers={key: value for key, value in worker.items() if key.startswith(PROVIDERS_KEY)},
+    )
+
+
+def parse_connector(
+    properties: Mapping[str, str], worker: Mapping[str, str], *, now_ms: int | None = None
+) -> ConnectorSettings:
+    """One connector, of a worker with the derived *worker* properties; raises InvalidSettingError, RefusedSettingError."""
+    read = PropertyReader(properties, Resolver({**worker, **properties}))
+    name = read.required("name", action="name the connector, for example MirrorSourceConnector")
+    written = read.required("connector.class", action="write " + " or ".join(CONNECTORS))
+    connector_class = written.removeprefix(MIRROR_PACKAGE)
+    if connector_class not in CONNECTORS:
+        raise RefusedSettingError(
+            key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
+        )
+    source = None
+    if connector_class == SOURCE_CONNECTOR and read.flag("enabled", default=True):
+        source = parse_source(properties, worker, now_ms=now_ms)
+    return ConnectorSettings(
+        name=name, connector_class=connector_class, properties=dict(properties), source=source
+    )
+
+
+def _checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
+    for listener in listeners:
+        scheme, found, address = listener.partition("://")
+        port = address.rpartition(":")[2]
+        if not found or scheme.lower() not in {"http", "https"} or not port.isdecimal() or int(port) > 65_535:
+            raise InvalidSettingError(
+                key="listeners",
+                problem=f"{listener!r} is no address to listen at",
+                action="write http://host:port",
+            )
+    return listeners

@@ -1,0 +1,106 @@
+"""The keys of the Connect worker and of MM2's driver (WorkerConfig, DistributedConfig, MirrorMakerConfig of Kafka 4.3, KIP-304)."""
+
+from mirrorflow_replicator.connect.connector_keys_refused import NO_RECORDS
+from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
+
+_NO_GROUP = "this process is not a member of a Connect group"
+_NO_TOPIC = "connectors come from files; nothing is written to such a topic"
+
+WORKER_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.WORKER,
+        Verdict.HONOURED,
+        (
+            ("bootstrap.servers", "the target cluster"),
+            ("client.id", "part of the names of the worker's own clients"),
+            ("group.id", "part of the names of the worker's own clients; no group is joined"),
+            ("offset.storage.store", "`kafka` (default) or `file` (KIP-304)"),
+            (
+                "offset.storage.topic",
+                "default `mm2-offsets.<source>.internal`; `offset.storage.kafka.topic` is the same",
+            ),
+            ("offset.storage.partitions", "default 25"),
+            ("offset.storage.replication.factor", "default -1, the target's default; Connect's is 3"),
+            ("offset.storage.file.filename", "where positions are kept with `offset.storage.store=file`"),
+            ("offset.storage.cleanup.policy", "always `compact`, as in Connect"),
+            ("offset.storage.*", "settings of the offsets topic, and the connection of its client"),
+            ("offset.flush.interval.ms", "default 5000, Connect's is 60000"),
+            ("task.shutdown.graceful.timeout.ms", "default 5000"),
+            ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
+            ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
+            ("metrics.level", "`partition` (default), `topic` or `flow`: how finely /metrics tells"),
+        ),
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.MAPPED,
+        (
+            (
+                "exactly.once.source.support",
+                "with any value each record is admitted once, without transactions (docs: exactly once)",
+            ),
+            ("offset.flush.timeout.ms", "every request has its own limit"),
+            ("connector.client.config.override.policy", "always All, as in MM2's dedicated mode"),
+            ("replication.policy.*", "read from the connectors"),
+        ),
+    ),
+    *(
+        Key(
+            name=name,
+            scope=Scope.WORKER,
+            verdict=Verdict.REFUSED,
+            note=f"{NO_RECORDS}; it must be ByteArrayConverter",
+            accepted=accepted,
+        )
+        for name, accepted in (
+            ("key.converter", ("ByteArrayConverter",)),
+            ("value.converter", ("ByteArrayConverter",)),
+            ("header.converter", ("ByteArrayConverter", "SimpleHeaderConverter")),
+        )
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.IGNORED,
+        (
+            ("config.storage.*", _NO_TOPIC),
+            ("status.storage.*", _NO_TOPIC),
+            ("*.converter.*", "there are no converters"),
+            ("internal.key.converter", "positions are always JSON without schemas, as in Connect"),
+            ("internal.value.converter", "positions are always JSON without schemas, as in Connect"),
+            ("internal.topics.automatic.creation.enable", "internal topics that are missing are created"),
+            ("plugin.path", "there are no plugins"),
+            ("plugin.discovery", "there are no plugins"),
+            ("topic.creation.enable", "topics are created as on the source"),
+            ("topic.tracking.*", "active topics are always known"),
+            ("session.timeout.ms", _NO_GROUP),
+            ("heartbeat.interval.ms", _NO_GROUP),
+            ("rebalance.timeout.ms", _NO_GROUP),
+            ("worker.sync.timeout.ms", _NO_GROUP),
+            ("worker.unsync.backoff.ms", _NO_GROUP),
+            ("scheduled.rebalance.max.delay.ms", _NO_GROUP),
+            ("connect.protocol", _NO_GROUP),
+            ("inter.worker.*", _NO_GROUP),
+            ("group.instance.id", _NO_GROUP),
+            ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
+            ("auto.include.jmx.reporter", "metrics are served by HTTP"),
+            ("metrics.context.*", "metrics are served by HTTP"),
+            ("metrics.sample.window.ms", "metrics are counters; Prometheus makes the windows"),
+            ("metrics.num.samples", "metrics are counters; Prometheus makes the windows"),
+            ("metrics.recording.level", "use `metrics.level`"),
+        ),
+    ),
+)
+
+DRIVER_KEYS: tuple[Key, ...] = (
+    *rows(Scope.DRIVER, Verdict.HONOURED, (("clusters", "the aliases; required"),)),
+    *rows(
+        Scope.DRIVER,
+        Verdict.IGNORED,
+        (
+            (
+                "dedicated.mode.enable.internal.rest",
+                "tasks of a flow run under one process, so workers need not call each other",
+            ),
+        ),
+    ),
+)

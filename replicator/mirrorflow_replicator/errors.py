@@ -1,0 +1,354 @@
+"""Every error of the replicator.
+
+    MirrorFlowError
+    ├── SettingError                 a property is wrong; nothing was started
+    │   ├── InvalidSettingError      its value cannot be understood or contradicts another
+    │   ├── RefusedSettingError      it asks for what only a Java process can do
+    │   └── UnresolvedReferenceError a ${provider:path:key} cannot be resolved on this host
+    ├── ClusterError                 a whole cluster cannot be used now
+    │   ├── UnreachableError         no broker answers (retriable)
+    │   │   └── ConnectionLostError  one connection ended with requests unanswered
+    │   ├── AuthenticationFailedError  TLS or SASL said no
+    │   ├── NotAuthorizedError       an ACL is missing
+    │   ├── UnsupportedBrokerError   the brokers are too old for what is asked
+    │   └── BrokerError              any other answer of a broker, by its name and code
+    ├── IdentityError                the flow may not write here (DESIGN: exactly once by sequence)
+    │   ├── FlowExistsError          another flow owns this source alias on this target
+    │   ├── ClusterChangedError      another cluster answers at a known address
+    │   ├── StreamChangedError       another copier goes on with other settings
+    │   └── FencedError              a later epoch of the identity exists
+    ├── CorruptRecordsError          bytes are no records; whoever knows the partition makes a CorruptBatchError of it
+    └── PartitionError               one partition stops; the others go on
+        ├── RecordTooLargeError      the target refuses the size
+        ├── CorruptBatchError        the source's own checksum does not hold
+        ├── UnsupportedBatchError    a format nobody can copy
+        ├── SourceDataLostError      records were deleted, truncated or re-created before they were copied
+        ├── TargetDataLostError      the target topic was re-created or lost more than can be refilled
+        ├── TopicGoneError           the topic does not exist any more
+        └── UndecidedError           neither log nor memory of the target says where to go on
+
+Each is one sentence that names the setting, topic, partition or broker, and what to do. The facts are fields.
+No error carries a secret or a payload.
+"""
+
+from typing import ClassVar
+
+
+class MirrorFlowError(Exception):
+    """The root: `reason` is a stable PascalCase word for statuses and metrics; `retriable` says whether time may heal it."""
+
+    reason: ClassVar[str] = "Failed"
+    retriable: ClassVar[bool] = False
+
+
+class SettingError(MirrorFlowError):
+    """A property is wrong; nothing was started."""
+
+    reason = "InvalidSettings"
+
+
+class InvalidSettingError(SettingError):
+    """The value of *key* cannot be understood, or contradicts another."""
+
+    def __init__(self, *, key: str, problem: str, action: str = "") -> None:
+        self.key = key
+        self.problem = problem
+        super().__init__(f"{key}: {problem}" + (f"; {action}." if action else "."))
+
+
+class RefusedSettingError(SettingError):
+    """*key* asks for what only a Java process can do."""
+
+    reason = "RefusedSettings"
+
+    def __init__(self, *, key: str, why: str) -> None:
+        self.key = key
+        self.why = why
+        super().__init__(f"{key} is refused: {why}.")
+
+
+class UnresolvedReferenceError(SettingError):
+    """A ${provider:path:key} in *key* cannot be resolved on this host; the value itself is never shown."""
+
+    reason = "SecretMissing"
+
+    def __init__(self, *, key: str, reference: str, problem: str) -> None:
+        self.key = key
+        self.reference = reference
+        super().__init__(f"{key}: the reference {reference} cannot be resolved: {problem}.")
+
+
+class ClusterError(MirrorFlowError):
+    """A whole cluster cannot be used now. `cluster` is its alias."""
+
+    reason = "ClusterFailed"
+    cluster: str = ""
+
+
+class UnreachableError(ClusterError):
+    """No broker of *cluster* answers at *addresses*."""
+
+    reason = "Unreachable"
+    retriable = True
+
+    def __init__(self, *, cluster: str, addresses: str, problem: str) -> None:
+        self.cluster = cluster
+        self.addresses = addresses
+        self.problem = problem
+        super().__init__(
+            f"Cluster {cluster} cannot be reached at {addresses}: {problem}; "
+            "check the address, the network and that the listener speaks the configured security.protocol."
+        )
+
+
+class ConnectionLostError(UnreachableError):
+    """One connection ended; what was unanswered may or may not have been done."""
+
+    reason = "ConnectionLost"
+
+    def __init__(self, *, cluster: str, address: str, problem: str) -> None:
+        super().__init__(cluster=cluster, addresses=address, problem=problem)
+
+
+class AuthenticationFailedError(ClusterError):
+    """TLS or SASL refused us. Retriable, because credentials rotate without a restart."""
+
+    reason = "AuthenticationFailed"
+    retriable = True
+
+    def __init__(self, *, cluster: str, address: str, mechanism: str, problem: str) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.mechanism = mechanism
+        super().__init__(f"Cluster {cluster} at {address} refuses our {mechanism}: {problem}.")
+
+
+class NotAuthorizedError(ClusterError):
+    """An ACL is missing."""
+
+    reason = "NotAuthorized"
+    retriable = True
+
+    def __init__(self, *, cluster: str, operation: str, resource: str) -> None:
+        self.cluster = cluster
+        self.operation = operation
+        self.resource = resource
+        super().__init__(
+            f"Cluster {cluster} does not authorize {operation} on {resource}; "
+            "`mirrorflow acls` prints the ACLs that the flow needs."
+        )
+
+
+class UnsupportedBrokerError(ClusterError):
+    """The brokers of *cluster* do not know *feature*."""
+
+    reason = "UnsupportedBroker"
+
+    def __init__(self, *, cluster: str, feature: str, needs: str) -> None:
+        self.cluster = cluster
+        self.feature = feature
+        super().__init__(f"The brokers of cluster {cluster} do not offer {feature}; it needs {needs}.")
+
+
+class BrokerError(ClusterError):
+    """Any other answer of a broker, by its code and name (Kafka protocol, error codes)."""
+
+    reason = "BrokerError"
+
+    def __init__(
+        self, *, cluster: str, request: str, code: int, name: str, subject: str = "", retriable: bool = False
+    ) -> None:
+        self.cluster = cluster
+        self.request = request
+        self.code = code
+        self.name = name
+        self.subject = subject
+        self.is_retriable = retriable
+        about = f" about {subject}" if subject else ""
+        super().__init__(f"Cluster {cluster} answered {request}{about} with {name} ({code}).")
+
+
+class IdentityError(MirrorFlowError):
+    """The flow may not write to this target."""
+
+    reason = "IdentityRefused"
+
+
+class FlowExistsError(IdentityError):
+    """Another flow owns this source alias on this target."""
+
+    reason = "FlowExists"
+
+    def __init__(self, *, source: str, target: str, owner: str, claimant: str) -> None:
+        self.owner = owner
+        super().__init__(
+            f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
+            "Stop the other flow, or give this source another alias."
+        )
+
+
+class ClusterChangedError(IdentityError):
+    """Another cluster answers at a known address."""
+
+    reason = "ClusterChanged"
+
+    def __init__(self, *, alias: str, expected: str, found: str) -> None:
+        self.alias = alias
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"Cluster {alias} was {expected} and is now {found}; "
+            "if that is intended, give it another alias so that a new flow begins."
+        )
+
+
+class StreamChangedError(IdentityError):
+    """Another copier of the flow has begun a stream that is defined otherwise."""
+
+    reason = "StreamChanged"
+
+    def __init__(self, *, source: str, was: str, now: str) -> None:
+        self.was = was
+        self.now = now
+        super().__init__(
+            f"This copier of the flow from {source} has {was}; another one has gone on with {now}. "
+            "Stop one of them, or give both the same settings and start this one again."
+        )
+
+
+class FencedError(IdentityError):
+    """A later epoch of the identity exists, so another copier has taken over with a changed stream."""
+
+    reason = "Fenced"
+    retriable = True
+
+    def __init__(self, *, source: str, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(
+            f"Epoch {epoch} of the flow from {source} has been superseded; this copier steps back."
+        )
+
+
+class CorruptRecordsError(MirrorFlowError, ValueError):
+    """Bytes are no records. Whoever knows the partition makes a CorruptBatchError of it."""
+
+    reason = "CorruptBatch"
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"Bytes from the source are no records: {problem}.")
+
+
+class PartitionError(MirrorFlowError):
+    """One partition stops; the others go on. `topic` is the source's name."""
+
+    reason = "PartitionFailed"
+
+    def __init__(self, sentence: str, *, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        super().__init__(f"{topic}-{partition}: {sentence}.")
+
+
+class RecordTooLargeError(PartitionError):
+    """The target refuses a batch for its size."""
+
+    reason = "RecordTooLarge"
+
+    def __init__(
+        self, *, topic: str, partition: int, offset: int, size_bytes: int, target_topic: str
+    ) -> None:
+        self.offset = offset
+        self.size_bytes = size_bytes
+        super().__init__(
+            f"the record at source offset {offset} takes {size_bytes} bytes, more than the target allows; "
+            f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class CorruptBatchError(PartitionError):
+    """The source's own checksum does not hold."""
+
+    reason = "CorruptBatch"
+
+    def __init__(self, *, topic: str, partition: int, offset: int, problem: str) -> None:
+        self.offset = offset
+        super().__init__(
+            f"the batch at source offset {offset} is corrupt ({problem}); it is not copied. "
+            "Check the source broker's disk, or delete the records up to there",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class UnsupportedBatchError(PartitionError):
+    """A format nobody can copy."""
+
+    reason = "UnsupportedBatch"
+
+    def __init__(self, *, topic: str, partition: int, offset: int, problem: str) -> None:
+        self.offset = offset
+        super().__init__(
+            f"the batch at source offset {offset} cannot be copied: {problem}",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class SourceDataLostError(PartitionError):
+    """Records were deleted, truncated or re-created before they were copied."""
+
+    reason = "SourceDataLost"
+
+    def __init__(self, *, topic: str, partition: int, wanted: int, found: int, how: str) -> None:
+        self.wanted = wanted
+        self.found = found
+        super().__init__(
+            f"{how}: offset {wanted} was to be copied next, the source now has {found}; "
+            "set mirrorflow.source.loss.policy=alert to go on from there, or restart to begin again",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class TargetDataLostError(PartitionError):
+    """The target topic was re-created, or lost more than can be filled again."""
+
+    reason = "TargetDataLost"
+
+    def __init__(self, *, topic: str, partition: int, target_topic: str, how: str) -> None:
+        self.target_topic = target_topic
+        super().__init__(
+            f"target topic {target_topic} {how}; set mirrorflow.source.loss.policy=restart to fill it again",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class TopicGoneError(PartitionError):
+    """The topic does not exist any more."""
+
+    reason = "TopicGone"
+
+    def __init__(self, *, topic: str, partition: int, cluster: str) -> None:
+        self.cluster = cluster
+        super().__init__(
+            f"the topic does not exist on cluster {cluster} any more", topic=topic, partition=partition
+        )
+
+
+class UndecidedError(PartitionError):
+    """Neither the log nor the memory of the target says where to go on."""
+
+    reason = "Undecided"
+
+    def __init__(self, *, topic: str, partition: int, evidence: str) -> None:
+        self.evidence = evidence
+        super().__init__(
+            f"it cannot be decided which record the target has last ({evidence}); "
+            "nothing is written before you choose mirrorflow.source.loss.policy=alert or restart",
+            topic=topic,
+            partition=partition,
+        )

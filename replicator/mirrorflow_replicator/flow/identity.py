@@ -1,0 +1,145 @@
+"""Identity and anchors: decided once by whoever comes first, then used by everyone (DESIGN 4.2, clause 1).
+
+The topic `mm2-identity.<source>.internal` on the target has one partition, is never compacted and never expires. To decide
+something a copier writes a proposal and reads to the end: the first proposal for a key binds everyone, also its author.
+`Decisions` is that reading, pure: feed it the records in order.
+
+A *generation* is one definition of the stream: producer id and epoch, both cluster ids, naming, flow, isolation level.
+An *anchor* says which source offset has ordinal 0 (or a later one, at a step of the stream: after a loss) in a generation.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.partitions import TopicPartition
+
+
+def identity_topic(source_alias: str) -> str:
+    """The topic of the decisions; always with ".", like the worker's topics of MM2."""
+    return f"mm2-identity.{source_alias}.internal"
+
+
+def transactional_id(source_alias: str) -> str:
+    """The flow's transactional id; needs Write and Describe where ACLs are used."""
+    return f"mirrorflow.{source_alias}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One generation. `stream` is the definition of the stream in words; another definition is another generation."""
+
+    generation: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str  # "": not authorized, so nothing can be fenced or pinned
+    source_cluster_id: str
+    target_cluster_id: str
+    policy: str
+    flow: str
+    stream: str
+    why: str  # what made this generation: "begin", "isolation.level", "java", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """Source offset `source_offset` carries `ordinal`; `target_offset` was the target's end when that was decided."""
+
+    generation: int
+    topic: str
+    partition: int
+    step: int
+    ordinal: int
+    source_offset: int
+    target_offset: int
+    source_topic_id: str
+    target_topic_id: str
+    why: str
+
+    def as_pair(self) -> Pair:
+        """The state before the anchor's first record."""
+        return Pair(
+            source_offset=self.source_offset - 1,
+            ordinal=self.ordinal - 1,
+            target_offset=self.target_offset - 1,
+        )
+
+
+Proposal = Identity | Anchor
+_KINDS: dict[str, type[Identity] | type[Anchor]] = {"identity": Identity, "anchor": Anchor}
+
+
+def encode(proposal: Proposal) -> tuple[bytes, bytes]:
+    """Key and value of a proposal: compact JSON."""
+    body = asdict(proposal)
+    names = ["generation"] if isinstance(proposal, Identity) else ["generation", "topic", "partition", "step"]
+    key = {"type": "identity" if isinstance(proposal, Identity) else "anchor"} | {
+        n: body.pop(n) for n in names
+    }
+    return _dump(key), _dump(body)
+
+
+def decode(key: bytes, value: bytes) -> Proposal | None:
+    """The proposal in a record; None for what a later version may have written there."""
+    try:
+        head: dict[str, Any] = json.loads(key)
+        kind: type[Identity | Anchor] = _KINDS[head.pop("type")]
+        names = {field.name for field in fields(kind)}
+        return kind(**{name: item for name, item in (head | json.loads(value)).items() if name in names})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+class Decisions:
+    """What has been decided, from the records read so far. The first record of a key wins."""
+
+    def __init__(self) -> None:
+        self._identities: dict[int, Identity] = {}
+        self._anchors: dict[TopicPartition, dict[tuple[int, int], Anchor]] = {}
+
+    def read(self, proposal: Proposal) -> None:
+        """The next record of the topic."""
+        if isinstance(proposal, Identity):
+            self._identities.setdefault(proposal.generation, proposal)
+            return
+        of_partition = self._anchors.setdefault(TopicPartition(proposal.topic, proposal.partition), {})
+        of_partition.setdefault((proposal.generation, proposal.step), proposal)
+
+    @property
+    def identity(self) -> Identity | None:
+        """The newest generation."""
+        return self._identities[max(self._identities)] if self._identities else None
+
+    def generation(self, number: int) -> Identity | None:
+        """An earlier generation."""
+        return self._identities.get(number)
+
+    def anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
+        """The newest step of *partition* in *generation*."""
+        steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]
+        return max(steps, key=lambda anchor: anchor.step, default=None)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Every partition that has an anchor."""
+        return tuple(self._anchors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What this copier is set to do."""
+
+    source_cluster_id: str
+    target_cluster_id: str
+    policy: str
+    flow: str
+    stream: str
+
+
+def stream_definition(*, read_committed: bool) -> str:
+    """The definition of the stream in words: whatever changes which records are counted."""
+    return f"isolation.level={'read_committed' if read_committed else 'read_uncommitted'}"

@@ -1,0 +1,96 @@
+"""What a task says of each partition, and a connector of itself.
+
+Tasks send these values as JSON lines; the worker keeps the newest of each partition and renders REST, metrics and
+progress from them. Only partitions whose report changed are sent, so ten thousand idle ones cost nothing.
+A report never holds a payload or a secret.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(Enum):
+    """What a partition is doing."""
+
+    STARTING = "starting"  # asking the target where to go on
+    COPYING = "copying"
+    WAITING = "waiting"  # another copier of the flow is at work (DESIGN 4.2, clause 10)
+    STOPPED = "stopped"  # by an error; `reason` and `message` say which
+
+
+class Guarantee(Enum):
+    """What holds for the records of a partition (DESIGN 4.2, "Say what holds")."""
+
+    EXACTLY_ONCE = "exactly-once"
+    SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget us
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition. Offsets are of the next record to be copied; -1 is unknown. Counts are since the task began."""
+
+    topic: str  # on the source
+    target_topic: str
+    partition: int
+    phase: Phase
+    source_offset: int = -1  # next to be delivered
+    source_end_offset: int = -1  # high watermark (last stable offset with read_committed) as last seen
+    target_offset: int = -1  # end of the target as last acknowledged
+    records: int = 0
+    bytes: int = 0
+    value_bytes: int = 0  # what MM2's byte-count counts; equals `bytes` where values were not looked at
+    batches_raw: int = 0
+    batches_coalesced: int = 0
+    batches_reencoded: int = 0
+    skipped_records: int = 0  # aborted and control, never delivered
+    lost_records: int = 0  # passed over by policy `alert`
+    refused_writes: int = 0  # answers that made us ask the target again
+    record_timestamp_ms: int = -1  # of the newest delivered record
+    record_age_ms: float = -1  # at fetch, last sample (MM2 record-age-ms)
+    latency_ms: float = -1  # at acknowledgement, last sample (MM2 replication-latency-ms)
+    reached_start_end: bool = False  # delivered up to the end offset seen when the task began
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    guarantee_reason: str = ""
+    reason: str = ""  # PascalCase, of the error that stopped it or holds it up
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """One task, as a whole. Partitions hold only those that changed since the last report."""
+
+    task: int
+    state: str  # Connect's words: RUNNING, FAILED, PAUSED, UNASSIGNED
+    trace: str = ""  # the sentence of the error that failed it
+    reason: str = ""  # PascalCase, of the same error
+    partitions: tuple[PartitionReport, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)  # counted by reason since the task began
+    throttle_ms: int = 0  # waited because a broker asked for it, since the task began
+    refused_settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorReport:
+    """A connector and all it is known to do; what REST, /metrics and /progress are rendered from."""
+
+    name: str
+    connector_class: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    properties: Mapping[str, str]  # unresolved
+    state: str
+    trace: str = ""
+    reason: str = ""  # PascalCase, of the error that `trace` is about
+    worker_id: str = ""
+    started_at_s: float = 0.0  # wall clock
+    now_s: float = 0.0
+    tasks: tuple[TaskReport, ...] = ()  # `partitions` whole here, sorted by topic and partition
+    task_properties: tuple[Mapping[str, str], ...] = ()
+    topics: tuple[str, ...] = ()  # active target topics
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    lag_s: float = -1.0
+    warnings: tuple[str, ...] = ()

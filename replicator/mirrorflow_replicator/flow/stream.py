@@ -1,0 +1,113 @@
+"""The stream of one partition: which ordinal each record carries, and what is on its way.
+
+A `Stream` is the only mutable thing of the decisions: a few integers and a queue of spans, changed by five events
+(taken, acknowledged, refused, aligned, reset). It promises that ordinals are given in source order without a gap, that
+`delivered` never runs ahead of an acknowledgement, and that an acknowledgement that does not continue the one before is
+reported, never absorbed (clause 5: then the target is asked).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirrorflow_replicator.flow.alignment import Pair
+
+
+class Span(NamedTuple):
+    """Consecutive records of the stream in one batch. A tuple, because there is one for each batch."""
+
+    first: int  # ordinal of the first record
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    base_offset: int  # source offset of the first record
+    next_offset: int  # source offset after the last record, and after what was left out behind it
+    max_timestamp: int
+    size_bytes: int
+    offsets: Sequence[int] | None = None  # of each record, where they have gaps
+
+    @property
+    def last(self) -> int:
+        """Ordinal of the last record."""
+        return self.first + self.count - 1
+
+    def source_offset(self, ordinal: int) -> int:
+        """The source offset of the record with *ordinal*."""
+        index = ordinal - self.first
+        if index == self.count - 1:
+            return self.next_offset - 1
+        return self.base_offset + index if self.offsets is None else self.offsets[index]
+
+
+class Stream:
+    """See the module."""
+
+    __slots__ = ("_has_refusals", "_next_offset", "delivered", "expected_target", "in_flight", "next_ordinal")
+
+    def __init__(self, delivered: Pair) -> None:
+        self.delivered = delivered
+        self.next_ordinal = delivered.ordinal + 1
+        # The target offset that the next acknowledgement must name; -1: whatever it is.
+        self.expected_target = -1
+        self.in_flight: deque[Span] = deque()
+        self._next_offset = delivered.source_offset + 1
+        self._has_refusals = False  # since the last alignment
+
+    @property
+    def next_offset(self) -> int:
+        """The source offset to be taken next."""
+        return self._next_offset
+
+    def pass_over(self, next_offset: int) -> None:
+        """Source offsets up to *next_offset* hold nothing more for the stream (control records, aborted ones, gaps)."""
+        self._next_offset = max(self._next_offset, next_offset)
+        if self.in_flight:
+            self.in_flight[-1] = self.in_flight[-1]._replace(next_offset=self._next_offset)
+        else:
+            self.delivered = self.delivered._replace(source_offset=self._next_offset - 1)
+
+    def take(self, span: Span) -> None:
+        """*span* is sent."""
+        assert span.first == self.next_ordinal, "ordinals are given in order"
+        self.in_flight.append(span)
+        self.next_ordinal += span.count
+        self._next_offset = span.next_offset
+
+    def acknowledge(self, base_offset: int) -> tuple[Span, bool]:
+        """The oldest span in flight lies at *base_offset* of the target; False: it does not follow the one before.
+
+        Behind a refused one it is delivered only if there is room for that one before it: a leader that has forgotten us
+        takes what follows a refused batch for the next, and then the target has a hole.
+        """
+        span = self.in_flight.popleft()
+        continues = self.expected_target in (-1, base_offset)
+        last = base_offset + span.count - 1
+        if not self._has_refusals or self.expected_target == base_offset:
+            self.delivered = Pair(span.next_offset - 1, span.first + span.count - 1, last)
+        self.expected_target = last + 1
+        return span, continues
+
+    def refuse(self) -> Span:
+        """The oldest span in flight was refused, or its answer lost; whether it is there must be asked."""
+        span = self.in_flight.popleft()
+        self._has_refusals = True
+        if self.expected_target >= 0:
+            self.expected_target += span.count
+        return span
+
+    def align(self, at: Pair) -> None:
+        """The target has *at* last; everything after it is to be taken (again)."""
+        assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
+        self.delivered = at
+        self._has_refusals = False
+        self.next_ordinal = at.ordinal + 1
+        self._next_offset = at.source_offset + 1
+        self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1
+
+
+def pair_in(spans: Sequence[Span], ordinal: int, target_offset: int) -> Pair | None:
+    """The pair of the record with *ordinal* if one of *spans* holds it."""
+    for span in spans:
+        if span.first <= ordinal <= span.last:
+            return Pair(
+                source_offset=span.source_offset(ordinal), ordinal=ordinal, target_offset=target_offset
+            )
+    return None

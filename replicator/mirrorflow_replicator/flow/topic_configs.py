@@ -1,0 +1,109 @@
+"""Which settings a target topic is given, and which must change: decisions only.
+
+MM2's rules (`MirrorSourceConnector`: targetConfig, syncTopicConfigs), with two differences that a user gains by: settings
+are synchronised by difference, so an unchanged topic is never written, and what the source's brokers set dynamically for
+all topics is inherited by nobody, as it is no property of the topic.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ConfigSource(IntEnum):
+    """Where a topic's setting comes from (DescribeConfigs, `ConfigSource`)."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+_INHERITED = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting of a topic as a cluster describes it; *value* is None where the cluster does not show it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource = ConfigSource.TOPIC
+    read_only: bool = False
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRules:
+    """Which settings follow the source. *selects* is the filter's word on a name."""
+
+    selects: Callable[[str], bool]
+    defaults_from_source: bool = False  # `use.defaults.from=source`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """Set *name* of a target topic to *value*, or delete its override if *value* is None."""
+
+    name: str
+    value: str | None
+
+
+def creation_configs(entries: Collection[ConfigEntry], rules: ConfigRules) -> dict[str, str]:
+    """The settings that a new target topic is given."""
+    return {
+        entry.name: entry.value
+        for entry in entries
+        if entry.value is not None
+        and _follows(entry, rules)
+        and (entry.source not in _INHERITED or rules.defaults_from_source)
+    }
+
+
+def config_changes(
+    source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
+) -> tuple[ConfigChange, ...]:
+    """What makes the target's settings follow the source's, by name; empty if they do.
+
+    An override of the source is set where the target's effective value differs. What the source inherits is deleted
+    where the target has an override, or set with `use.defaults.from=source`. Static broker settings of the source say
+    nothing about the topic and change nothing, as in MM2. Names that the target does not know are left out:
+    `unknown_names` lists them.
+    """
+    present = {entry.name: entry for entry in target}
+    changes = []
+    for entry in source:
+        there = present.get(entry.name)
+        if there is None or not _follows(entry, rules):
+            continue
+        if entry.source in _INHERITED and not rules.defaults_from_source:
+            if there.source is ConfigSource.TOPIC:
+                changes.append(ConfigChange(name=entry.name, value=None))
+        elif entry.value is not None and entry.value != there.value:
+            changes.append(ConfigChange(name=entry.name, value=entry.value))
+    return tuple(sorted(changes, key=lambda change: change.name))
+
+
+def unknown_names(
+    source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
+) -> tuple[str, ...]:
+    """The overrides of the source that would follow, if the target's version knew them."""
+    present = {entry.name for entry in target}
+    return tuple(
+        sorted(
+            entry.name
+            for entry in source
+            if entry.source is ConfigSource.TOPIC and _follows(entry, rules) and entry.name not in present
+        )
+    )
+
+
+def _follows(entry: ConfigEntry, rules: ConfigRules) -> bool:
+    return (
+        not entry.read_only
+        and not entry.sensitive
+        and entry.source is not ConfigSource.STATIC_BROKER
+        and rules.selects(entry.name)
+    )

@@ -1,0 +1,64 @@
+"""All that can be asked of a cluster besides fetching and copying, in one place."""
+
+from mirrorflow_replicator.flow.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_replicator.kafka.acls import AclBinding, cluster_operations, describe_acls
+from mirrorflow_replicator.kafka.codes import Refusal
+from mirrorflow_replicator.kafka.configs import (
+    alter_topic_configs,
+    describe_broker_configs,
+    describe_topic_configs,
+)
+from mirrorflow_replicator.kafka.log_changes import delete_records, produce
+from mirrorflow_replicator.kafka.log_offsets import (
+    EpochEnd,
+    ListedOffset,
+    end_offset_for_leader_epoch,
+    list_offsets,
+)
+from mirrorflow_replicator.kafka.log_producers import ActiveProducer, ProducersAnswer, describe_producers
+from mirrorflow_replicator.kafka.topics import (
+    NewTopic,
+    create_partitions,
+    create_topic_and_wait,
+    create_topics,
+    list_topics,
+    topic_operations,
+)
+from mirrorflow_replicator.kafka.transactions import (
+    add_partitions_to_txn,
+    empty_transaction,
+    end_txn,
+    init_producer_id,
+)
+
+__all__ = [
+    "AclBinding",
+    "ActiveProducer",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigSource",
+    "EpochEnd",
+    "ListedOffset",
+    "NewTopic",
+    "ProducersAnswer",
+    "Refusal",
+    "add_partitions_to_txn",
+    "alter_topic_configs",
+    "cluster_operations",
+    "create_partitions",
+    "create_topic_and_wait",
+    "create_topics",
+    "delete_records",
+    "describe_acls",
+    "describe_broker_configs",
+    "describe_producers",
+    "describe_topic_configs",
+    "empty_transaction",
+    "end_offset_for_leader_epoch",
+    "end_txn",
+    "init_producer_id",
+    "list_offsets",
+    "list_topics",
+    "produce",
+    "topic_operations",
+]

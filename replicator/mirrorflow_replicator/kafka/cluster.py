@@ -1,0 +1,365 @@
+"""A cluster as one thing: bootstrap, metadata, and requests to the broker that should answer them.
+
+Secrets are resolved at every new connection (`credentials`). A request is repeated only
+by `call`, within its time, for lost connections and for answers that say it went to the wrong broker; everything that
+`call` is used for here may be repeated without harm.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from mirrorflow_replicator.errors import (
+    AuthenticationFailedError,
+    ClusterChangedError,
+    ClusterError,
+    UnreachableError,
+)
+from mirrorflow_replicator.kafka import codes
+from mirrorflow_replicator.kafka.addresses import parse_addresses
+from mirrorflow_replicator.kafka.connection import Connection
+from mirrorflow_replicator.kafka.credentials import Credentials, Resolve
+from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
+from mirrorflow_replicator.kafka.opening import CONNECT_TIMEOUT_S, open_connection
+from mirrorflow_replicator.kafka.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_replicator.settings import ClientSettings
+
+CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
+REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: of one attempt within a call
+# Java's retry.backoff.ms and retry.backoff.max.ms.
+RETRY_BACKOFF_MIN_S = 0.1
+RETRY_BACKOFF_MAX_S = 1.0
+RETRIES_MAX = 100  # a minute at the longest back-off; the time ends a call earlier
+# A wave of "leader moved" answers must not become a wave of metadata requests (Java: at most one in retry.backoff.ms).
+REFRESH_INTERVAL_MIN_S = 0.1
+METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
+COORDINATORS_MAX = 10_000  # remembered; beyond it all are asked for again
+
+
+class _Refresh:
+    """One metadata request to come, and everybody who waits for it. `topics` None is all."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] | None = set()
+        self.task: asyncio.Task[None] | None = None
+
+    def add(self, topics: Iterable[str] | None) -> None:
+        if topics is None:
+            self.topics = None
+        elif self.topics is not None:
+            self.topics.update(topics)
+
+
+class Cluster:
+    """One cluster by one client's settings. Made by `connect`; `close` ends all of its connections."""
+
+    def __init__(self, settings: ClientSettings, *, resolve: Resolve) -> None:
+        self.alias = settings.alias
+        self.metadata: Metadata = EMPTY
+        self._settings = settings
+        self._credentials = Credentials(settings, resolve)
+        self._pool = ConnectionPool(self._open, cluster=self.alias)
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._next_refresh: _Refresh | None = None
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+        self._bootstrapping: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = CALL_TIMEOUT_S
+    ) -> "Cluster":
+        """Reach the cluster at any of its addresses and learn its brokers.
+
+        Raises SettingError, UnreachableError, AuthenticationFailedError, UnsupportedBrokerError.
+        """
+        cluster = cls(settings, resolve=resolve)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await cluster._bootstrap()
+        except TimeoutError:
+            await cluster.close()
+            problem = f"no answer within {timeout_s:g} s"
+            raise UnreachableError(
+                cluster=cluster.alias, addresses=settings.bootstrap_servers, problem=problem
+            ) from None
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that the brokers give their cluster."""
+        return self.metadata.cluster_id
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The leader's node id as last heard; None if unknown or there is none."""
+        return self.metadata.leader(topic, partition)
+
+    async def close(self) -> None:
+        """End every connection; what is unanswered fails."""
+        tasks = [self._bootstrapping, self._next_refresh.task if self._next_refresh else None]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        await self._pool.close()
+
+    # Connections
+
+    async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
+        """The connection to a broker for one purpose; opened, or opened again, if need be.
+
+        Raises UnreachableError, AuthenticationFailedError, SettingError (a secret cannot be resolved).
+        """
+        return await self._pool.get(PoolKey(node_id, purpose, index))
+
+    async def _open(self, key: PoolKey) -> Connection:
+        broker = self.metadata.brokers.get(key.node_id)
+        if broker is None:
+            raise UnreachableError(
+                cluster=self.alias,
+                addresses=f"broker {key.node_id}",
+                problem="the cluster has no such broker now",
+            )
+        return await self._open_at(broker.host, broker.port, node_id=key.node_id, timeout_s=CONNECT_TIMEOUT_S)
+
+    async def _open_at(self, host: str, port: int, *, node_id: int, timeout_s: float) -> Connection:
+        return await open_connection(
+            host,
+            port,
+            client_id=self._settings.client_id,
+            security=self._credentials.security(),
+            cluster=self.alias,
+            node_id=node_id,
+            timeout_s=timeout_s,
+            renew=self._credentials.security,
+        )
+
+    async def _any_connection(self) -> Connection:
+        """A connection to whichever broker answers; bootstraps anew when none of the known ones does."""
+        for is_last in (False, True):
+            nodes = list(self.metadata.brokers)
+            random.shuffle(nodes)
+            already_open = self._pool.open_nodes("admin")
+            nodes.sort(key=lambda node: node not in already_open)
+            for node in nodes:
+                try:
+                    return await self.connection(node)
+                except (UnreachableError, AuthenticationFailedError):
+                    if is_last and node == nodes[-1]:
+                        raise
+            if not is_last:
+                await self._bootstrap()
+        raise UnreachableError(
+            cluster=self.alias, addresses=self._settings.bootstrap_servers, problem="it knows no brokers"
+        )
+
+    async def _bootstrap(self) -> None:
+        """Ask the configured addresses for the brokers; who comes meanwhile waits for the same attempt."""
+        if self._bootstrapping is None or self._bootstrapping.done():
+            self._bootstrapping = asyncio.create_task(self._bootstrap_now(), name=f"bootstrap-{self.alias}")
+        await asyncio.shield(self._bootstrapping)
+
+    async def _bootstrap_now(self) -> None:
+        addresses = parse_addresses(self._credentials.resolved().get("bootstrap.servers", ""))
+        errors: list[ClusterError] = []
+        for host, port in addresses:
+            try:
+                connection = await self._open_at(host, port, node_id=-1, timeout_s=CONNECT_TIMEOUT_S)
+                try:
+                    answer = await connection.call(MetadataRequest(topics=[]), timeout_s=REQUEST_TIMEOUT_S)
+                finally:
+                    connection.close()
+            except (UnreachableError, AuthenticationFailedError) as error:
+                errors.append(error)
+                continue
+            if answer.brokers:
+                self._take(answer, asked=())
+                self._pool.forgive()
+                return
+            problem = "it knows no brokers yet"
+            errors.append(UnreachableError(cluster=self.alias, addresses=f"{host}:{port}", problem=problem))
+        refused = [error for error in errors if isinstance(error, AuthenticationFailedError)]
+        if refused:  # says more than that another address is silent
+            raise refused[0]
+        problems = [error.problem for error in errors if isinstance(error, UnreachableError)]
+        written = ",".join(f"{host}:{port}" for host, port in addresses)
+        problem = "; ".join(dict.fromkeys(problems))
+        raise UnreachableError(cluster=self.alias, addresses=written, problem=problem) from errors[-1]
+
+    def _take(self, answer: Any, *, asked: Iterable[str] | None) -> None:
+        new = merged(self.metadata, answer, asked=asked)
+        if self.metadata.cluster_id not in {"", new.cluster_id}:
+            raise ClusterChangedError(
+                alias=self.alias, expected=self.metadata.cluster_id, found=new.cluster_id
+            )
+        self.metadata = new
+
+    # Metadata
+
+    async def refresh(self, topics: Iterable[str] | None = None) -> None:
+        """Ask for brokers and *topics* (None: all of them) and merge the answer into `metadata`.
+
+        Callers that come while one request waits for its turn share it. Raises ClusterError, ClusterChangedError.
+        """
+        refresh = self._next_refresh
+        if refresh is None:
+            refresh = self._next_refresh = _Refresh()
+            refresh.task = asyncio.create_task(self._refresh_in_turn(refresh), name=f"refresh-{self.alias}")
+        refresh.add(topics)
+        assert refresh.task is not None
+        await asyncio.shield(refresh.task)
+
+    async def _refresh_in_turn(self, refresh: _Refresh) -> None:
+        now = asyncio.get_running_loop().time
+        async with self._refresh_lock:
+            await asyncio.sleep(max(0.0, self._refreshed_at + REFRESH_INTERVAL_MIN_S - now()))
+            self._next_refresh = (
+                None  # who comes from here on may have seen something newer: the next one is theirs
+            )
+            try:
+                await self._refresh_now(refresh.topics)
+            finally:
+                self._refreshed_at = now()
+
+    async def _refresh_now(self, topics: set[str] | None) -> None:
+        names = None if topics is None else sorted(topics)
+        chunks: list[list[str] | None] = (
+            [None] if names is None else [*_chunks(names, METADATA_TOPICS_MAX)] or [[]]
+        )
+        for chunk in chunks:
+            asked = (
+                None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
+            )
+            request = MetadataRequest(topics=asked, allow_auto_topic_creation=False, min_version=1)
+            self._take(await self.call(request), asked=chunk)
+
+    # Requests
+
+    async def call(
+        self,
+        request: Any,
+        *,
+        node_id: int | None = None,
+        controller: bool = False,
+        coordinator: tuple[int, str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        codes_of: Callable[[Any], Iterable[int]] | None = None,
+    ) -> Any:
+        """Send *request* where it belongs and give the decoded answer; any broker if nothing is said.
+
+        Repeated with back-off within *timeout_s* after a lost connection, after a retriable error of the whole answer,
+        and when the answer says that controller or coordinator have moved. Other error codes are the caller's to read.
+        *coordinator* is (key type, key): 0 a group, 1 a transactional id. *codes_of* finds the codes in an answer that
+        has them deeper than in its first list. Raises ClusterError, SettingError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        for failures in range(1, RETRIES_MAX + 1):
+            pause_s = backoff_s(failures, lowest_s=RETRY_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
+            is_last = failures == RETRIES_MAX or loop.time() + pause_s >= deadline
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._route(node_id, controller=controller, coordinator=coordinator)
+                    answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+            except TimeoutError:
+                raise self._out_of_time(request, timeout_s) from None
+            except UnreachableError:
+                if is_last or loop.time() + pause_s >= deadline:
+                    raise
+            else:
+                if is_last or not _must_repeat(
+                    answer,
+                    (codes_of or _shallow_codes)(answer),
+                    controller=controller,
+                    coordinator=coordinator is not None,
+                ):
+                    return answer
+            self._forget(coordinator)
+            await asyncio.sleep(pause_s)
+            if controller or node_id is not None:
+                await self._refresh_quietly()
+        raise self._out_of_time(request, timeout_s)
+
+    def _out_of_time(self, request: Any, timeout_s: float) -> UnreachableError:
+        problem = f"{request.name} was not answered within {timeout_s:g} s"
+        return UnreachableError(
+            cluster=self.alias, addresses=self._settings.bootstrap_servers, problem=problem
+        )
+
+    def _forget(self, coordinator: tuple[int, str] | None) -> None:
+        if coordinator is not None:
+            self._coordinators.pop(coordinator, None)
+
+    async def _refresh_quietly(self) -> None:
+        """Learn who is where now; if that fails the next attempt says so."""
+        try:
+            connection = await self._any_connection()
+            request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            self._take(await connection.call(request, timeout_s=REQUEST_TIMEOUT_S), asked=())
+        except (UnreachableError, AuthenticationFailedError):
+            return
+
+    async def _route(
+        self, node_id: int | None, *, controller: bool, coordinator: tuple[int, str] | None
+    ) -> Connection:
+        if coordinator is not None:
+            return await self.connection(await self._coordinator(coordinator))
+        if node_id is not None:
+            return await self.connection(node_id)
+        if controller and self.metadata.controller_id in self.metadata.brokers:
+            return await self.connection(self.metadata.controller_id)
+        return await self._any_connection()
+
+    async def _coordinator(self, coordinator: tuple[int, str]) -> int:
+        known = self._coordinators.get(coordinator)
+        if known is not None:
+            return known
+        kind, key = coordinator
+        connection = await self._any_connection()
+        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        found = (
+            answer.coordinators[0] if answer.coordinators else answer
+        )  # version 4 and later: a list (KIP-699)
+        if codes.is_retriable(found.error_code):
+            raise UnreachableError(
+                cluster=self.alias,
+                addresses=connection.address,
+                problem=f"no coordinator for {key} yet ({codes.name_of(found.error_code)})",
+            )
+        codes.raise_for(found.error_code, cluster=self.alias, request="FindCoordinator", subject=key)
+        if found.node_id not in self.metadata.brokers:
+            await self._refresh_quietly()
+        if len(self._coordinators) >= COORDINATORS_MAX:
+            self._coordinators.clear()
+        self._coordinators[coordinator] = int(found.node_id)
+        return int(found.node_id)
+
+
+def _shallow_codes(answer: Any) -> set[int]:
+    return {
+        getattr(one, "error_code", 0) or 0
+        for name in ("topics", "results", "responses", "groups")
+        for one in getattr(answer, name, None) or ()
+    }
+
+
+def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordinator: bool) -> bool:
+    """Whether the answer as a whole, or one of its *parts*, may be another one elsewhere or later."""
+    whole = getattr(answer, "error_code", 0) or 0
+    moved: frozenset[int] = frozenset()
+    if controller:
+        moved |= codes.CONTROLLER_MOVED
+    if coordinator:
+        moved |= codes.COORDINATOR_MOVED
+    return codes.is_retriable(whole) or not moved.isdisjoint(parts)
+
+
+def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
+    return (names[at : at + size] for at in range(0, len(names), size))

@@ -1,0 +1,326 @@
+"""One open connection to one broker: requests go out in order, answers come back in order.
+
+`send` is the way of fetch and produce and costs no copy of ours; `call` is the way of everything else. A connection that
+ends fails everything unanswered with ConnectionLostError, and nothing here tries again: whether a request may be
+repeated is for `kafka.cluster` and the engine to decide. How one is opened is `opening`'s.
+"""
+
+import asyncio
+import itertools
+import random
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from mirrorflow_replicator.errors import (
+    AuthenticationFailedError,
+    ClusterError,
+    ConnectionLostError,
+    UnreachableError,
+)
+from mirrorflow_replicator.kafka.frames import FrameError, FrameProtocol, after_tags
+from mirrorflow_replicator.kafka.handshake import authenticate
+from mirrorflow_replicator.kafka.roles import SecurityLike
+from mirrorflow_replicator.kafka.tls_problems import tls_problem
+from mirrorflow_replicator.kafka.versions import Versions, choose_version
+
+# Java's request.timeout.ms is 30 s, and a broker may use all of that on a produce request; the rest is the way there
+# and back. A broker frozen with our socket open is noticed after this.
+ANSWER_TIMEOUT_S = 40.0
+# Java re-authenticates at 85 to 95 % of the session's life, at random so that connections do not do it at once (KIP-368).
+REAUTHENTICATE_AT = (0.85, 0.95)
+REAUTHENTICATION_TIMEOUT_S = 30.0
+_API_VERSIONS_KEY = 18
+Part = bytes | bytearray | memoryview
+_HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
+_CORRELATION = struct.Struct(">i")
+_generations = itertools.count(1)
+
+
+class _Held(NamedTuple):
+    """A request that waits until the connection is authenticated again."""
+
+    answer: asyncio.Future[memoryview]
+    api_key: int
+    api_version: int
+    parts: Sequence[Part]
+    flexible: bool
+
+
+class _Pending(NamedTuple):
+    """A request on its way."""
+
+    answer: asyncio.Future[memoryview]
+    correlation_id: int
+    has_tags: bool  # the response header is version 1
+    expires_at: float
+
+
+class Connection:
+    """An open connection. Made by `open_connection`.
+
+    `generation` is new for every connection of the process; `lost` resolves (never raises) with the error when it ends.
+    `throttle_ms` is what the broker last asked us to wait (KIP-219); who sends sets and heeds it.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        node_id: int,
+        client_id: str,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.node_id = node_id
+        self.generation = next(_generations)
+        self.versions: Versions = {}
+        self.throttle_ms = 0
+        self._client_id = client_id.encode()
+        self._answer_timeout_s = answer_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[ClusterError] = self._loop.create_future()
+        self.frames = FrameProtocol(on_frame=self._answered, on_lost=self._on_lost)
+        self._pending: deque[_Pending] = deque()
+        self._held: deque[_Held] | None = None
+        self._released: asyncio.Future[None] | None = None
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reauthentication_timer: asyncio.TimerHandle | None = None
+        self._reauthentication: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent."""
+        return not self.lost.done()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are unanswered."""
+        return len(self._pending)
+
+    def send(
+        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> asyncio.Future[memoryview]:
+        """Send one request and give the future of its answer: the body after the response header.
+
+        *parts* are written as they are and must not be changed before the answer came. The answer is a writable view
+        of the frame's own bytearray. It fails with ConnectionLostError.
+        """
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.lost.done():
+            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
+        elif self._held is not None:
+            self._held.append(_Held(answer, api_key, api_version, parts, flexible))
+        else:
+            self._write(answer, api_key, api_version, parts, flexible)
+        return answer
+
+    def _write(
+        self,
+        answer: asyncio.Future[memoryview],
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Part],
+        flexible: bool,  # noqa: FBT001 the hot path
+    ) -> None:
+        client_id = self._client_id
+        correlation_id = self._correlation_id
+        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        # Request header 1, or 2 with its empty tagged fields (KIP-482); the client id is never compact.
+        size = _HEADER.size - 4 + len(client_id) + flexible + sum(map(len, parts))
+        header = _HEADER.pack(size, api_key, api_version, correlation_id, len(client_id)) + client_id
+        expires_at = self._loop.time() + self._answer_timeout_s
+        # The response header of ApiVersions stays 0 so that any client can read it (KIP-511).
+        has_tags = flexible and api_key != _API_VERSIONS_KEY
+        self._pending.append(_Pending(answer, correlation_id, has_tags, expires_at))
+        if self._timer is None:
+            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+        self.frames.write((header + b"\x00" if flexible else header, *parts), size + 4)
+
+    def _answered(self, frame: bytearray) -> None:
+        if not self._pending:
+            self._end("it sent an answer that nobody asked for")
+            return
+        answer, expected, has_tags, _ = self._pending.popleft()
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        if correlation_id != expected:
+            self._pending.appendleft(_Pending(answer, expected, has_tags, 0.0))
+            self._end(f"it answered request {correlation_id} where {expected} was next")
+            return
+        if answer.done():  # its caller has gone
+            return
+        start = _CORRELATION.size
+        if has_tags:
+            start = start + 1 if frame[start : start + 1] == b"\x00" else after_tags(frame, start)
+        answer.set_result(memoryview(frame)[start:])
+
+    def _check_oldest(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        expires_at = self._pending[0].expires_at
+        if expires_at <= self._loop.time():
+            self._end(f"it has not answered for {self._answer_timeout_s:g} s")
+        else:
+            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+
+    async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Send one of kafka-python's requests in the highest version both know, and decode the answer.
+
+        Error codes inside the answer are the caller's. Raises UnsupportedBrokerError, ConnectionLostError, and
+        UnreachableError after *timeout_s*.
+        """
+        version = choose_version(request, self.versions, cluster=self.cluster)
+        response = await self.exchange(request, version, self.send, timeout_s=timeout_s)
+        self.throttle_ms = getattr(response, "throttle_time_ms", None) or 0
+        return response
+
+    async def exchange(
+        self,
+        request: Any,
+        version: int,
+        send: Callable[..., asyncio.Future[memoryview]],
+        *,
+        timeout_s: float,
+    ) -> Any:
+        """Encode *request* at *version*, send it by *send*, decode its answer."""
+        body = request.encode(version=version)
+        request.with_header()
+        response_class = request.header.get_response_class()
+        flexible = request.flexible_version_q(version)
+        answer = send(request.API_KEY, version, (body,), flexible=flexible)
+        try:
+            async with asyncio.timeout(timeout_s):
+                view = await answer
+        except TimeoutError:
+            raise UnreachableError(
+                cluster=self.cluster,
+                addresses=self.address,
+                problem=f"{request.name} was not answered within {timeout_s:g} s",
+            ) from None
+        try:
+            return response_class.decode(view)
+        except (struct.error, IndexError, ValueError) as error:
+            self._end(f"its answer to {request.name} version {version} cannot be read")
+            raise ConnectionLostError(
+                cluster=self.cluster,
+                address=self.address,
+                problem=f"its answer to {request.name} version {version} cannot be read",
+            ) from error
+
+    def send_unauthenticated(
+        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> asyncio.Future[memoryview]:
+        """Send past what is held: for the handshake alone."""
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.lost.done():
+            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
+        else:
+            self._write(answer, api_key, api_version, parts, flexible)
+        return answer
+
+    async def drained(self) -> None:
+        """Wait until more may be written: the write buffer has room and no re-authentication is going on.
+
+        Returns as well when the connection is lost; the next `send` says so.
+        """
+        while self._released is not None:
+            await asyncio.shield(self._released)
+        await self.frames.drained()
+
+    def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], SecurityLike | None]) -> None:
+        """Authenticate again, in place, before *lifetime_s* is over (KIP-368); *renew* gives fresh credentials."""
+        delay_s = lifetime_s * random.uniform(*REAUTHENTICATE_AT)  # noqa: S311 it spreads, it does not protect
+        self._reauthentication_timer = self._loop.call_later(delay_s, self._begin_reauthentication, renew)
+
+    def _begin_reauthentication(self, renew: Callable[[], SecurityLike | None]) -> None:
+        if self.is_open:
+            self._reauthentication = self._loop.create_task(self._reauthenticate(renew))
+
+    async def _reauthenticate(self, renew: Callable[[], SecurityLike | None]) -> None:
+        # Between handshake and last token the broker takes SASL requests only, so all others wait; those already sent
+        # are answered before the handshake is.
+        self._held = deque()
+        self._released = self._loop.create_future()
+        try:
+            async with asyncio.timeout(REAUTHENTICATION_TIMEOUT_S):
+                security = renew()
+                lifetime_s = 0.0 if security is None else await authenticate(self, security)
+        except TimeoutError:
+            self._end(f"re-authentication took longer than {REAUTHENTICATION_TIMEOUT_S:g} s")
+        except ClusterError as error:
+            self._end_with(error)
+        except Exception as error:  # noqa: BLE001 whatever a config provider raises must not leave requests held for ever
+            self._end(f"re-authentication failed ({type(error).__name__})")
+        else:
+            self._release()
+            if lifetime_s and security is not None:
+                self.reauthenticate_before(lifetime_s, renew)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for one in held or ():
+            if not one.answer.done():
+                self._write(*one)
+        released, self._released = self._released, None
+        if released is not None:
+            released.set_result(None)
+
+    def close(self) -> None:
+        """End it now; what is unanswered fails. Harmless when repeated."""
+        self._end("we closed it")
+
+    def _end(self, problem: str) -> None:
+        self._end_with(ConnectionLostError(cluster=self.cluster, address=self.address, problem=problem))
+
+    def _on_lost(self, error: Exception | None) -> None:
+        problem = f"the connection was lost ({error})" if error else "the broker closed the connection"
+        if isinstance(error, FrameError):
+            problem = str(error)
+        if isinstance(error, ssl.SSLError):
+            self._end_with(
+                AuthenticationFailedError(
+                    cluster=self.cluster, address=self.address, mechanism="TLS", problem=tls_problem(error)
+                )
+            )
+        else:
+            self._end(problem)
+
+    def _end_with(self, error: ClusterError) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(error)
+        for timer in (self._timer, self._reauthentication_timer):
+            if timer is not None:
+                timer.cancel()
+        unanswered = [one.answer for one in self._pending] + [one.answer for one in self._held or ()]
+        self._pending.clear()
+        self._held = None
+        for answer in unanswered:
+            if not answer.done():
+                _fail(answer, error, cluster=self.cluster, address=self.address)
+        released, self._released = self._released, None
+        if released is not None:
+            released.set_result(None)
+        task = self._reauthentication
+        if task is not None and task is not asyncio.current_task(self._loop):
+            task.cancel()
+        if self.frames.transport is not None:
+            # Not close(): it would wait for the write buffer, and a frozen broker never empties it.
+            self.frames.transport.abort()
+
+
+def _fail(answer: asyncio.Future[memoryview], error: ClusterError, *, cluster: str, address: str) -> None:
+    """Fail one future with an error of its own, chained; an answer nobody waits for is not a warning in the log."""
+    if isinstance(error, ConnectionLostError):
+        own = ConnectionLostError(cluster=cluster, address=address, problem=error.problem)
+    else:
+        own = ConnectionLostError(cluster=cluster, address=address, problem=str(error))
+    own.__cause__ = error
+    answer.set_exception(own)
+    answer.exception()

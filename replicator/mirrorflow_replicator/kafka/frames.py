@@ -1,0 +1,184 @@
+"""Frames of Kafka's protocol on a socket: four bytes of length, then the body.
+
+A large body is received straight into one fresh bytearray, so a fetched batch is not copied before it is rewritten (but
+for the few kilobytes that came with its length), and a large request is written from the buffers it lies in. Small
+answers come many at a time.
+What a frame means, and which request it answers, is `kafka.connection`'s.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+
+# A fetch answer is at most fetch.max.bytes (50 MiB) plus one batch that is larger than that; what exceeds this is
+# not Kafka speaking (a TLS alert read as a length is 352 MB, "HTTP" is 1.2 GB) and must not be allocated.
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+FRAME_BYTES_MIN = 4  # the correlation id
+# Two produce requests of 1 MiB for each of a few partitions; beyond it the sender waits in `drained`.
+WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
+WRITE_BUFFER_LOW_BYTES = 1024 * 1024
+
+SCRATCH_BYTES = (
+    32 * 1024
+)  # hundreds of produce answers; little enough to be copied where a large body begins in it
+# Below this, joining the parts costs less than a system call that gathers them.
+GATHERED_BYTES_MIN = 64 * 1024
+GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
+
+_SIZE = struct.Struct(">i")
+_TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
+
+
+class FrameError(Exception):
+    """The peer does not speak Kafka's frames; internal, `kafka.connection` turns it into an error for the user."""
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Cuts what arrives into frames and keeps the sender's back-pressure.
+
+    `on_frame` gets each body as its own bytearray, in order. `on_lost` is called once, with the reason if there is one.
+    """
+
+    def __init__(
+        self, *, on_frame: Callable[[bytearray], None], on_lost: Callable[[Exception | None], None]
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._body: bytearray | None = None
+        self._view = self._scratch_view
+        self._received = 0  # of the body, or else of the scratch
+        self._plain_fd = -1  # of the socket, where nothing encrypts
+        self._fault: Exception | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._is_lost = False
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up; called for the plain socket, also when TLS follows."""
+        assert isinstance(transport, asyncio.Transport)
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if peer is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.use(transport)
+        self._plain_fd = peer.fileno() if peer is not None else -1
+
+    def use(self, transport: asyncio.Transport) -> None:
+        """Write to *transport* from now on: the plain one, then the one that encrypts."""
+        self._plain_fd = -1
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
+        self.transport = transport
+
+    def write(self, parts: Sequence[bytes | bytearray | memoryview], size_bytes: int) -> None:
+        """Write *parts*, of *size_bytes* together, one after the other."""
+        transport = self.transport
+        assert transport is not None
+        gathers = size_bytes >= GATHERED_BYTES_MIN and len(parts) <= GATHERED_PARTS_MAX
+        if self._plain_fd < 0 or not gathers or transport.get_write_buffer_size():
+            transport.writelines(parts)
+            return
+        try:
+            written = os.writev(self._plain_fd, parts)
+        except OSError:
+            written = 0  # full, or broken: the transport finds out which
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+            else:
+                transport.write(memoryview(part)[written:])
+                written = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The rest of a large body, or what is free of the scratch."""
+        return self._view[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Count what arrived; hand on every frame that is whole."""
+        self._received += nbytes
+        body = self._body
+        if body is None:
+            self._cut(self._received)
+        elif self._received == len(body):
+            self._body, self._view, self._received = None, self._scratch_view, 0
+            self._on_frame(body)
+
+    def _cut(self, end: int) -> None:
+        """Cut frames from the scratch, which is filled up to *end*."""
+        scratch = self._scratch_view
+        at = 0
+        while end - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(scratch, at)
+            if not FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
+                self._refuse(size, bytes(scratch[at : at + _SIZE.size]))
+                return
+            begin, at = at + _SIZE.size, at + _SIZE.size + size
+            if at > end:
+                self._body = bytearray(size)
+                self._view = memoryview(self._body)
+                self._received = end - begin
+                self._view[: self._received] = scratch[begin:end]
+                return
+            self._on_frame(bytearray(scratch[begin:at]))
+        scratch[: end - at] = scratch[at:end]
+        self._received = end - at
+
+    def _refuse(self, size: int, head: bytes) -> None:
+        problem = f"it sent a frame of {size} bytes"
+        if head[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and head[1] == 0x03:
+            problem = "the listener speaks TLS, but security.protocol has none"
+        self._fault = FrameError(problem)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Close our side too: a half-open connection answers nothing."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell once, and release whoever waits to write."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self.resume_writing()
+        self._on_lost(self._fault or exc)
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its high mark."""
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The write buffer is below its low mark again."""
+        waiting, self._writable = self._writable, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def drained(self) -> None:
+        """Wait until the write buffer takes more; returns as well when the connection is lost."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+
+def after_tags(frame: bytearray, at: int) -> int:
+    """The position after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
+    count, at = _uvarint(frame, at)
+    for _ in range(count):
+        _, at = _uvarint(frame, at)
+        size, at = _uvarint(frame, at)
+        at += size
+    return at
+
+
+def _uvarint(frame: bytearray, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7

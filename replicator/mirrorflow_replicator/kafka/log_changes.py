@@ -1,0 +1,70 @@
+"""Appends to partitions and deletes from their beginnings: for positions, decisions and tests.
+
+Copies go through `target`, which pipelines them. Whom to ask, and when again, is `leaders`'.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kafka.protocol.admin import DeleteRecordsRequest
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import REQUEST_TIMEOUT_S, Cluster
+from mirrorflow_replicator.kafka.connection import Connection
+from mirrorflow_replicator.kafka.leaders import by_topic, of_leaders
+from mirrorflow_replicator.wire import produce as wire
+
+Codes = dict[TopicPartition, int]
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+) -> Codes:
+    """Delete the records before an offset of each partition; error codes, 0 for done. Raises ClusterError."""
+    topic_class = DeleteRecordsRequest.DeleteRecordsTopic
+
+    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> Codes:
+        topics = [
+            topic_class(
+                name=topic,
+                partitions=[
+                    topic_class.DeleteRecordsPartition(
+                        partition_index=one, offset=before[TopicPartition(topic, one)]
+                    )
+                    for one in numbers
+                ],
+            )
+            for topic, numbers in by_topic(asked).items()
+        ]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        return {
+            TopicPartition(topic.name, one.partition_index): one.error_code
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    return await of_leaders(cluster, before, ask, _code, lambda code: code)
+
+
+async def produce(
+    cluster: Cluster, batches: Mapping[TopicPartition, wire.Buffer], *, timeout_ms: int
+) -> Codes:
+    """Append one batch to each partition with acks=all; error codes, 0 for done. For positions and decisions, not copies.
+
+    Asked once only: after 7 or 13 the batch may have been appended all the same. Raises ClusterError.
+    """
+
+    async def ask(connection: Connection, asked: Sequence[TopicPartition]) -> Codes:
+        by_topic: dict[str, list[tuple[int, wire.Buffer]]] = {}
+        for key in asked:
+            by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
+        parts = wire.produce_request(by_topic, timeout_ms=timeout_ms)
+        body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
+        answers, _ = wire.read_produced(body)
+        return {TopicPartition(one.topic, one.partition): one.error for one in answers}
+
+    return await of_leaders(cluster, batches, ask, _code, lambda code: code, rounds_max=1, purpose="append")
+
+
+def _code(*, error: int) -> int:
+    return error

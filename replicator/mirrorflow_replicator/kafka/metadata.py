@@ -1,0 +1,118 @@
+"""What a cluster says of itself: brokers, topics, leaders. Values, and how a new answer is merged into them."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """Where a broker listens for us."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """One partition; `leader` is -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    """One topic; `error` is what the broker said instead (3: it does not exist)."""
+
+    name: str
+    topic_id: uuid.UUID = NO_TOPIC_ID  # zero on brokers before 2.8
+    error: int = 0
+    is_internal: bool = False
+    partitions: Mapping[int, PartitionMetadata] = field(default_factory=dict)
+    # AclOperation codes that we have, where they were asked for; None: not asked.
+    authorized_operations: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """A snapshot. Topics never asked for are absent."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, TopicMetadata]
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The leader's node id; None if unknown or there is none."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.leader if found and found.leader != NO_LEADER else None
+
+
+EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
+
+
+def topic_from(answer: Any) -> TopicMetadata:
+    """A topic of a decoded MetadataResponse."""
+    operations = getattr(answer, "authorized_operations", None)
+    return TopicMetadata(
+        name=answer.name or "",
+        topic_id=answer.topic_id or NO_TOPIC_ID,
+        error=answer.error_code,
+        is_internal=bool(answer.is_internal),
+        partitions={
+            one.partition_index: PartitionMetadata(
+                leader=one.leader_id,
+                # Absent before version 7, as the schema's default.
+                leader_epoch=one.leader_epoch if one.leader_epoch is not None else -1,
+                replicas=tuple(one.replica_nodes),
+                isr=tuple(one.isr_nodes),
+                error=one.error_code,
+            )
+            for one in answer.partitions
+        },
+        authorized_operations=frozenset(operations) if operations else None,
+    )
+
+
+def merged(old: Metadata, answer: Any, *, asked: Iterable[str] | None) -> Metadata:
+    """*old* with what a decoded MetadataResponse says; *asked* None means that it names every topic there is.
+
+    A broker that lags behind tells of an older leader epoch; that part of its answer is not taken (as Java's
+    MetadataCache does), else we would go back to a leader that has already sent us away.
+    """
+    answered = {topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in answer.topics}
+    topics = answered if asked is None else {**old.topics, **answered}
+    brokers = {
+        one.node_id: Broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+        for one in answer.brokers
+    }
+    return Metadata(
+        cluster_id=answer.cluster_id or old.cluster_id,
+        controller_id=answer.controller_id,
+        brokers=brokers or old.brokers,
+        topics=topics,
+    )
+
+
+def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
+    if old is None or old.topic_id != new.topic_id:
+        return new
+    kept = {
+        index: before
+        for index, now in new.partitions.items()
+        if (before := old.partitions.get(index)) is not None and now.leader_epoch < before.leader_epoch
+    }
+    return (
+        replace(new, partitions={**new.partitions, **kept}) if kept and new.topic_id != NO_TOPIC_ID else new
+    )

@@ -1,0 +1,234 @@
+"""Reading from one source broker: one fetch session, one fetch in flight, the next one asked before the last is worked on.
+
+A reader promises: an answer is handed on only if it was asked from where its partition is still to be read; errors are
+handed on by their code; after any loss of the connection the session begins anew. It decides nothing about partitions:
+`runtime.lane` does, through `Partition`.
+"""
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from kafka.protocol.metadata import MetadataRequest
+
+from mirrorflow_replicator.errors import ConnectionLostError, MirrorFlowError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.connection import Connection
+from mirrorflow_replicator.wire import fetch
+from mirrorflow_replicator.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
+from mirrorflow_replicator.wire.sessions import FetchSession
+
+MAX_WAIT_MS = 500  # as Java's fetch.max.wait.ms: how long an idle broker holds the answer
+# While some partition waits for room, the broker must not hold the answer long: the room may come at any moment.
+MAX_WAIT_CROWDED_MS = 10
+# One answer at a time is worked on while the next one arrives: twice this is the most that a reader holds.
+ANSWER_BYTES_MIN = 4 << 20
+ANSWER_BYTES_MAX = 16 << 20
+PARTITION_BYTES_MIN = 1 << 20  # as Java's max.partition.fetch.bytes
+PARTITION_BYTES_MAX = 4 << 20
+# With one fetch in flight a round trip moves one answer; so much per second shall still pass on a long way.
+BANDWIDTH_BYTES_PER_S = 256 << 20
+RETRY_S = 0.2  # after a lost connection; the cluster's own back-off comes on top
+FETCH_TIMEOUT_S = 30.0
+# A trickle over many partitions comes a record at a time; fetching each by itself costs ten times what it is worth.
+SMALL_ANSWER_BYTES = 64 << 10
+GATHER_S = 0.008
+SESSION_ERRORS = {
+    70,
+    71,
+    106,
+}  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
+
+
+class Partition(Protocol):
+    """What a reader needs of a partition."""
+
+    def wanted(self) -> FetchFrom | None:
+        """Where to fetch from next; None: not now."""
+
+    def is_coming(self) -> bool:
+        """Whether it will want more at any moment, although `wanted` is None now."""
+
+    def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
+        """Take an answer: cheap, because the next fetch waits for it."""
+
+
+class SourceReader:
+    """One broker of the source."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node_id: int,
+        *,
+        read_committed: bool,
+        rack: str,
+        room: Callable[[int, int], Awaitable[None]],
+        after: Callable[[], None],
+        on_error: Callable[[MirrorFlowError], None],
+    ) -> None:
+        self.node_id = node_id
+        self.throttle_ms = 0
+        self._cluster = cluster
+        self._read_committed = read_committed
+        self._rack = rack
+        self._room = room
+        self._after = after
+        self._on_error = on_error
+        self._partitions: dict[tuple[str, int], tuple[bytes, Partition]] = {}
+        self._keys: dict[FetchKey, tuple[str, int, Partition]] = {}
+        self._session = FetchSession()
+        self._asked: dict[FetchKey, int] = {}
+        self._dirty: set[tuple[str, int]] = set()
+        self._coming: set[tuple[str, int]] = set()
+        self._version = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.answer_bytes = ANSWER_BYTES_MIN
+        self.partition_bytes = PARTITION_BYTES_MIN
+
+    def add(self, topic: str, partition: int, topic_id: bytes, reader: Partition) -> None:
+        """Read that partition here from now on; *topic_id* may be another than before."""
+        known = self._partitions.get((topic, partition))
+        if known is not None and known[0] != topic_id:
+            self._drop(self._key(topic, partition, known[0]))
+        self._partitions[topic, partition] = (topic_id, reader)
+        self.changed(topic, partition)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"read-{self._cluster.alias}-{self.node_id}")
+
+    def remove(self, topic: str, partition: int) -> None:
+        """Do not read that partition here any more."""
+        found = self._partitions.pop((topic, partition), None)
+        if found is not None:
+            self._coming.discard((topic, partition))
+            self._drop(self._key(topic, partition, found[0]))
+
+    def changed(self, topic: str, partition: int) -> None:
+        """`wanted` of that partition may be another."""
+        self._dirty.add((topic, partition))
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def _key(self, topic: str, partition: int, topic_id: bytes) -> FetchKey:
+        return FetchKey(topic_id if self._version >= 13 else topic.encode(), partition)
+
+    def _drop(self, key: FetchKey) -> None:
+        self._session.remove(key)
+        self._keys.pop(key, None)
+
+    async def _run(self) -> None:
+        while True:
+            while not self._partitions:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                connection = await self._cluster.connection(self.node_id, purpose="fetch")
+                await self._negotiate(connection)
+                await self._read(connection)
+            except MirrorFlowError as error:
+                self._on_error(error)
+            self._session.failed()
+            await asyncio.sleep(RETRY_S)
+
+    async def _negotiate(self, connection: Connection) -> None:
+        """Choose the version, and sizes that fit the round trip."""
+        newest = connection.versions.get(fetch.API_KEY, (0, fetch.VERSIONS[0]))[1]
+        version = max((v for v in fetch.VERSIONS if v <= newest), default=fetch.VERSIONS[0])
+        if any(not topic_id.strip(b"\0") for topic_id, _ in self._partitions.values()):
+            version = min(version, 12)
+        if version != self._version:
+            self._version = version
+            self._session = FetchSession()
+            self._keys.clear()
+            self._dirty = set(self._partitions)
+        began = time.perf_counter()
+        await connection.call(MetadataRequest(topics=[]), timeout_s=FETCH_TIMEOUT_S)
+        fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
+        self.answer_bytes = min(max(fit, ANSWER_BYTES_MIN), ANSWER_BYTES_MAX)
+        self.partition_bytes = min(max(fit // 4, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+
+    async def _read(self, connection: Connection) -> None:
+        while True:
+            self._wake.clear()
+            answer = self._ask(connection)
+            # Asked before the work: the broker reads the next bytes while we check and write these.
+            self._after()
+            if answer is None:
+                await self._wake.wait()
+                continue
+            body = await answer
+            fetched = self._understood(connection, body)
+            self.throttle_ms += fetched.throttle_ms
+            if fetched.error:
+                self._refused(fetched.error)
+                continue
+            self._session.answered(fetched.session_id)
+            for part in fetched.partitions:
+                found = self._keys.get(part.key)
+                if found is not None:
+                    self._dirty.add(found[:2])
+                    found[2].fetched(part, self._asked.get(part.key, -1))
+            await self._room(len(body), self.answer_bytes)
+            if fetched.partitions and len(body) < SMALL_ANSWER_BYTES:
+                await asyncio.sleep(GATHER_S)
+
+    def _understood(self, connection: Connection, body: memoryview) -> Fetched:
+        try:
+            return fetch.read_fetched(self._version, body)
+        except (struct.error, IndexError) as error:
+            connection.close()
+            raise ConnectionLostError(
+                cluster=self._cluster.alias,
+                address=connection.address,
+                problem="its answer to Fetch cannot be read",
+            ) from error
+
+    def _refused(self, code: int) -> None:
+        if code not in SESSION_ERRORS:
+            raise_for(code, cluster=self._cluster.alias, request="Fetch", subject=f"broker {self.node_id}")
+        self._session.failed()
+
+    def _ask(self, connection: Connection) -> asyncio.Future[memoryview] | None:
+        """Send the next fetch; None if nothing is wanted (an empty session would be answered at once, again and again)."""
+        for topic, number in self._dirty:
+            found = self._partitions.get((topic, number))
+            if found is None:
+                continue
+            key = self._key(topic, number, found[0])
+            wanted = found[1].wanted()
+            if wanted is None:
+                self._drop(key)
+                (self._coming.add if found[1].is_coming() else self._coming.discard)((topic, number))
+            else:
+                self._coming.discard((topic, number))
+                self._keys[key] = (topic, number, found[1])
+                self._session.put(key, wanted)
+        self._dirty.clear()
+        if not len(self._session):
+            return None
+        request = self._session.next_request()
+        for key, at in request.partitions:
+            self._asked[key] = at.offset
+        body = fetch.fetch_request(
+            self._version,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            partitions=request.partitions,
+            forgotten=request.forgotten,
+            read_committed=self._read_committed,
+            max_wait_ms=MAX_WAIT_CROWDED_MS if self._coming else MAX_WAIT_MS,
+            max_bytes=self.answer_bytes,
+            rack=self._rack,
+        )
+        return connection.send(fetch.API_KEY, self._version, (body,), flexible=self._version >= 12)

@@ -1,0 +1,125 @@
+"""Producer identities and their transactions, in the old versions of the requests.
+
+Versions matter here: later EndTxn versions raise the epoch at every commit (KIP-890), which would take the identity
+away from the other copiers that share it; version 1 of both keeps INVALID_PRODUCER_EPOCH (47) as the one word for
+"fenced", as produce answers have it.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from mirrorflow_replicator.errors import BrokerError
+from mirrorflow_replicator.kafka.cluster import CALL_TIMEOUT_S, Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
+
+TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
+OLD_VERSION: Final = 1
+NO_PRODUCER_ID: Final = -1
+
+
+async def init_producer_id(
+    cluster: Cluster, transactional_id: str | None, *, timeout_ms: int, timeout_s: float = CALL_TIMEOUT_S
+) -> tuple[int, int]:
+    """A producer id and epoch; with a transactional id always the same id with the next epoch, open work aborted.
+
+    *timeout_ms* is how long a transaction may stay open. Raises NotAuthorizedError, BrokerError, UnreachableError. An
+    answer without a producer id is an error too: with -1 nobody would check sequences.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    where = None if transactional_id is None else (TRANSACTION_COORDINATOR, transactional_id)
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
+    subject = transactional_id or ""
+    raise_for(answer.error_code, cluster=cluster.alias, request="InitProducerId", subject=subject)
+    if answer.producer_id <= NO_PRODUCER_ID or answer.producer_epoch < 0:
+        raise BrokerError(
+            cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
+        )
+    return int(answer.producer_id), int(answer.producer_epoch)
+
+
+async def add_partitions_to_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> None:
+    """Begin the transaction, or take further partitions into it. Raises ClusterError (47: fenced)."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=numbers)
+            for topic, numbers in by_topic.items()
+        ],
+        max_version=OLD_VERSION,
+    )
+    where = (TRANSACTION_COORDINATOR, transactional_id)
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, codes_of=_partition_codes)
+    # OPERATION_NOT_ATTEMPTED (55) is told of the partitions beside the one that is wrong.
+    for code in sorted(_partition_codes(answer), key=lambda code: code == 55):
+        raise_for(code, cluster=cluster.alias, request="AddPartitionsToTxn", subject=transactional_id)
+
+
+def _partition_codes(answer: Any) -> set[int]:
+    return {
+        one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+
+
+async def end_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    committed: bool,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> None:
+    """Commit or abort. Raises ClusterError (47: fenced; 48: there is no such transaction)."""
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        committed=committed,
+        max_version=OLD_VERSION,
+    )
+    answer = await cluster.call(
+        request, coordinator=(TRANSACTION_COORDINATOR, transactional_id), timeout_s=timeout_s
+    )
+    raise_for(answer.error_code, cluster=cluster.alias, request="EndTxn", subject=transactional_id)
+
+
+async def empty_transaction(
+    cluster: Cluster,
+    transactional_id: str,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+) -> None:
+    """Abort a transaction without records: every partition's leader then knows the epoch, and refuses all older ones.
+
+    Returns when that is so: all markers are written and replicated. Takes one offset of each partition, seen by no reader.
+    Raises ClusterError (47: fenced).
+    """
+    await add_partitions_to_txn(cluster, transactional_id, producer_id, producer_epoch, partitions)
+    # The first answer says that the coordinator has decided, the second (51 until then, which is asked again) that the
+    # markers are in the logs. In between a copier of the old epoch could still write behind what we take for its end.
+    for _ in range(2):
+        await end_txn(cluster, transactional_id, producer_id, producer_epoch, committed=False)

@@ -1,0 +1,325 @@
+"""Where the stream of each partition begins, decided with all other copiers (DESIGN 4.2, clauses 1 and 9), and what
+becomes of it when the source has lost records or a topic was made anew.
+
+An anchor is proposed from what is known (Java's position, the end of an earlier generation, the configured start) and
+used as it was decided. Deciding comes before the first record and after a loss; in between this module is not called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from mirrorflow_replicator.errors import SourceDataLostError, TargetDataLostError, UndecidedError
+from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Pair, align, ordinal_near, scan_from
+from mirrorflow_replicator.flow.identity import Anchor, Identity
+from mirrorflow_replicator.flow.ladder import ladder
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.identity import IdentityLog
+from mirrorflow_replicator.kafka.metadata import NO_TOPIC_ID
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, read_tail
+from mirrorflow_replicator.runtime.lane import Lane
+from mirrorflow_replicator.runtime.surroundings import Loss
+from mirrorflow_replicator.runtime.walking import count_on
+from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
+
+
+class Anchoring:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        source: Cluster,
+        target: Cluster,
+        identity: Identity,
+        log: IdentityLog,
+        settings: SourceSettings,
+        initial: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.initial = initial  # the partitions at hand were there when the flow began
+        self._source = source
+        self._target = target
+        self._identity = identity
+        self._log = log
+        self._settings = settings
+        self._now_ms = now_ms
+
+    async def anchor(
+        self, lanes: Sequence[Lane], heard: Mapping[TopicPartition, Testimony]
+    ) -> frozenset[Lane]:
+        """Give every lane its anchor, and notice topics that were made anew; returns whom to ask again, because a fence
+        has changed the target since *heard*.
+        """
+        carried: list[Lane] = []
+        new = [lane for lane in lanes if lane.anchor is None and not self._known(lane)]
+        if new:
+            ends = {lane: heard[lane.target].high_watermark for lane in new}
+            carried = [lane for lane in new if self._earlier(lane) is not None]
+            if carried:
+                ends |= await self._fence(carried)
+            starts = await self._starts([lane for lane in new if lane not in set(carried)])
+            for lane in carried:
+                starts[lane] = await self._end_of_earlier(lane, heard[lane.target], ends[lane])
+            await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in new])
+            for lane in new:
+                self._known(lane)
+        for lane in lanes:
+            await self._compare(lane, heard[lane.target])
+        return frozenset(carried)
+
+    def _known(self, lane: Lane) -> bool:
+        lane.anchor = self._log.decisions.anchor(lane.source, self._identity.generation)
+        return lane.anchor is not None
+
+    def _earlier(self, lane: Lane) -> Anchor | None:
+        """Its anchor in the newest generation before ours that has one: a generation may end before it is used."""
+        numbers = range(self._identity.generation - 1, 0, -1)
+        found = (self._log.decisions.anchor(lane.source, number) for number in numbers)
+        return next((anchor for anchor in found if anchor is not None), None)
+
+    def _first(self, lane: Lane, offset: int, why: str, target_end: int) -> Anchor:
+        return Anchor(
+            generation=self._identity.generation,
+            topic=lane.topic,
+            partition=lane.partition,
+            step=0,
+            ordinal=0,
+            source_offset=offset,
+            target_offset=target_end,
+            source_topic_id=topic_id(self._source, lane.topic),
+            target_topic_id=topic_id(self._target, lane.target_topic),
+            why=why,
+        )
+
+    async def _decide(self, anchors: Sequence[Anchor]) -> None:
+        await self._log.decide(anchors, now_ms=self._now_ms())
+
+    async def _starts(self, lanes: Sequence[Lane]) -> dict[Lane, tuple[int, str]]:
+        """Where to begin what was never copied by us: after Java's position, else as the settings say."""
+        starts: dict[Lane, tuple[int, str]] = {}
+        fresh = []
+        for lane in lanes:
+            if lane.position is not None and lane.position.source_offset >= 0 and lane.position.sequence < 0:
+                starts[lane] = (lane.position.source_offset + 1, "position")
+            else:
+                fresh.append(lane)
+        start = self._settings.start if self.initial else StartPosition.EARLIEST
+        when = {
+            StartPosition.EARLIEST: EARLIEST,
+            StartPosition.LATEST: LATEST,
+            StartPosition.TIMESTAMP: self._settings.start_timestamp_ms,
+        }[start]
+        found = await self._source_offsets(fresh, when)
+        if start is StartPosition.TIMESTAMP:
+            # Nothing as young as that: begin at the end.
+            ends = await self._source_offsets([lane for lane in fresh if found[lane] < 0], LATEST)
+            found |= ends
+        return starts | {lane: (found[lane], start.value) for lane in fresh}
+
+    async def _source_offsets(self, lanes: Sequence[Lane], when: int) -> dict[Lane, int]:
+        committed = self._settings.read_committed
+        listed = await admin.list_offsets(
+            self._source, [lane.source for lane in lanes], when, read_committed=committed
+        )
+        for partition, offset in listed.items():
+            if offset.error:
+                raise_for(
+                    offset.error,
+                    cluster=self._source.alias,
+                    request="ListOffsets",
+                    subject=str(TopicPartition(*partition)),
+                )
+        return {lane: listed[lane.source].offset for lane in lanes}
+
+    async def _fence(self, lanes: Sequence[Lane]) -> dict[Lane, int]:
+        """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9)."""
+        identity = self._identity
+        targets = [lane.target for lane in lanes]
+        if identity.transactional_id:
+            await admin.empty_transaction(
+                self._target,
+                identity.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                partitions=targets,
+            )
+        listed = await admin.list_offsets(self._target, targets, LATEST)
+        return {lane: listed[lane.target].offset for lane in lanes}
+
+    async def _end_of_earlier(self, lane: Lane, heard: Testimony, end: int) -> tuple[int, str]:
+        """The source offset after the last record that the earlier generation has brought to the target."""
+        if lane.position is not None and lane.position.sequence < 0 <= lane.position.source_offset:
+            return lane.position.source_offset + 1, "position"
+        anchor = self._earlier(lane)
+        assert anchor is not None
+        identity = self._log.decisions.generation(anchor.generation)
+        assert identity is not None
+        evidence = Evidence(
+            epoch=identity.producer_epoch,
+            ladder=ladder(anchor, lane.position, None),
+            memory=None,
+            log_start=heard.log_start,
+            high_watermark=end,
+        )
+        tail = await read_tail(
+            self._target,
+            lane.target,
+            producer_id=identity.producer_id,
+            epoch=identity.producer_epoch,
+            scan_from=scan_from(evidence),
+            high_watermark=end,
+        )
+        at = align(replace(evidence, tail=tail))
+        if isinstance(at, GoOn):
+            if at.walk_records == 0:
+                return at.known.source_offset + 1, identity.why
+            _, source_end, _ = await self.source_range(lane)
+            committed = "read_committed" in identity.stream
+            pair = await count_on(self._source, lane.source, at, end=source_end, read_committed=committed)
+            if pair is not None:
+                return pair.source_offset + 1, self._identity.why
+        raise UndecidedError(
+            topic=lane.topic,
+            partition=lane.partition,
+            evidence="the end of the earlier generation cannot be found",
+        )
+
+    async def source_range(self, lane: Lane) -> tuple[int, int, bool]:
+        """First and end offset of the source partition, and whether its topic is compacted."""
+        first = await self._source_offsets([lane], EARLIEST)
+        end = await self._source_offsets([lane], LATEST)
+        entries = (await admin.describe_topic_configs(self._source, [lane.topic]))[lane.topic]
+        compacted = any(
+            entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in entries
+        )
+        return first[lane], end[lane], compacted
+
+    async def _compare(self, lane: Lane, heard: Testimony) -> None:
+        """Notice a topic that is not the one of the anchor."""
+        anchor = lane.anchor
+        assert anchor is not None
+        target_id = topic_id(self._target, lane.target_topic)
+        if anchor.target_topic_id and target_id and anchor.target_topic_id != target_id:
+            await self._target_made_anew(lane, anchor, heard)
+        source_id = topic_id(self._source, lane.topic)
+        assert lane.anchor is not None
+        if (
+            anchor.source_topic_id
+            and source_id
+            and lane.anchor.source_topic_id != source_id
+            and lane.loss is None
+        ):
+            first = await self._source_offsets([lane], EARLIEST)
+            wanted = lane.ladder()[0].source_offset + 1
+            lane.loss = Loss(wanted, first[lane], "the source topic was deleted and made anew")
+
+    async def _target_made_anew(self, lane: Lane, anchor: Anchor, heard: Testimony) -> None:
+        if self._settings.on_source_loss is LossPolicy.FAIL:
+            lane.stop(
+                TargetDataLostError(
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    target_topic=lane.target_topic,
+                    how="was deleted and made anew, so records copied before are gone from it",
+                )
+            )
+            return
+        if self._settings.on_source_loss is LossPolicy.RESTART:
+            offset = (await self._source_offsets([lane], EARLIEST))[lane]
+        else:
+            offset = lane.ladder()[0].source_offset + 1
+        newest, memory = lane.ladder()[0], heard.memory
+        ordinal = 0
+        if memory is not None and memory.sequence >= 0 and memory.epoch == self._identity.producer_epoch:
+            # What was in flight when the topic was deleted went into the new one, which took it for the first.
+            ordinal = ordinal_near(memory.sequence, newest.ordinal) + 1
+        lane.stream = None
+        await self._step(
+            lane,
+            anchor,
+            ordinal=ordinal,
+            offset=offset,
+            target_end=heard.high_watermark,
+            why="target made anew",
+        )
+
+    @property
+    def on_loss(self) -> LossPolicy:
+        """What to do where records are lost, or nobody knows whether they are."""
+        return self._settings.on_source_loss
+
+    async def begin_again(self, lane: Lane, at: GoOn) -> Pair:
+        """A step of the stream: from the source's first record, numbered on behind *at*."""
+        assert lane.anchor is not None
+        first = (await self._source_offsets([lane], EARLIEST))[lane]
+        await self._step(
+            lane,
+            lane.anchor,
+            ordinal=at.ordinal + 1,
+            offset=first,
+            target_end=at.target_offset + 1,
+            why="undecided",
+        )
+        assert lane.anchor is not None
+        return lane.anchor.as_pair()
+
+    async def after_loss(self, lane: Lane, pair: Pair) -> Pair | None:
+        """Deal with lost source records by policy; None if the partition stops."""
+        loss, anchor = lane.loss, lane.anchor
+        assert loss is not None
+        assert anchor is not None
+        policy = self._settings.on_source_loss
+        nothing_yet = pair.ordinal < anchor.ordinal and anchor.source_topic_id == topic_id(
+            self._source, lane.topic
+        )
+        if policy is LossPolicy.FAIL and not nothing_yet:
+            lane.loss = None
+            lane.stop(
+                SourceDataLostError(
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    wanted=loss.wanted,
+                    found=loss.found,
+                    how=loss.how,
+                )
+            )
+            return None
+        found = loss.found
+        if policy is LossPolicy.RESTART and not nothing_yet:
+            found = (await self._source_offsets([lane], EARLIEST))[lane]
+        elif not nothing_yet:
+            lane.lost_records += max(0, loss.found - loss.wanted)
+        target_end = pair.target_offset + 1
+        await self._step(
+            lane, anchor, ordinal=pair.ordinal + 1, offset=found, target_end=target_end, why=loss.how
+        )
+        lane.loss = None
+        assert lane.anchor is not None
+        return lane.anchor.as_pair()
+
+    async def _step(
+        self, lane: Lane, anchor: Anchor, *, ordinal: int, offset: int, target_end: int, why: str
+    ) -> None:
+        proposal = Anchor(
+            generation=anchor.generation,
+            topic=anchor.topic,
+            partition=anchor.partition,
+            step=anchor.step + 1,
+            ordinal=ordinal,
+            source_offset=offset,
+            target_offset=target_end,
+            source_topic_id=topic_id(self._source, lane.topic),
+            target_topic_id=topic_id(self._target, lane.target_topic),
+            why=why,
+        )
+        await self._decide([proposal])
+        self._known(lane)
+
+
+def topic_id(cluster: Cluster, topic: str) -> str:
+    """The topic's id as text; "" where brokers have none."""
+    known = cluster.metadata.topics.get(topic)
+    return "" if known is None or known.topic_id == NO_TOPIC_ID else str(known.topic_id)

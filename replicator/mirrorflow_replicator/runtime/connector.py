@@ -1,0 +1,181 @@
+"""What a source connector does besides copying: it finds topics, prepares their copies, and says who copies what.
+
+    connect both ──> arrange topics ──> assign ──> settings ──> sleep ──┐
+        ^   └ error: state and sentence, back off                      │
+        └──────────────────────────────────────────────────────────────┘
+
+Promises: the first assignment waits for nothing that copying does not need; a failure, of a whole cluster or of one topic,
+is told and tried again, and takes no partition away from a task that copies it; a partition leaves its task only when
+its source topic is gone. Tasks, processes and restarts are `runtime.worker`'s.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+from mirrorflow_replicator.connect.plugins import make_config_filter, make_selection
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.flow.assignment import Assignment, assign
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.topic_configs import ConfigRules
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.credentials import Resolve
+from mirrorflow_replicator.runtime.topics import Arrangement, Topics
+from mirrorflow_replicator.settings import ClientSettings, SourceSettings
+
+Hand = Callable[[Assignment], Awaitable[None]]
+
+# After a failure of a cluster: soon at first, for brokers restart in seconds, then twice a minute.
+BACKOFF_MIN_S = 0.5
+BACKOFF_MAX_S = 30.0
+# A topic that could not be created is tried again after this, not after the ten minutes of a refresh.
+INCOMPLETE_RETRY_S = 30.0
+CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
+WARNINGS_MAX = 100  # sentences of one kind that are shown; the rest is a number
+GONE_MAX = 20  # topics that left, newest last
+NEVER = float("inf")
+
+
+class SourceConnector:
+    """One MirrorSourceConnector. `run` ends only by cancellation; everything else is read-only and always safe to ask."""
+
+    def __init__(self, settings: SourceSettings, *, resolve: Resolve) -> None:
+        self._settings = settings
+        self._resolve = resolve
+        self._selection = make_selection(settings)
+        self._rules = ConfigRules(
+            selects=make_config_filter(settings), defaults_from_source=settings.use_defaults_from_source
+        )
+        self._clusters: dict[str, Cluster] = {}
+        self._topics: Topics | None = None
+        self._arrangement: Arrangement | None = None
+        self._config_warnings: tuple[str, ...] = ()
+        self._gone: deque[str] = deque(maxlen=GONE_MAX)
+        self._failures = 0  # passes in a row
+        self.assignment: Assignment | None = None
+        self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
+
+    @property
+    def state(self) -> str:
+        """In Connect's words. UNASSIGNED: it has not yet reached both clusters; `problem` says why."""
+        if self.assignment is None:
+            return "UNASSIGNED" if self.problem is None else "FAILED"
+        return "RUNNING" if self.problem is None else "FAILED"
+
+    @property
+    def clusters(self) -> tuple[Cluster, Cluster]:
+        """Source and target; connected before anything is handed out."""
+        return self._clusters["source"], self._clusters["target"]
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Source topic -> target topic, of what is copied."""
+        return self._arrangement.names if self._arrangement is not None else {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What failed for single topics, or was left out; bounded."""
+        arranged = self._arrangement.warnings if self._arrangement is not None else ()
+        nothing: tuple[str, ...] = ()
+        if self._arrangement is not None and not self._arrangement.names:
+            nothing = (
+                f"No topic of {self._settings.source_alias} is selected by `topics`, or Describe on them is not granted.",
+            )
+        return (*nothing, *_shown(arranged), *_shown(self._config_warnings), *self._gone)
+
+    async def run(self, hand: Hand) -> None:
+        """Follow both clusters until cancelled. *hand* is given all tasks' partitions whenever they are others."""
+        try:
+            while True:
+                try:
+                    await self._connect()
+                    await self._follow(hand)
+                except MirrorFlowError as error:
+                    self.problem = error
+                    self._failures += 1
+                await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
+        finally:
+            await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+
+    async def _connect(self) -> None:
+        """Reach whichever cluster is not reached yet, both at once."""
+        wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
+        missing = {side: client for side, client in wanted.items() if side not in self._clusters}
+        results = await asyncio.gather(
+            *(self._reach(client) for client in missing.values()), return_exceptions=True
+        )
+        errors = []
+        for side, result in zip(missing, results, strict=True):
+            if isinstance(result, BaseException):
+                errors.append(result)
+            else:
+                self._clusters[side] = result
+        if errors:
+            raise errors[0]
+        if self._topics is None:
+            self._topics = Topics(
+                self._clusters["source"],
+                self._clusters["target"],
+                selection=self._selection,
+                rules=self._rules,
+                replication_factor=self._settings.replication_factor,
+            )
+
+    async def _reach(self, client: ClientSettings) -> Cluster:
+        return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+
+    async def _follow(self, hand: Hand) -> None:
+        """Passes for ever, until one fails as a whole."""
+        assert self._topics is not None
+        now = asyncio.get_running_loop().time
+        refresh_at = now()
+        # Right after the first assignment: a copy that starts is worth more than one with the last setting in place.
+        sync_at = NEVER if self._settings.sync_configs_s is None else refresh_at
+        while True:
+            if now() >= refresh_at:
+                arrangement = await self._topics.arrange()
+                await self._take(arrangement, hand)
+                refresh_at = now() + self._refresh_after_s(arrangement)
+            elif now() >= sync_at:
+                self._config_warnings = await self._topics.sync_configs(self.names)
+                assert self._settings.sync_configs_s is not None
+                sync_at = now() + self._settings.sync_configs_s
+            self.problem, self._failures = None, 0
+            await asyncio.sleep(max(0.0, min(refresh_at, sync_at) - now()))
+
+    def _refresh_after_s(self, arrangement: Arrangement) -> float:
+        every_s = NEVER if self._settings.refresh_topics_s is None else self._settings.refresh_topics_s
+        return min(every_s, INCOMPLETE_RETRY_S) if arrangement.incomplete else every_s
+
+    async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
+        before = self.names
+        self._gone.extend(
+            f"Topic {topic} is no longer to be seen on {self._settings.source_alias} (deleted, or Describe was revoked); "
+            f"its copy {before[topic]} stays as it is."
+            for topic in sorted(before.keys() - arrangement.names)
+        )
+        self._arrangement = arrangement
+        held = self.assignment or ()
+        assignment = assign(_copied(arrangement, held), self._settings.tasks_max, held)
+        if assignment != self.assignment:
+            await hand(assignment)
+            self.assignment = assignment
+
+
+def _copied(arrangement: Arrangement, held: Assignment) -> set[TopicPartition]:
+    """What has its place on the target, and what a task holds already: it says better than we what its copy lacks."""
+    return {*arrangement.partitions} | {
+        partition
+        for task in held
+        for partition in task
+        if partition.partition < arrangement.sizes.get(partition.topic, 0)
+    }
+
+
+def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    if len(warnings) <= WARNINGS_MAX:
+        return warnings
+    return (
+        *warnings[:WARNINGS_MAX],
+        f"{len(warnings) - WARNINGS_MAX} further warnings of this kind are not shown.",
+    )

@@ -1,0 +1,222 @@
+"""The process of a task: connects at once, copies what it is told to, reports what has changed.
+
+It reads messages from stdin and writes reports to stdout, logs to stderr, and ends with its parent. Clusters that cannot
+be reached, or refuse us, are tried again for ever with the sentence in the report: credentials and networks heal.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from functools import partial
+
+from mirrorflow_replicator.connect.plugins import make_replication_policy
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.report import TaskReport
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.identity import IdentityLog
+from mirrorflow_replicator.kafka.known_positions import PositionStore
+from mirrorflow_replicator.kafka.stores import position_store
+from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
+from mirrorflow_replicator.runtime.mortality import die_with_parent
+from mirrorflow_replicator.runtime.reporting import encode_report
+from mirrorflow_replicator.runtime.task import CopyTask, Parts
+
+HEARD_S = 1.0  # for what is under way when a stop comes; an assignment takes milliseconds
+REPORT_S = 0.5  # how often what has changed is told
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
+CONNECT_TIMEOUT_S = 15.0
+# Batches are tuples that the collector need not visit, thousands a second; reference counts free them.
+GC_THRESHOLD = 200_000
+
+log = logging.getLogger("mirrorflow.task")
+
+
+class TaskProcess:
+    """See the module."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._settings = begin.settings
+        self._resolver = Resolver(begin.settings.providers)
+        self._task: CopyTask | None = None
+        self._failure: MirrorFlowError | None = None
+        self._clusters: tuple[Cluster, Cluster] | None = None
+        self._store: PositionStore | None = None
+
+    async def serve(self, stream: asyncio.StreamReader) -> None:
+        """Carry out messages until told to stop, or the worker is gone."""
+        warm = asyncio.create_task(self._connect())
+        reporting = asyncio.create_task(self._report())
+        messages: asyncio.Queue[Message | None] = asyncio.Queue(
+            maxsize=16
+        )  # a worker sends one a minute at most
+        receiving = asyncio.create_task(_receive(stream, messages))
+        serving = asyncio.create_task(self._carry_out(warm, messages))
+        try:
+            # A stop is heard while a cluster that does not answer is still being asked.
+            await asyncio.wait({serving, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving}, timeout=HEARD_S)
+            if serving.done():
+                serving.result()
+        finally:
+            for job in (serving, warm, reporting, receiving):
+                job.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._task is not None:
+                await self._task.stop()
+                self._send(self._task.report(whole=True))
+
+    async def _carry_out(self, warm: asyncio.Task[None], messages: asyncio.Queue[Message | None]) -> None:
+        """Follow the newest assignment, until told to stop."""
+        await warm
+        while isinstance(message := await messages.get(), Assign):
+            while messages.qsize():
+                later = messages.get_nowait()
+                if not isinstance(later, Assign):
+                    return
+                message = later
+            await self._assign(message)
+
+    async def _connect(self) -> None:
+        settings = self._settings
+        pause_s = RETRY_MIN_S
+        while True:
+            try:
+                self._clusters = await self._both()
+                store = position_store(settings, self._clusters[1])
+                await store.open()
+            except MirrorFlowError as error:
+                if str(error) != str(self._failure):
+                    log.warning("%s", error)
+                self._failure = error
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            self._store = store
+            self._failure = None
+            return
+
+    async def _both(self) -> tuple[Cluster, Cluster]:
+        resolve = self._resolver.resolve_client
+        settings = self._settings
+        if self._clusters is not None:
+            return self._clusters
+        results = await asyncio.gather(
+            Cluster.connect(settings.source_consumer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S),
+            Cluster.connect(settings.target_producer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S),
+            return_exceptions=True,
+        )
+        source, target = results
+        if isinstance(source, Cluster) and isinstance(target, Cluster):
+            return source, target
+        for result in results:
+            if isinstance(result, Cluster):
+                await result.close()
+        raise next(result for result in results if isinstance(result, BaseException))
+
+    async def _assign(self, message: Assign) -> None:
+        pause_s = RETRY_MIN_S
+        while True:
+            try:
+                if self._task is None:
+                    self._task = await self._begin_task(message)
+                await self._task.assign(
+                    message.partitions,
+                    initial=message.initial,
+                    gone=message.gone,
+                    bytes_per_s=message.bytes_per_s,
+                )
+            except MirrorFlowError as error:
+                if str(error) != str(self._failure):
+                    log.warning("%s", error)
+                self._failure = error
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            else:
+                self._failure = None
+                return
+
+    async def _begin_task(self, message: Assign) -> CopyTask:
+        assert self._clusters is not None
+        assert self._store is not None
+        source, target = self._clusters
+        identity: Identity = message.identity
+        decisions = IdentityLog(
+            target, self._settings.source_alias, replication_factor=self._settings.offsets.replication_factor
+        )
+        await decisions.ensure()
+        await asyncio.gather(decisions.read(), self._store.read_new())
+        parts = Parts(
+            source=source,
+            target=target,
+            identity=identity,
+            log=decisions,
+            positions=self._store,
+            remote_topic=partial(
+                make_replication_policy(self._settings).remote_topic, self._settings.source_alias
+            ),
+            rack=self._settings.source_consumer.properties.get("client.rack", ""),
+        )
+        task = CopyTask(
+            self._settings, self._begin.task, parts, copier=self._begin.copier, initial=message.initial
+        )
+        await task.start()
+        return task
+
+    async def _report(self) -> None:
+        while True:
+            failure = self._failure
+            if failure is not None:
+                task, reason = self._begin.task, failure.reason
+                self._send(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
+            elif self._task is None:
+                self._send(TaskReport(task=self._begin.task, state="UNASSIGNED"))
+            else:
+                self._send(self._task.report())
+            await asyncio.sleep(REPORT_S)
+
+    def _send(self, report: TaskReport) -> None:
+        sys.stdout.buffer.write(encode_report(report))
+        sys.stdout.buffer.flush()
+
+
+async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
+    while True:
+        message = await read(stream)
+        await messages.put(message)
+        if message is None or isinstance(message, Stop):
+            return
+
+
+async def run() -> None:
+    """The whole life of a task process."""
+    stream = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_fail)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
+    begin = await read(stream)
+    if isinstance(begin, Begin):
+        await TaskProcess(begin).serve(stream)
+
+
+def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """A mistake of ours: say it and end; the worker starts a new process, which finds its place."""
+    loop.default_exception_handler(context)
+    if context.get("exception") is not None:
+        logging.shutdown()
+        os._exit(70)
+
+
+def main() -> int:
+    """The entry of a task process."""
+    die_with_parent()
+    gc.freeze()  # what was imported stays for good
+    gc.set_threshold(GC_THRESHOLD)
+    memory.keep_buffers()
+    asyncio.run(run())
+    return 0

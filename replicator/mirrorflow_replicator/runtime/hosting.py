@@ -1,0 +1,230 @@
+"""One MirrorSourceConnector in this process: its discovery, its identity, its task processes, and what it says of itself."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from typing import Any
+
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.errors import FencedError, MirrorFlowError
+from mirrorflow_replicator.flow.assignment import Assignment
+from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
+from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport
+from mirrorflow_replicator.kafka.identity import IdentityLog, establish
+from mirrorflow_replicator.kafka.stores import position_store
+from mirrorflow_replicator.runtime.children import Child
+from mirrorflow_replicator.runtime.connector import SourceConnector
+from mirrorflow_replicator.runtime.messages import Assign
+from mirrorflow_replicator.settings import ConnectorSettings, PolicySettings, SourceSettings
+
+TOLD_MAX = 3  # sentences about stopped partitions in a task's trace; /progress/partitions has them all
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class HostedConnector:
+    """See the module. `run` until cancelled, then `stop`."""
+
+    def __init__(self, connector: ConnectorSettings, settings: SourceSettings, *, samples: Samples) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._samples = samples
+        self._copier = secrets.token_hex(8)
+        self._started_at_s = time.time()
+        self._identity: Identity | None = None
+        self._initial = True
+        self._children: list[Child] = []
+        self._refused: MirrorFlowError | None = None  # why a fenced copier does not go on
+        self._stepping: asyncio.Task[None] | None = None
+        # Said by whoever started us again after our own death (the local runner).
+        self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
+        self._told = ""
+        self._discovery = SourceConnector(settings, resolve=Resolver(settings.providers).resolve_client)
+
+    async def run(self) -> None:
+        """Discover and hand out until cancelled."""
+        # Started before anything is known, so that its imports and connections run beside ours.
+        self._child(0)
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._discovery.run(self._hand)
+        finally:
+            watching.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the tasks in order."""
+        await asyncio.gather(*(child.stop(grace_s) for child in self._children))
+
+    async def _hand(self, assignment: Assignment) -> None:
+        identity = self._identity or await self._establish(may_change=True)
+        limit = self._settings.bytes_per_second
+        share = None if limit is None else max(1, limit // max(1, len(assignment)))
+        for task, partitions in enumerate(assignment):
+            self._child(task).assign(
+                Assign(
+                    identity=identity,
+                    partitions=partitions,
+                    initial=self._initial,
+                    gone=self._predecessor_gone,
+                    bytes_per_s=share,
+                )
+            )
+        for child in self._children[len(assignment) :]:
+            child.assign(Assign(identity=identity, partitions=(), initial=self._initial, gone=False))
+        # What appears later is read from its beginning, wherever the first ones were to start.
+        self._initial = False
+        self._predecessor_gone = False
+
+    def _child(self, task: int) -> Child:
+        while len(self._children) <= task:
+            number = len(self._children)
+            child = Child(self._settings, number, copier=f"{self._copier}-{number}", on_report=self._observe)
+            self._children.append(child)
+        return self._children[task]
+
+    def _observe(self, report: TaskReport) -> None:
+        self._samples.observe(self._connector.name, report, time.time())
+        fenced = any(one.reason == FencedError.reason for one in report.partitions)
+        if fenced and (self._stepping is None or self._stepping.done()):
+            self._stepping = asyncio.create_task(self._step_back())
+
+    async def _step_back(self) -> None:
+        """Another copier has raised the epoch: go on in its generation, if our settings are the same."""
+        assert self._identity is not None
+        try:
+            identity = await self._establish(may_change=False)
+        except MirrorFlowError as error:
+            self._refused = error
+            log.warning("%s: %s", self._connector.name, error)
+            return
+        for child in self._children:
+            child.adopt(identity)
+
+    async def _establish(self, *, may_change: bool) -> Identity:
+        """The identity to write with; a new generation where Java has copied since we did."""
+        settings = self._settings
+        source, target = self._discovery.clusters
+        store = position_store(settings, target)
+        log_ = IdentityLog(
+            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+        )
+        await asyncio.gather(store.open(), log_.ensure())
+        decisions = await log_.read()
+        decided = decisions.identity
+        self._initial = decided is None
+        java = False
+        if decided is not None:
+            for partition, position in store.positions.items():
+                anchor = decisions.anchor(partition, decided.generation)
+                # A position without our fields was written by Java; the anchor began behind an older one of those.
+                if position.sequence < 0 and anchor is not None:
+                    java |= position.source_offset + 1 != anchor.source_offset
+        claim = Claim(
+            source_cluster_id=source.cluster_id,
+            target_cluster_id=target.cluster_id,
+            policy=_policy_words(settings.policy),
+            flow=settings.flow,
+            stream=stream_definition(read_committed=settings.read_committed),
+        )
+        now_ms = time.time_ns() // 1_000_000
+        self._identity = await establish(
+            log_, target, settings.source_alias, claim, java=java, may_change=may_change, now_ms=now_ms
+        )
+        return self._identity
+
+    async def _watch(self) -> None:
+        """Tell a problem of the discovery once, when it is new; so with what it warns of."""
+        warned: frozenset[str] = frozenset()
+        while True:
+            problem = "" if self._discovery.problem is None else str(self._discovery.problem)
+            if problem and problem != self._told:
+                log.warning("%s: %s", self._connector.name, problem)
+            self._told = problem
+            warnings = self._discovery.warnings
+            for warning in warnings:
+                if warning not in warned:
+                    log.warning("%s: %s", self._connector.name, warning)
+            warned = frozenset(warnings)
+            await asyncio.sleep(1)
+
+    @property
+    def heard_of_all(self) -> bool:
+        """Whether the tasks have said something of every partition that they were given."""
+        assigned = self._discovery.assignment
+        given = {partition for task in assigned or () for partition in task}
+        heard = {partition for child in self._children for partition in child.partitions}
+        return assigned is not None and given <= heard
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's own id; "" before it was reached."""
+        return "" if self._identity is None else self._identity.target_cluster_id
+
+    def report(self) -> ConnectorReport:
+        """The connector now."""
+        now_s = time.time()
+        tasks = tuple(
+            TaskReport(
+                task=child.task,
+                state=child.state,
+                trace=child.trace or _stopped_in(child),
+                reason=child.newest.reason,
+                partitions=tuple(child.partitions[key] for key in sorted(child.partitions)),
+                errors=child.newest.errors,
+                throttle_ms=child.newest.throttle_ms,
+                refused_settings=child.newest.refused_settings,
+            )
+            for child in self._children
+            if self._discovery.assignment is not None
+        )
+        problem = self._refused or self._discovery.problem
+        return ConnectorReport(
+            name=self._connector.name,
+            connector_class=self._connector.connector_class,
+            flow=self._settings.flow,
+            source_alias=self._settings.source_alias,
+            target_alias=self._settings.target_alias,
+            properties=self._connector.properties,
+            state=self._discovery.state if self._refused is None else "FAILED",
+            trace="" if problem is None else str(problem),
+            reason="" if problem is None else problem.reason,
+            worker_id="",
+            started_at_s=self._started_at_s,
+            now_s=now_s,
+            tasks=tasks,
+            task_properties=tuple(self._task_properties(child) for child in self._children),
+            topics=tuple(
+                sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
+            ),
+            warnings=self._discovery.warnings,
+        )
+
+    def _task_properties(self, child: Child) -> dict[str, str]:
+        assigned = ",".join(str(partition) for partition in sorted(child.partitions))
+        return {
+            **self._connector.properties,
+            "task.index": str(child.task),
+            "task.assigned.partitions": assigned,
+        }
+
+
+def _stopped_in(child: Child) -> str:
+    """The sentences of partitions that do not go on, the first few: a Connect client sees them nowhere else."""
+    stopped = [one.message for one in child.partitions.values() if one.phase is Phase.STOPPED]
+    more = [f"{len(stopped) - TOLD_MAX} further partitions have stopped."] if len(stopped) > TOLD_MAX else []
+    return " ".join(stopped[:TOLD_MAX] + more)
+
+
+def _policy_words(policy: PolicySettings) -> str:
+    return f"{policy.custom or policy.kind.value} {policy.separator}"
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel *task* and wait for its end."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

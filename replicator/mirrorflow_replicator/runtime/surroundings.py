@@ -1,0 +1,56 @@
+"""What lanes have around them: the states they can be in, whom they call, what they share."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.flow.stream import Span
+from mirrorflow_replicator.wire.fetch import FetchedPartition
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.runtime.lane import Lane
+
+
+class State(Enum):
+    """See the picture in `runtime.lane`."""
+
+    ASKING = "asking"
+    COPYING = "copying"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    LEAVING = "leaving"
+
+
+class Surroundings:
+    """What all lanes of a task share, and whom they call. The task fills it in."""
+
+    def __init__(
+        self,
+        *,
+        read_committed: bool,
+        doubtful: Callable[["Lane"], None],
+        source_trouble: Callable[["Lane", int, FetchedPartition], None],
+        refused: Callable[["Lane", int, str, Span], None],
+        stopped: Callable[["Lane", MirrorFlowError], None],
+        changed: Callable[["Lane"], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.read_committed = read_committed
+        self.doubtful = doubtful
+        self.source_trouble = source_trouble
+        self.refused = refused
+        self.stopped = stopped
+        self.changed = changed
+        self.clock_ms = clock_ms
+        self.buffered_bytes = 0
+        # Older than this, and the target's leaders may forget us (clause 3); None until the target was asked.
+        self.old_after_ms = 12 * 3_600_000
+
+
+class Loss(NamedTuple):
+    """Source records that are gone: the offset that was to be read, what there is instead, and how it came about."""
+
+    wanted: int
+    found: int
+    how: str

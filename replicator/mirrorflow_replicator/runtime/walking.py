@@ -1,0 +1,113 @@
+"""Finding the source offset of the record that the target has last, by reading the source after a known pair.
+
+Two ways (DESIGN 4.2, clause 8). Counting, where nothing can have changed in the source since: no compaction, nothing
+deleted after the pair. Matching record by record with what the target has, everywhere else.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Hashable
+
+from mirrorflow_replicator.errors import UndecidedError
+from mirrorflow_replicator.flow.alignment import GoOn, Pair
+from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.matching import Matcher
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.witnesses import batches_between
+from mirrorflow_replicator.wire.aborted import AbortedFilter
+from mirrorflow_replicator.wire.batch import Batch
+from mirrorflow_replicator.wire.records import Record, decode
+
+# Records matched one by one, 100 bytes each in memory: what a flow copies in some minutes. More than that between two
+# positions means that positions could not be written for as long.
+MATCHED_RECORDS_MAX = 1_000_000
+
+
+async def stream_batches(
+    source: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool
+) -> AsyncIterator[Batch]:
+    """The batches of the stream (no control, no aborted ones) that hold source offsets from *start* up to *end*."""
+    aborted = AbortedFilter()
+    fed: object = None
+    async for batch, answer in batches_between(source, partition, start, end, read_committed=read_committed):
+        if answer is not fed:
+            aborted.feed(answer.aborted)
+            fed = answer
+        if batch.count and (aborted.delivers(batch) if read_committed else not batch.is_control):
+            yield batch
+
+
+async def count_on(
+    source: Cluster, partition: TopicPartition, at: GoOn, *, end: int, read_committed: bool
+) -> Pair | None:
+    """The pair of *at* by counting records after `at.known`; None if the source has fewer."""
+    left = at.walk_records
+    start = at.known.source_offset + 1
+    async for batch in stream_batches(source, partition, start, end, read_committed=read_committed):
+        count = batch.count if batch.base_offset >= start and batch.count > 0 else -1
+        if 0 <= count < left:
+            left -= count
+            continue
+        offsets = [record.offset for record in decode(batch) if record.offset >= start]
+        if len(offsets) < left:
+            left -= len(offsets)
+            continue
+        return Pair(source_offset=offsets[left - 1], ordinal=at.ordinal, target_offset=at.target_offset)
+    return None
+
+
+async def match_on(
+    source: Cluster,
+    partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    identity: Identity,
+    at: GoOn,
+    *,
+    end: int,
+    read_committed: bool,
+) -> Pair:
+    """The pair of *at* by matching the target's records after `at.known` with the source's, in order."""
+    copied: list[Hashable] = []
+    first_target = at.known.target_offset + 1
+    async for batch, _ in batches_between(target, target_partition, first_target, at.target_offset + 1):
+        if batch.producer_id == identity.producer_id and batch.producer_epoch == identity.producer_epoch:
+            copied += _marks_after(batch, first_target)
+        if len(copied) > MATCHED_RECORDS_MAX:
+            raise UndecidedError(
+                topic=partition.topic,
+                partition=partition.partition,
+                evidence=f"more than {MATCHED_RECORDS_MAX} records were copied since the last position",
+            )
+    if len(copied) != at.walk_records:
+        # The target was compacted too, or lost records: what is missing there may have been copied all the same.
+        raise UndecidedError(
+            topic=partition.topic,
+            partition=partition.partition,
+            evidence=f"of {at.walk_records} records copied since the last position the target still has {len(copied)}",
+        )
+    matcher = Matcher(copied)
+    last = at.known.source_offset
+    start = last + 1
+    async for batch in stream_batches(source, partition, start, end, read_committed=read_committed):
+        for record in decode(batch):
+            if record.offset < start:
+                continue
+            if not matcher.has(_mark(record)):
+                return Pair(source_offset=last, ordinal=at.ordinal, target_offset=at.target_offset)
+            last = record.offset
+    return Pair(source_offset=last, ordinal=at.ordinal, target_offset=at.target_offset)
+
+
+def _marks_after(batch: Batch, start: int) -> list[bytes]:
+    return [] if batch.is_control else [_mark(record) for record in decode(batch) if record.offset >= start]
+
+
+def _mark(record: Record) -> bytes:
+    """What identifies a record on both sides: timestamp, key, value and headers, never its offset."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(b"%d;" % record.timestamp)
+    for part in (record.key, record.value, *(item for header in record.headers for item in header)):
+        digest.update(b"-;" if part is None else b"%d;" % len(part))
+        digest.update(part or b"")
+    return digest.digest()

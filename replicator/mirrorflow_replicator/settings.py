@@ -1,0 +1,159 @@
+"""What a connector process is told, typed: the end of all reading of property files.
+
+`connect.worker` and `connect.source` make these values from Java's property names; everything below reads only these.
+References to secrets stay unresolved in `ClientSettings.properties`: they are resolved when a client is built
+(KIP-710), so a secret may rotate while the process runs, and no settings value can leak one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PolicyKind(Enum):
+    """How remote topics are named (MM2 `replication.policy.class`)."""
+
+    DEFAULT = "default"  # alias + separator + topic
+    IDENTITY = "identity"  # names unchanged
+    CUSTOM = "custom"  # python:package.module:Class
+
+
+class StartPosition(Enum):
+    """Where a partition begins that was never copied. What appears later is read from its beginning."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+
+
+class LossPolicy(Enum):
+    """What to do when source records are lost, or rewritten, before they were copied."""
+
+    FAIL = "fail"  # that partition stops and says so
+    ALERT = "alert"  # go on from what there is, count the loss
+    RESTART = "restart"  # copy the partition again from its beginning
+
+
+class OffsetStore(Enum):
+    """Where positions are kept (KIP-304 `offset.storage.store`)."""
+
+    KAFKA = "kafka"  # MM2's own offsets topic on the target
+    FILE = "file"  # `offset.storage.file.filename`, for a laptop
+
+
+class MetricsLevel(Enum):
+    """How finely /metrics tells (`metrics.level`)."""
+
+    FLOW = "flow"
+    TOPIC = "topic"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """One client of one cluster, in Java's property names; values may hold ${provider:path:key}."""
+
+    alias: str
+    client_id: str
+    # Out of the repr: a file may hold a password as it is.
+    properties: Mapping[str, str] = field(repr=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses as written, `host:port,host:port`."""
+        return self.properties.get("bootstrap.servers", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """MM2's `replication.policy.*`; `source_alias` is needed by Identity."""
+
+    kind: PolicyKind = PolicyKind.DEFAULT
+    separator: str = "."
+    # False: internal topics keep "." although `separator` differs (KIP-949).
+    internal_separator_enabled: bool = True
+    source_alias: str = ""
+    custom: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetStorageSettings:
+    """Where and how positions are kept."""
+
+    store: OffsetStore
+    topic: str  # mm2-offsets.<source>.internal by default
+    partitions: int = 25
+    replication_factor: int = -1
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+    client: ClientSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Everything that a MirrorSourceConnector does, typed. Durations are seconds, sizes bytes."""
+
+    name: str  # the connector's name: part of the key of every position
+    flow: str  # who claims the source alias on this target; the connector's flow name, see the identity topic
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topic_filter: str = ""  # python:package.module:Class
+    heartbeats_replication: bool = True
+    replication_factor: int = 2
+    refresh_topics_s: float | None = 600.0  # None: never
+    sync_configs_s: float | None = 600.0  # None: never
+    config_exclude: tuple[str, ...] = ()
+    config_filter: str = ""  # python:package.module:Class
+    use_defaults_from_source: bool = False
+    tasks_max: int = 1
+    start: StartPosition = StartPosition.EARLIEST
+    start_timestamp_ms: int = 0
+    on_source_loss: LossPolicy = LossPolicy.FAIL
+    read_committed: bool = False
+    flush_interval_s: float = 5.0
+    bytes_per_second: int | None = None
+    offsets: OffsetStorageSettings
+    source_consumer: ClientSettings
+    source_admin: ClientSettings
+    target_producer: ClientSettings
+    target_admin: ClientSettings
+    # `config.providers` and its keys: what the references in the clients' properties are resolved by.
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The process's own HTTP server."""
+
+    listeners: tuple[str, ...] = ()  # http://host:port, https://host:port; port 0 is any free one
+    modify_enabled: bool = False  # `rest.modify.enable`
+    # The ssl.* that count for HTTPS: those of listeners.https.* (without that prefix) if there is any, else plain ones.
+    tls: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSettings:
+    """A connector as its REST API shows it (properties unresolved), and as the runtime runs it."""
+
+    name: str
+    connector_class: str  # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector
+    properties: Mapping[str, str] = field(repr=False)
+    source: SourceSettings | None = None  # None: not a source connector, or `enabled=false`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One process: its connectors, its HTTP server, and what it must say about its settings."""
+
+    name: str  # "standalone", or "A->B" per herder in mm2 mode
+    connectors: tuple[ConnectorSettings, ...]
+    http: HttpSettings = field(default_factory=HttpSettings)
+    metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    shutdown_s: float = 5.0
+    warnings: tuple[str, ...] = ()
+    providers: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what references in `http.tls` are resolved by

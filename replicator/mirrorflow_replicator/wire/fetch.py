@@ -1,0 +1,151 @@
+"""Fetch requests and responses, written and read without copying records (FetchRequest.json, FetchResponse.json).
+
+Versions 11 (Kafka 2.3: preferred replica), 12 (2.7: flexible, log divergence) and 13 (3.1: topic ids, so that a re-created
+topic is noticed by the first fetch). Later ones bring nothing that a copier needs.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrorflow_replicator.wire.cursor import Cursor, uvarint
+
+API_KEY = 1
+VERSIONS = (11, 12, 13)
+_HEAD = struct.Struct(">iiiibii")
+_PARTITION_V11 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty set of tagged fields
+_ANSWER = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+
+
+class FetchKey(NamedTuple):
+    """A partition as the broker's fetch session knows it: topic id from version 13, name before."""
+
+    topic: bytes  # 16 bytes of topic id, or the name in UTF-8
+    partition: int
+
+
+class FetchFrom(NamedTuple):
+    """Where to fetch a partition from."""
+
+    offset: int
+    leader_epoch: int = -1  # the leader epoch we believe in: a stale one is refused, not served
+    last_epoch: int = -1  # epoch of the record before `offset`: a log that diverged is told, not served
+    max_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """The answer for one partition. `records` is a writable view of the frame; offsets are -1 where an error came."""
+
+    key: FetchKey
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]  # (producer id, first offset)
+    preferred_replica: int
+    records: memoryview
+    diverging: tuple[int, int] | None = None  # (epoch, end offset): our log is not the leader's beyond there
+    leader: tuple[int, int] | None = None  # (leader id, leader epoch) that the broker knows of
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fetch response."""
+
+    throttle_ms: int
+    error: int
+    session_id: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+def fetch_request(
+    version: int,
+    *,
+    session_id: int,
+    session_epoch: int,
+    partitions: Iterable[tuple[FetchKey, FetchFrom]],
+    forgotten: Iterable[FetchKey] = (),
+    read_committed: bool = False,
+    max_wait_ms: int,
+    min_bytes: int = 1,
+    max_bytes: int,
+    rack: str = "",
+) -> bytes:
+    """The body of a fetch request."""
+    flexible = version >= 12
+    out = [_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, read_committed, session_id, session_epoch)]
+    grouped: dict[bytes, list[bytes]] = {}
+    for key, at in partitions:
+        if flexible:
+            packed = _PARTITION_V12.pack(
+                key.partition, at.leader_epoch, at.offset, at.last_epoch, -1, at.max_bytes, 0
+            )
+        else:
+            packed = _PARTITION_V11.pack(key.partition, at.leader_epoch, at.offset, -1, at.max_bytes)
+        grouped.setdefault(key.topic, []).append(packed)
+    _topics(out, version, grouped)
+    dropped: dict[bytes, list[bytes]] = {}
+    for key in forgotten:
+        dropped.setdefault(key.topic, []).append(struct.pack(">i", key.partition))
+    _topics(out, version, dropped)
+    encoded = rack.encode()
+    out.append(
+        uvarint(len(encoded) + 1) + encoded + b"\0" if flexible else struct.pack(">h", len(encoded)) + encoded
+    )
+    return b"".join(out)
+
+
+def _topics(out: list[bytes], version: int, grouped: dict[bytes, list[bytes]]) -> None:
+    if version < 12:
+        out.append(struct.pack(">i", len(grouped)))
+        for topic, packed in grouped.items():
+            out += (struct.pack(">h", len(topic)), topic, struct.pack(">i", len(packed)), *packed)
+        return
+    out.append(uvarint(len(grouped) + 1))
+    for topic, packed in grouped.items():
+        name = topic if version >= 13 else uvarint(len(topic) + 1) + topic
+        out += (name, uvarint(len(packed) + 1), *packed, b"\0")
+
+
+def read_fetched(version: int, body: memoryview) -> Fetched:
+    """Read a response body; views of *body* are kept in the result."""
+    cursor = Cursor(body, flexible=version >= 12)
+    throttle_ms, error, session_id = cursor.int32(), cursor.int16(), cursor.int32()
+    partitions = []
+    for _ in range(cursor.count()):
+        topic = bytes(cursor.raw(16)) if version >= 13 else cursor.string().encode()
+        partitions += [_partition(cursor, topic) for _ in range(cursor.count())]
+        cursor.tags()
+    return Fetched(throttle_ms, error, session_id, tuple(partitions))
+
+
+def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
+    partition, error, high_watermark, last_stable, log_start = _ANSWER.unpack_from(cursor.data, cursor.at)
+    cursor.at += _ANSWER.size
+    aborted = []
+    for _ in range(cursor.count()):
+        aborted.append(_ABORTED.unpack(cursor.raw(16)))
+        cursor.tags()
+    preferred = cursor.int32()
+    records = cursor.records()
+    diverging = leader = None
+    tags = cursor.tags()
+    if tags:
+        diverging = struct.unpack_from(">iq", tags[0]) if 0 in tags else None
+        leader = struct.unpack_from(">ii", tags[1]) if 1 in tags else None
+    return FetchedPartition(
+        FetchKey(topic, partition),
+        error,
+        high_watermark,
+        last_stable,
+        log_start,
+        tuple(aborted),
+        preferred,
+        records,
+        diverging,
+        leader,
+    )

@@ -1,0 +1,28 @@
+"""The partition Java's producer chooses for a key: murmur2 with Java's seed (Utils.murmur2, BuiltInPartitioner).
+
+Compacted topics that Java reads, such as Connect's offsets topic, depend on it: a key in another partition is another key.
+"""
+
+_M = 0x5BD1E995
+_SEED = 0x9747B28C
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The hash as an unsigned 32-bit integer (Java's is the same bits, signed)."""
+    length = len(data)
+    whole = length & ~3
+    h = _SEED ^ length
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = h * _M & _MASK ^ k
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for(key: bytes, count: int) -> int:
+    """The partition of *key* in a topic of *count* partitions, as Java's default partitioner chooses it."""
+    return (murmur2(key) & 0x7FFFFFFF) % count

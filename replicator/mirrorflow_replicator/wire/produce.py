@@ -1,0 +1,89 @@
+"""Produce requests and responses, written and read without copying records (ProduceRequest.json, ProduceResponse.json).
+
+Version 8 (Kafka 2.4), not the newest: it is in the older form, cheap to write by hand, it works inside and outside of
+transactions alike, and every broker up to 4.x accepts it. The broker takes exactly one batch for each partition and
+request (ProduceRequest.validateRecords).
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mirrorflow_replicator.wire.cursor import Cursor
+
+API_KEY = 0
+VERSION = 8
+ACKS_ALL = -1
+_COUNT = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")
+_SHORT = struct.Struct(">h")
+# partition, error, base offset, append time, log start offset, number of record errors, length of the message if there
+# are none
+_ANSWER = struct.Struct(">ihqqqih")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Produced(NamedTuple):
+    """The answer for one partition: `base_offset` is the target offset of the first record, -1 with an error."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int
+    message: str
+
+
+def produce_request(
+    batches: Mapping[str, Sequence[tuple[int, Buffer]]],
+    *,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> list[Buffer]:
+    """The parts of a request body, to be written one after the other; *batches* by topic: (partition, batch), not empty."""
+    if transactional_id is None:
+        head = struct.pack(">hhii", -1, ACKS_ALL, timeout_ms, len(batches))
+    else:
+        encoded = transactional_id.encode()
+        head = (
+            struct.pack(">h", len(encoded))
+            + encoded
+            + struct.pack(">hii", ACKS_ALL, timeout_ms, len(batches))
+        )
+    parts: list[Buffer] = []
+    for topic, of_topic in batches.items():
+        name = topic.encode()
+        head += struct.pack(">h", len(name)) + name + _COUNT.pack(len(of_topic))
+        for partition, batch in of_topic:
+            parts += (head + _PARTITION.pack(partition, len(batch)), batch)
+            head = b""
+    return parts
+
+
+def read_produced(body: memoryview) -> tuple[list[Produced], int]:
+    """The answers, and for how many milliseconds the broker throttles us."""
+    answers = []
+    topics, at = _COUNT.unpack_from(body)[0], 4
+    for _ in range(topics):
+        start = at + 2
+        at = start + _SHORT.unpack_from(body, at)[0]
+        topic = str(body[start:at], "utf-8")
+        partitions = _COUNT.unpack_from(body, at)[0]
+        at += 4
+        for _ in range(partitions):
+            partition, error, base_offset, _, _, problems, message_bytes = _ANSWER.unpack_from(body, at)
+            if problems == 0 and message_bytes <= 0:
+                answers.append(Produced(topic, partition, error, base_offset, ""))
+                at += _ANSWER.size
+                continue
+            # Rare: record errors, or a message.
+            cursor = Cursor(body, flexible=False)
+            cursor.at = at + _ANSWER.size - 2
+            said = []
+            for _ in range(problems):
+                cursor.int32()
+                said.append(cursor.string())
+            message = cursor.string() or next(filter(None, said), "")
+            at = cursor.at
+            answers.append(Produced(topic, partition, error, base_offset, message))
+    return answers, _COUNT.unpack_from(body, at)[0]

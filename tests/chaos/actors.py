@@ -1,0 +1,319 @@
+"""Those who suffer: two clusters, the copiers of one flow, and the producers that never stop.
+
+Nothing here waits, except for a broker's answer: whoever is away is brought back by `tick`, when its time has come.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import HarnessError
+from tests.harness.replicator import Replicator
+
+LOOK_S = 0.5  # how often a cluster is asked whether its replicas are in sync
+METADATA_S = 3.0
+STOP_WAIT_S = 60.0  # a copier told to stop finishes within the grace period of a pod
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+QUEUED_RECORDS_MAX = 20_000
+FLUSH_S = 120.0
+TRANSACTION_WAIT_S = 30.0  # an election of the coordinator, and the wait for the replicas of its log
+
+
+@dataclass(kw_only=True, slots=True)
+class Side:
+    """A cluster of which one broker at most is away: the next one only when all replicas are in sync again."""
+
+    cluster: KafkaCluster
+    topics: Sequence[str]
+    away: int = 0  # its id; 0: all are there
+    frozen: bool = False
+    back_s: float = 0.0
+    is_returning: bool = False
+    look_s: float = 0.0
+
+    def strike(self, step_who: int, *, leads: bool, freeze: bool, away_s: float) -> int:
+        """Takes a broker away; its id, or 0 while another is."""
+        if self.away:
+            return 0
+        victim = self._leader(step_who) if leads else 0
+        victim = victim if victim > 0 else 1 + step_who % len(self.cluster.nodes)
+        broker = self.cluster.broker(victim)
+        if freeze:
+            broker.freeze()
+        else:
+            broker.kill()
+        self.away, self.frozen, self.is_returning = victim, freeze, False
+        self.back_s = time.monotonic() + away_s
+        return victim
+
+    def tick(self) -> None:
+        """Brings the broker back, and notices when it has caught up."""
+        now = time.monotonic()
+        if not self.away or now < self.back_s:
+            return
+        if not self.is_returning:
+            broker = self.cluster.broker(self.away)
+            if self.frozen:
+                broker.thaw()
+            else:
+                broker.launch()
+            self.is_returning = True
+        elif now >= self.look_s:
+            self.look_s = now + LOOK_S
+            if self.is_whole():
+                self.away = 0
+
+    def is_whole(self) -> bool:
+        """Whether every broker is there and every replica in sync."""
+        try:
+            found = self.cluster.admin.list_topics(timeout=METADATA_S)
+        except KafkaException:
+            return False
+        return len(found.brokers) == len(self.cluster.nodes) and all(
+            len(partition.isrs) == len(partition.replicas) and partition.leader > 0
+            for topic in found.topics.values()
+            for partition in topic.partitions.values()
+        )
+
+    def _leader(self, who: int) -> int:
+        try:
+            return self.cluster.leader(self.topics[who % len(self.topics)], 0)
+        except (KafkaException, KeyError):
+            return 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Copier:
+    """One process of the flow: at work, away, or leaving."""
+
+    replicator: Replicator
+    frozen_pids: list[int] = field(default_factory=list)
+    back_s: float = 0.0
+    is_away: bool = False  # ended by us, to be started again
+    is_leaving: bool = False  # told to stop
+
+    def start(self) -> None:
+        self.replicator.start()
+
+    def kill(self, away_s: float) -> bool:
+        """kill -9 of all its processes."""
+        if self.is_away or self.is_leaving:
+            return False
+        self.replicator.kill()
+        self._leave(away_s)
+        return True
+
+    def stop(self, away_s: float) -> bool:
+        """SIGTERM."""
+        if self.is_away or self.is_leaving or self.frozen_pids:
+            return False
+        os.kill(self.replicator.pid, signal.SIGTERM)
+        self.is_leaving = True
+        self.back_s = time.monotonic() + STOP_WAIT_S + away_s
+        return True
+
+    def kill_task(self, who: int) -> bool:
+        """kill -9 of one task, which the worker starts again."""
+        return self._signal_task(who, signal.SIGKILL) is not None
+
+    def freeze(self, who: int, away_s: float, *, task: bool) -> bool:
+        """SIGSTOP of one task, or of all its processes."""
+        if self.is_away or self.is_leaving or self.frozen_pids:
+            return False
+        if task:
+            pid = self._signal_task(who, signal.SIGSTOP)
+            self.frozen_pids = [] if pid is None else [pid]
+        else:
+            self.frozen_pids = [self.replicator.pid, *self.replicator.task_pids()]
+            for pid in self.frozen_pids:
+                _send(pid, signal.SIGSTOP)
+        self.back_s = time.monotonic() + away_s
+        return bool(self.frozen_pids)
+
+    def tick(self) -> None:
+        """Thaws and starts what is due. `HarnessError` if it has ended by itself, or does not end when told to."""
+        now = time.monotonic()
+        if self.is_leaving:
+            if not self.replicator.running:
+                self.is_leaving = False
+                self._leave(max(0.0, self.back_s - STOP_WAIT_S - now))
+            elif now > self.back_s:
+                raise HarnessError(f"{self.replicator.name} did not end in {STOP_WAIT_S:g} s.")
+        elif self.is_away:
+            if now >= self.back_s:
+                self.is_away = False
+                self.start()
+        elif not self.replicator.running:
+            assert self.replicator.child is not None
+            self.replicator.child.must_run()
+        elif self.frozen_pids and now >= self.back_s:
+            self.thaw()
+
+    def thaw(self) -> None:
+        for pid in self.frozen_pids:
+            _send(pid, signal.SIGCONT)
+        self.frozen_pids = []
+
+    def _leave(self, away_s: float) -> None:
+        self.is_away = True
+        self.frozen_pids = []
+        self.back_s = time.monotonic() + away_s
+
+    def _signal_task(self, who: int, number: signal.Signals) -> int | None:
+        if self.is_away or self.is_leaving or not self.replicator.running:
+            return None
+        pids = self.replicator.task_pids()
+        if not pids:
+            return None
+        pid = pids[who % len(pids)]
+        _send(pid, number)
+        return pid
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+class Writers:
+    """Idempotent librdkafka producers, one for each codec, in a thread of their own: trickles, bursts and silences."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: Sequence[str],
+        *,
+        seed: int,
+        records_per_s: int,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._topics = topics
+        self._chance = random.Random(seed)
+        self._records_per_s = records_per_s
+        self._failed = failed
+        self._quit = threading.Event()
+        self.records = 0
+        self._producers = [
+            Producer(
+                {
+                    "bootstrap.servers": bootstrap,
+                    "enable.idempotence": True,
+                    "compression.type": codec,
+                    "linger.ms": (0, 5, 50)[i % 3],
+                    "batch.size": (16_384, 200_000)[i % 2],
+                    "message.timeout.ms": 0,  # what was begun is delivered, however long a leader is away
+                    "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+                    "log_level": 0,
+                    "error_cb": self._error,
+                }
+            )
+            for i, codec in enumerate(CODECS)
+        ]
+        self._thread = threading.Thread(target=self._run, name="writers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends, with everything that was written acknowledged."""
+        self._quit.set()
+        self._thread.join(FLUSH_S)
+        for producer in self._producers:
+            if producer.flush(FLUSH_S):
+                self._failed("a producer could not deliver all it had")
+
+    def write(self, count: int) -> None:
+        """*count* records, spread over topics, codecs and keys."""
+        chance = self._chance
+        for _ in range(count):
+            producer = chance.choice(self._producers)
+            value = b"%d %s" % (self.records, b"x" * chance.choice((5, 80, 80, 900)))
+            key = None if chance.random() < 0.2 else b"k%d" % chance.randrange(1000)
+            while True:
+                try:
+                    producer.produce(
+                        chance.choice(self._topics), value, key, headers=[("n", b"%d" % self.records)]
+                    )
+                except BufferError:
+                    if self._quit.is_set():
+                        return
+                    producer.poll(0.1)
+                else:
+                    break
+            self.records += 1
+
+    def _run(self) -> None:
+        chance = self._chance
+        while not self._quit.is_set():
+            burst = chance.choice((0, 0.5, 1, 1, 2))  # of the rate, for a moment
+            until_s = time.monotonic() + chance.uniform(0.2, 2.0)
+            while time.monotonic() < until_s and not self._quit.wait(0.05):
+                self.write(int(self._records_per_s * burst * 0.05))
+                for producer in self._producers:
+                    producer.poll(0)
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failed(f"a producer failed for good: {error}")
+
+
+class Transactions:
+    """A transactional producer in a thread of its own: half of its transactions are aborted."""
+
+    def __init__(self, bootstrap: str, topics: Sequence[str], *, seed: int) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._chance = random.Random(seed)
+        self._quit = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
+        self.committed = self.aborted = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends with no transaction open."""
+        self._quit.set()
+        self._thread.join(FLUSH_S)
+
+    def _run(self) -> None:
+        while not self._quit.is_set():
+            producer = Producer(
+                {"bootstrap.servers": self._bootstrap, "transactional.id": "chaos", "log_level": 0}
+            )
+            try:
+                producer.init_transactions(TRANSACTION_WAIT_S)
+                while not self._quit.wait(self._chance.uniform(0, 0.3)):
+                    self._transaction(producer)
+            except KafkaException:
+                # Whatever it was, a new producer with the same id ends the transaction that this one leaves.
+                continue
+        Producer({"bootstrap.servers": self._bootstrap, "transactional.id": "chaos"}).init_transactions(
+            TRANSACTION_WAIT_S
+        )
+
+    def _transaction(self, producer: Producer) -> None:
+        chance = self._chance
+        producer.begin_transaction()
+        for number in range(chance.choice((1, 10, 200))):
+            producer.produce(
+                chance.choice(self._topics),
+                b"t%d %d" % (self.committed, number),
+                headers=[("n", b"%d" % number)],
+            )
+        producer.flush(TRANSACTION_WAIT_S)
+        if chance.random() < 0.5:
+            producer.commit_transaction(TRANSACTION_WAIT_S)
+            self.committed += 1
+        else:
+            producer.abort_transaction(TRANSACTION_WAIT_S)
+            self.aborted += 1

@@ -1,0 +1,64 @@
+"""What befalls whom, and when: the same for the same seed, whatever happens on the way."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What is done, as the summary names it."""
+
+    KILL_COPIER = "copier kill -9"
+    KILL_TASK = "task kill -9"
+    FREEZE_COPIER = "copier frozen"
+    FREEZE_TASK = "task frozen"
+    STOP_COPIER = "copier stopped"
+    KILL_SOURCE = "source broker kill -9"
+    KILL_TARGET = "target broker kill -9"
+    FREEZE_SOURCE = "source broker frozen"
+    FREEZE_TARGET = "target broker frozen"
+
+
+OFTEN = {
+    Kind.KILL_COPIER: 3,
+    Kind.KILL_TASK: 3,
+    Kind.FREEZE_COPIER: 3,
+    Kind.FREEZE_TASK: 2,
+    Kind.STOP_COPIER: 1,
+    Kind.KILL_SOURCE: 2,
+    Kind.KILL_TARGET: 4,
+    Kind.FREEZE_SOURCE: 1,
+    Kind.FREEZE_TARGET: 2,
+}
+PAUSE_S = (
+    0.2,
+    3.5,
+)  # between steps: shorter than a succession, an election or a restart takes, so that they overlap
+# Long enough for a session to end (3 s) or a pause to be noticed (1 s), and short enough for neither.
+AWAY_S = (0.2, 8.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Do *kind* to number *who* (modulo those there are), for *away_s*; brokers: the leader of a partition if *leads*."""
+
+    after_s: float
+    kind: Kind
+    who: int
+    away_s: float
+    leads: bool
+
+
+def steps(seed: int) -> Iterator[Step]:
+    """The steps of *seed*, without end."""
+    chance = random.Random(seed)
+    kinds, weights = list(OFTEN), list(OFTEN.values())
+    while True:
+        yield Step(
+            after_s=chance.uniform(*PAUSE_S),
+            kind=chance.choices(kinds, weights)[0],
+            who=chance.randrange(1 << 16),
+            away_s=chance.uniform(*AWAY_S),
+            leads=chance.random() < 0.7,
+        )

@@ -1,0 +1,19 @@
+"""For every test: real Kafka is asked for by a fixture, and a test that uses one bears the marker `kafka`."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's affair: brokers of other tests may run beside it.
+settings.register_profile("mirrorflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mirrorflow")
+
+INTEGRATION = Path(__file__).parent / "integration" / "kafka"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what lies under tests/integration/kafka."""
+    for item in items:
+        if item.path.is_relative_to(INTEGRATION):
+            item.add_marker(pytest.mark.kafka)

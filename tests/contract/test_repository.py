@@ -1,0 +1,89 @@
+"""What is tracked may be read by anyone on any machine: no generated files, no addresses or paths of one place."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).relative_to(ROOT)
+# Hosts that documents and formats may name: the projects themselves, and names reserved for examples (RFC 2606).
+PUBLIC_HOSTS = re.compile(
+    r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
+    r"|github\.com|ietf\.org|rfc-editor\.org|example(\.\w+)?)|127\.0\.0\.1|0\.0\.0\.0|localhost"
+)
+URL = re.compile(r"https?://([\w.-]+\.[\w.-]+)")
+MACHINE = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
+GENERATED = re.compile(
+    r"(^|/)(\.venv|\.cache|\.[a-z_]+_cache|\.hypothesis|dist|__pycache__)/|\.(pyc|egg-info|log|jar|class)$"
+)
+
+
+def _tracked() -> list[Path]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("not a git work tree: nothing is tracked here")
+    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def _lines() -> list[tuple[Path, int, str]]:
+    return [
+        (path, number, line)
+        for path in _tracked()
+        if path not in {HERE, Path("LICENSE")}
+        for number, line in enumerate((ROOT / path).read_text(errors="replace").splitlines(), 1)
+    ]
+
+
+def test_nothing_generated_is_tracked():
+    """What a command makes, a command can make again."""
+    assert [] == [str(path) for path in _tracked() if GENERATED.search(str(path))]
+
+
+def test_no_address_of_one_place():
+    """Registries, proxies and mirrors are configured on a machine, never in the repository."""
+    foreign = [
+        f"{path}:{number} {host}"
+        for path, number, line in _lines()
+        for host in URL.findall(line)
+        if not PUBLIC_HOSTS.fullmatch(host.rstrip("."))
+    ]
+
+    assert [] == foreign
+
+
+def test_no_path_of_one_machine():
+    """A path below someone's home or work folder is nobody else's."""
+    assert [] == [f"{path}:{number}" for path, number, line in _lines() if MACHINE.search(line)]
+
+
+def test_no_licence_headers():
+    """The licence is in LICENSE, once."""
+    marks = re.compile(r"SPDX-License|Licensed under the|Copyright \(c\)|Copyright \d{4}", re.IGNORECASE)
+
+    assert [] == [f"{path}:{number}" for path, number, line in _lines() if marks.search(line)]
+
+
+def test_changelog_has_the_version():
+    """The version of pyproject.toml heads the changelog."""
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert version[1] == heads[0]
+
+
+def test_every_dependency_has_its_reason():
+    """docs/decisions/002-dependencies.md names each package of pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    extras = text.partition("\n[")[0]
+    names = {name for name in re.findall(r'"([A-Za-z0-9-]+)(?:[<>=].*)?"', extras) if name != "mirrorflow"}
+    reasons = (ROOT / "docs" / "decisions" / "002-dependencies.md").read_text()
+
+    assert [] == sorted(name for name in names if name not in reasons)
+    assert "kafka-python" in names

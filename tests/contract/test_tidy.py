@@ -1,0 +1,88 @@
+"""Style rules as a test: what a reviewer should not have to say twice."""
+
+import ast
+import re
+import statistics
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
+ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+FILE_LINES_MAX = 400
+FILE_LINES_MEDIAN_MAX = 120
+FUNCTION_LINES_MAX = 60
+VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
+
+
+def test_files_are_short():
+    """No file exceeds its ceiling, and most are far below it."""
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+
+    assert {} == {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > FILE_LINES_MAX}
+    assert statistics.median(n for n in lengths.values() if n > 3) <= FILE_LINES_MEDIAN_MAX
+
+
+def test_functions_are_short():
+    """No function is longer than a screen."""
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    }
+
+    assert {} == long
+
+
+def test_names_say_something():
+    """No module or function is named for being a bag of things."""
+    vague = [
+        f"{path.relative_to(ROOT)} {name}"
+        for path in SOURCES
+        for name in [
+            path.stem,
+            *(
+                node.name
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            ),
+        ]
+        if VAGUE.search(name)
+    ]
+
+    assert [] == vague
+
+
+def test_modules_open_by_saying_what_they_are():
+    """Every module that holds code has a docstring."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+
+    assert [] == silent
+
+
+def test_no_leftovers():
+    """No TODO without an issue, and no path or address of one machine."""
+    marks = re.compile(r"TODO(?! \(#\d+\))|FIXME|XXX|/(?:root|home)/")
+    here = Path(__file__)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in ALL
+        if path != here
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+
+    assert [] == found
+
+
+def test_standard_operator_is_not_shadowed():
+    """The folder `operator` at the root is a place, not a package."""
+    from operator import itemgetter
+
+    assert itemgetter(0)("a") == "a"

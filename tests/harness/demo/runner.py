@@ -1,0 +1,78 @@
+"""The command `mirrorflow run`, as a user would start it, and the replicator that it has started."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from tests.harness.kafka.processes import family, wait_until
+
+STOP_WAIT_S = 40.0  # its own grace period is 30 s
+STOP_WAIT_HURRIED_S = 5.0
+LOG_LINES_SHOWN = 20
+
+
+class RunningFlow:
+    """`mirrorflow run -f FILE`, on this terminal. A context manager: at the end nothing of it runs any more."""
+
+    def __init__(self, file: Path) -> None:
+        self.log = file.parent / "mirrorflow.log"
+        self.command = ["mirrorflow", "run", "-f", str(file)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        program = Path(sys.executable).parent / "mirrorflow"
+        # Its own session: Ctrl-C is for the demo, which then stops it in order. Killed with us, kill -9 included.
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", program, *self.command[1:], "--log", self.log],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(within_s=STOP_WAIT_HURRIED_S)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def replicator(self) -> int:
+        """The process that copies; 0 while there is none."""
+        if self._process is None:
+            return 0
+        members = family(self._process.pid)[1:]
+        return next((pid for pid in members if "standalone" in _words(pid)), 0)
+
+    def kill_replicator(self) -> int:
+        """kill -9, and gone on return; its former pid."""
+        pid = wait_until("the replicator runs", self.replicator)
+        os.kill(pid, signal.SIGKILL)
+        wait_until("the replicator is gone", lambda: self.replicator() != pid)
+        return pid
+
+    def stop(self, *, within_s: float = STOP_WAIT_S) -> None:
+        """SIGINT, as Ctrl-C would; kill -9 after *within_s*, which takes its children along."""
+        if self._process is None:
+            return
+        if self.running:
+            self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log_tail(self) -> str:
+        """The end of what the replicator has logged."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-LOG_LINES_SHOWN:])
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []

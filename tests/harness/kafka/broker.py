@@ -1,0 +1,105 @@
+"""One KRaft node: broker and controller in one JVM, with its own data folder and ports for as long as the cluster lives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.harness.kafka.installation import java_command
+from tests.harness.kafka.processes import Child, HarnessError, accepts, start, wait_until
+
+START_WAIT_S = 90.0  # five seconds alone; much more when a whole suite starts on two cores
+METADATA_WAIT_S = 5.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Broker:
+    """Started, stopped, killed and frozen by a test; `cluster_id` and `format_arguments` count at the first start."""
+
+    id: int
+    name: str
+    version: str
+    folder: Path
+    properties: Path
+    admin_port: int
+    cluster_id: str
+    format_arguments: Sequence[str]
+    heap_mib: int
+    jvm_options: Sequence[str]
+    child: Child | None = field(default=None, init=False)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def pid(self) -> int:
+        return self._child().pid
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.running
+
+    @property
+    def answers(self) -> bool:
+        """Whether it runs and is not frozen."""
+        return self.child is not None and self.child.running and not self.child.frozen
+
+    def launch(self) -> None:
+        """Starts the process and does not wait."""
+        if self.running:
+            raise HarnessError(f"{self.name} runs already.")
+        arguments = (str(self.properties), self.cluster_id, *self.format_arguments)
+        command = java_command(
+            "Broker",
+            *arguments,
+            log=self.log,
+            version=self.version,
+            heap_mib=self.heap_mib,
+            jvm_options=self.jvm_options,
+        )
+        self.child = start(self.name, command, log=self.log)
+
+    def start(self) -> None:
+        """Starts it, and returns when it answers requests."""
+        self.launch()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """A broker answers metadata requests only when the controller has let it in: that is ready."""
+        wait_until(f"{self.name} opens its port", self._opened, timeout_s=START_WAIT_S)
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.admin_port}", "log_level": 2})
+
+        def answers() -> bool:
+            self._child().must_run()
+            try:
+                return self.id in client.list_topics(timeout=METADATA_WAIT_S).brokers
+            except KafkaException:
+                return False
+
+        wait_until(f"{self.name} answers", answers, timeout_s=START_WAIT_S)
+
+    def stop(self) -> None:
+        """SIGTERM: hands its leaders over and closes its logs."""
+        self._child().stop()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._child().kill()
+
+    def freeze(self) -> None:
+        self._child().freeze()
+
+    def thaw(self) -> None:
+        self._child().thaw()
+
+    def _opened(self) -> bool:
+        self._child().must_run()
+        return accepts(self.admin_port)
+
+    def _child(self) -> Child:
+        if self.child is None:
+            raise HarnessError(f"{self.name} was never started.")
+        return self.child

@@ -1,0 +1,379 @@
+"""Real Kafka for tests: a KRaft cluster of one or three nodes that starts in seconds and leaves nothing behind.
+
+    with KafkaCluster(name="east", brokers=3, listeners=("PLAINTEXT", "SASL_SSL")) as east:
+        east.create_topic("orders", partitions=4, replication_factor=3)
+        east.broker(east.leader("orders", 0)).kill()
+
+Node ids are 1, 2, 3; each is broker and controller. Data and ports outlive a node's restarts and end with the cluster.
+Connections by PLAINTEXT and by the harness's own listener are `User:ANONYMOUS`, a super user: with `authorizer=True`
+come in by another listener to be refused anything.
+"""
+
+import base64
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
+from tests.harness.kafka.certificates import Certificates, make_certificates
+from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
+from tests.harness.kafka.listeners import (
+    SECURITY_PROTOCOLS,
+    User,
+    client_properties,
+    java_client_properties,
+    listener_properties,
+    scram_arguments,
+)
+from tests.harness.kafka.processes import HarnessError, free_port, wait_until
+from tests.harness.kafka.proxy import Proxy, Route
+
+ADMIN_WAIT_S = 30.0
+
+
+@dataclass(kw_only=True, slots=True)
+class KafkaCluster:
+    """See the module. *config* overrides any broker property; *users* exist on every SASL listener.
+
+    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`.
+    """
+
+    brokers: int = 1
+    version: str = VERSION
+    listeners: Sequence[str] = ("PLAINTEXT",)
+    config: Mapping[str, str] = field(default_factory=dict)
+    name: str = "kafka"
+    users: tuple[User, ...] = (User(),)
+    authorizer: bool = False
+    proxied: bool = False
+    heap_mib: int = 256
+    jvm_options: Sequence[str] = QUICK_JVM
+    folder: Path | None = None
+    cluster_id: str = field(init=False)
+    certificates: Certificates | None = field(default=None, init=False)
+    proxy_child: Proxy | None = field(default=None, init=False)
+    nodes: dict[int, Broker] = field(default_factory=dict, init=False)
+    _ports: dict[int, dict[str, int]] = field(default_factory=dict, init=False)
+    _admins: dict[tuple[int, ...], AdminClient] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Formats and starts every node; returns when each knows all of them."""
+        require_installation(self.version)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"mirrorflow-{self.name}-"))
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        try:
+            if any(SECURITY_PROTOCOLS[name].endswith("SSL") for name in self.listeners):
+                self.certificates = make_certificates(self.folder / "certificates")
+            names = ("INTERNAL", "CONTROLLER", *self.listeners, *(["PROXIED"] if self.proxied else []))
+            self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
+            if self.proxied:
+                behind = {id_: ports["PROXIED"] for id_, ports in self._ports.items()}
+                self.proxy_child = Proxy.start(behind, log=self.folder / "proxy.log")
+            self.nodes = {id_: self._node(id_, self.folder / str(id_)) for id_ in self._ports}
+            for node in self.nodes.values():
+                node.launch()
+            for node in self.nodes.values():
+                node.wait_ready()
+            self.wait_for_brokers(self.brokers)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kills what still runs and removes the data."""
+        self._admins.clear()
+        for node in self.nodes.values():
+            if node.running:
+                node.kill()
+        if self.proxy_child is not None:
+            self.proxy_child.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def home(self) -> Path:
+        """Its folder while it runs: data, logs, and what a tool writes on the way."""
+        if self.folder is None:
+            raise HarnessError(f"{self.name} was never started.")
+        return self.folder
+
+    # Addresses.
+
+    @property
+    def bootstrap(self) -> str:
+        """Of the first listener."""
+        return self.bootstrap_for(self.listeners[0])
+
+    @property
+    def internal_bootstrap(self) -> str:
+        """The harness's own way in: never proxied, never authenticated, all allowed."""
+        return self.bootstrap_for("INTERNAL")
+
+    def bootstrap_for(self, listener: str) -> str:
+        """Each node's address on *listener*."""
+        if listener == "PROXIED":
+            return ",".join(f"127.0.0.1:{route.port}" for route in self.proxies)
+        return ",".join(f"127.0.0.1:{ports[listener]}" for ports in self._ports.values())
+
+    def client(self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
+        """librdkafka's properties to come in by *listener*."""
+        return {"bootstrap.servers": self.bootstrap_for(listener)} | client_properties(
+            listener, user=user or self.users[0], mechanism=mechanism, certificates=self.certificates
+        )
+
+    def java_client(
+        self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN"
+    ) -> dict[str, str]:
+        """The same for a Java client or an mm2.properties."""
+        return {"bootstrap.servers": self.bootstrap_for(listener)} | java_client_properties(
+            listener, user=user or self.users[0], mechanism=mechanism, certificates=self.certificates
+        )
+
+    @property
+    def proxied_bootstrap(self) -> str:
+        """Through the proxy, which the brokers also advertise there."""
+        return self.bootstrap_for("PROXIED")
+
+    def proxy(self, id_: int) -> Route:
+        """The way to one broker for those who came in by `proxied_bootstrap`."""
+        if self.proxy_child is None:
+            raise HarnessError(f"{self.name} was started without proxied=True.")
+        return self.proxy_child.routes[id_]
+
+    @property
+    def proxies(self) -> list[Route]:
+        """The way to each broker."""
+        return [self.proxy(id_) for id_ in self._ports]
+
+    # Nodes.
+
+    def broker(self, id_: int) -> Broker:
+        return self.nodes[id_]
+
+    def wait_for_brokers(self, count: int, *, timeout_s: float = ADMIN_WAIT_S) -> None:
+        """Until the metadata has exactly *count* brokers: after a kill, until the controller has noticed."""
+
+        def seen() -> bool:
+            try:
+                return len(self.admin.list_topics(timeout=METADATA_WAIT_S).brokers) == count
+            except KafkaException:
+                return False
+
+        wait_until(f"{self.name} has {count} brokers", seen, timeout_s=timeout_s)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The id of the leader now; -1 while there is none."""
+        found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions[partition]
+        return int(found.leader)
+
+    # Topics.
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client of the nodes that answer now: one that met a frozen node would wait for it."""
+        answering = tuple(id_ for id_, node in self.nodes.items() if node.answers)
+        if answering not in self._admins:
+            addresses = ",".join(f"127.0.0.1:{self._ports[id_]['INTERNAL']}" for id_ in answering)
+            self._admins = {answering: AdminClient({"bootstrap.servers": addresses, "log_level": 2})}
+        return self._admins[answering]
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Creates it, waits until every partition has a leader; its name."""
+        topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
+        self.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
+        self._wait_for_partitions(name, partitions)
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grows *topic* to *total* partitions."""
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(ADMIN_WAIT_S)
+        self._wait_for_partitions(topic, total)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes it, and waits until no broker names it."""
+        self.admin.delete_topics([name])[name].result(ADMIN_WAIT_S)
+        wait_until(f"{name} is gone", lambda: name not in self.topics(), timeout_s=ADMIN_WAIT_S)
+
+    def topics(self) -> dict[str, int]:
+        """Each topic, internal ones too, and its number of partitions."""
+        return {
+            name: len(topic.partitions)
+            for name, topic in self.admin.list_topics(timeout=ADMIN_WAIT_S).topics.items()
+        }
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """What the topic's configuration is, defaults included."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        entries = self.admin.describe_configs([resource])[resource].result(ADMIN_WAIT_S)
+        return {name: entry.value for name, entry in entries.items()}
+
+    def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
+        """The end of each partition: its high watermark, or its last stable offset with read_committed."""
+        return self._offsets(topic, OffsetSpec.latest(), isolation)
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """The first offset that still exists in each partition."""
+        return self._offsets(topic, OffsetSpec.earliest(), "read_uncommitted")
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Deletes the records of each partition that come *before* the offset."""
+        wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        for future in self.admin.delete_records(wanted).values():
+            future.result(ADMIN_WAIT_S)
+
+    # Permissions.
+
+    def allow(
+        self,
+        operation: str,
+        resource: str,
+        name: str,
+        *,
+        user: str = "mirror",
+        prefixed: bool = False,
+        deny: bool = False,
+    ) -> None:
+        """Adds an ACL: `allow("READ", "TOPIC", "orders")`; the cluster's name is "kafka-cluster"."""
+        binding = _acl(operation, resource, name, user=user, prefixed=prefixed, deny=deny)
+        for future in self.admin.create_acls([binding]).values():
+            future.result(ADMIN_WAIT_S)
+
+    # Inside.
+
+    def _wait_for_partitions(self, topic: str, count: int) -> None:
+        def led() -> bool:
+            found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics[topic].partitions
+            return len(found) == count and all(part.leader >= 0 for part in found.values())
+
+        wait_until(f"{topic} has {count} led partitions", led, timeout_s=ADMIN_WAIT_S)
+
+    def _node(self, id_: int, folder: Path) -> Broker:
+        folder.mkdir()
+        ports = self._ports[id_]
+        properties = self._defaults(id_, folder)
+        properties |= listener_properties(
+            ports, advertised=self._advertised(id_), users=self.users, certificates=self.certificates
+        )
+        properties |= self.config
+        return Broker(
+            id=id_,
+            name=f"{self.name}-{id_}",
+            version=self.version,
+            folder=folder,
+            properties=write_properties(folder / "server.properties", properties),
+            admin_port=ports["INTERNAL"],
+            cluster_id=self.cluster_id,
+            format_arguments=scram_arguments(self.users),
+            heap_mib=self.heap_mib,
+            jvm_options=self.jvm_options,
+        )
+
+    def _advertised(self, id_: int) -> dict[str, int]:
+        return {"PROXIED": self.proxy(id_).port} if self.proxied else {}
+
+    def _defaults(self, id_: int, folder: Path) -> dict[str, str]:
+        voters = ",".join(f"{node}@127.0.0.1:{ports['CONTROLLER']}" for node, ports in self._ports.items())
+        replicas = str(min(3, self.brokers))
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": str(id_),
+            "controller.quorum.voters": voters,
+            "log.dirs": str(folder / "data"),
+            "num.partitions": "1",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "5",
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "5",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "5",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # A killed broker is noticed in 3 s, not 9; much less and a busy machine fences the living.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "controlled.shutdown.enable": "true",
+            "log.cleaner.dedupe.buffer.size": str(4 << 20),
+            "log.cleaner.backoff.ms": "500",
+            "num.network.threads": "3",
+            "num.io.threads": "4",
+            "background.threads": "4",
+        }
+        if self.authorizer:
+            properties |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            }
+        return properties
+
+    def _offsets(self, topic: str, spec: OffsetSpec, isolation: str) -> dict[int, int]:
+        partitions = range(self.topics()[topic])
+        level = (
+            IsolationLevel.READ_COMMITTED
+            if isolation == "read_committed"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+
+        def listed() -> dict[int, int] | None:
+            found = self.admin.list_offsets(
+                {TopicPartition(topic, part): spec for part in partitions},
+                isolation_level=level,
+                request_timeout=ADMIN_WAIT_S,
+            )
+            try:
+                return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in found.items()}
+            except KafkaException as error:
+                # A topic of this very moment: its leader does not know yet that it is the leader.
+                if error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION:
+                    return None
+                raise
+
+        return wait_until(f"{topic} has leaders that know it", listed, timeout_s=ADMIN_WAIT_S) or {}
+
+
+def _acl(operation: str, resource: str, name: str, *, user: str, prefixed: bool, deny: bool) -> AclBinding:
+    return AclBinding(
+        ResourceType["BROKER" if resource == "CLUSTER" else resource],
+        name,
+        ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.DENY if deny else AclPermissionType.ALLOW,
+    )

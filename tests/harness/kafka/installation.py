@@ -1,0 +1,61 @@
+"""Where setup.sh has put Kafka, and how one of its Java programs is called."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.harness.kafka.processes import HarnessError
+
+VERSION = "4.3.1"
+OLD_VERSION = "3.9.1"
+HERE = Path(__file__).parent
+CACHE = HERE.parents[2] / ".cache" / "kafka"
+# Small and quick to start: a broker of a test is short-lived, and several share two cores.
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+
+
+def require_installation(version: str = VERSION) -> None:
+    """`HarnessError` when `make setup` has not been run."""
+    if not (CACHE / ".ready").exists() or not (CACHE / version / "libs").is_dir():
+        raise HarnessError(f"Kafka {version} is not there: run `make setup`.")
+    if shutil.which("java") is None:
+        raise HarnessError("There is no java on the path: run `make setup`.")
+
+
+def java_command(
+    main: str,
+    *arguments: str,
+    log: Path,
+    version: str = VERSION,
+    heap_mib: int = 256,
+    jvm_options: Sequence[str] = QUICK_JVM,
+    archived: bool = True,
+) -> list[str]:
+    """The command of the Java class *main* with the jars of Kafka *version*; log4j writes to *log*.
+
+    *archived* starts it faster than a user's own would, by setup.sh's archive of classes.
+    """
+    archive = [
+        f"-XX:SharedArchiveFile={CACHE / version / 'classes.jsa'}",
+        "-Xlog:cds=off",
+        "-Xlog:cds+dynamic=off",
+    ]
+    return [
+        "java",
+        f"-Xmx{heap_mib}m",
+        *jvm_options,
+        *(archive if archived else []),
+        f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
+        f"-Dharness.log={log}",
+        "-cp",
+        f"{CACHE / 'harness.jar'}:{CACHE / version / 'libs'}/*",
+        main,
+        *arguments,
+    ]
+
+
+def write_properties(path: Path, properties: dict[str, str]) -> Path:
+    """*properties* as a Java properties file; the backslashes and newlines of values survive."""
+    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in properties.items()}
+    path.write_text("".join(f"{key}={value}\n" for key, value in escaped.items()))
+    return path

@@ -1,0 +1,307 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.net.InetSocketAddress;
+import java.net.StandardSocketOptions;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.util.ArrayDeque;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
+
+/**
+ * TCP routes that can be slow or cut. A delay is a long cable, not a narrow one: chunks are stamped as they arrive and
+ * wait in a queue, so throughput does not fall with the delay until QUEUE_BYTES_MAX are on their way.
+ *
+ * <p>Usage: Proxy LISTEN:TARGET ... (ports of 127.0.0.1). Commands on standard input, each answered by "ok":
+ *
+ * <pre>
+ *   LISTEN delay MILLISECONDS      each way
+ *   LISTEN throttle BYTES_PER_S    each way, all connections together; 0 is no limit
+ *   LISTEN cut                     closes every connection, and every new one at once
+ *   LISTEN blackhole               keeps connections, forwards nothing
+ *   LISTEN heal                    ends cut and blackhole; what a black hole has held goes on
+ * </pre>
+ *
+ * <p>Ends with its standard input.
+ */
+public final class Proxy {
+    private static final int CHUNK = 256 << 10; // a fetch answer is megabytes: few switches between threads
+    private static final int COPY_BELOW = CHUNK / 4; // a small chunk must not hold a large buffer while it waits
+    private static final long QUEUE_BYTES_MAX = 256L << 20; // 80 ms at 3 GB/s
+    private static final int POOLED_MAX = 64;
+    private static final long CATCH_UP_NANOS = 10_000_000; // a sleep that was too long is made good
+
+    private Proxy() {}
+
+    public static void main(String[] arguments) throws IOException {
+        Map<Integer, Route> routes = new ConcurrentHashMap<>();
+        for (String argument : arguments) {
+            String[] ports = argument.split(":");
+            Route route = new Route(Integer.parseInt(ports[0]), Integer.parseInt(ports[1]));
+            routes.put(route.listen, route);
+            route.open();
+        }
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ok");
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            String[] words = line.trim().split(" ");
+            routes.get(Integer.parseInt(words[0])).command(words[1], words.length > 2 ? Long.parseLong(words[2]) : 0);
+            System.out.println("ok");
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    /** One port in front of another. */
+    private static final class Route {
+        final int listen;
+        final int target;
+        final Set<SocketChannel> open = ConcurrentHashMap.newKeySet();
+        final Throttle[] throttles = {new Throttle(), new Throttle()};
+        volatile long delayNanos;
+        volatile boolean cut;
+        private boolean hole; // guarded by this
+
+        Route(int listen, int target) {
+            this.listen = listen;
+            this.target = target;
+        }
+
+        void open() throws IOException {
+            ServerSocketChannel server = ServerSocketChannel.open();
+            server.setOption(StandardSocketOptions.SO_REUSEADDR, true);
+            server.bind(new InetSocketAddress("127.0.0.1", listen), 1024);
+            thread("accept " + listen, () -> {
+                while (true) {
+                    accept(server.accept());
+                }
+            });
+        }
+
+        void command(String name, long value) {
+            switch (name) {
+                case "delay" -> delayNanos = value * 1_000_000;
+                case "throttle" -> {
+                    throttles[0].bytesPerSecond = value;
+                    throttles[1].bytesPerSecond = value;
+                }
+                case "cut" -> {
+                    cut = true;
+                    open.forEach(Proxy::close);
+                }
+                case "blackhole" -> hole(true);
+                case "heal" -> {
+                    cut = false;
+                    hole(false);
+                }
+                default -> throw new IllegalArgumentException(name);
+            }
+        }
+
+        private synchronized void hole(boolean now) {
+            hole = now;
+            notifyAll();
+        }
+
+        synchronized void awaitNoHole() throws InterruptedException {
+            while (hole) {
+                wait();
+            }
+        }
+
+        private void accept(SocketChannel client) {
+            thread("connect " + listen, () -> {
+                open.add(client); // before the question, or a cut in between would miss this connection
+                if (cut) {
+                    close(client);
+                    open.remove(client);
+                    return;
+                }
+                SocketChannel broker;
+                try {
+                    awaitNoHole();
+                    broker = SocketChannel.open(new InetSocketAddress("127.0.0.1", target));
+                } catch (IOException refused) {
+                    close(client);
+                    open.remove(client);
+                    return;
+                }
+                client.setOption(StandardSocketOptions.TCP_NODELAY, true);
+                broker.setOption(StandardSocketOptions.TCP_NODELAY, true);
+                new Direction(this, client, broker, throttles[0]).start();
+                new Direction(this, broker, client, throttles[1]).start();
+                if (cut) {
+                    close(client);
+                    close(broker);
+                }
+            });
+        }
+    }
+
+    /** A rate shared by all connections of a route in one direction. */
+    private static final class Throttle {
+        volatile long bytesPerSecond;
+        private long free = System.nanoTime();
+
+        void pass(int bytes) {
+            long rate = bytesPerSecond;
+            if (rate <= 0) {
+                return;
+            }
+            long mine;
+            synchronized (this) {
+                free = Math.max(free, System.nanoTime() - CATCH_UP_NANOS) + bytes * 1_000_000_000L / rate;
+                mine = free;
+            }
+            sleepUntil(mine);
+        }
+    }
+
+    private record Chunk(ByteBuffer bytes, long due) {}
+
+    /** One way of one connection: a reader stamps chunks, a writer sends each when it is due. */
+    private static final class Direction {
+        private final Route route;
+        private final SocketChannel from;
+        private final SocketChannel to;
+        private final Throttle throttle;
+        private final ArrayDeque<Chunk> queue = new ArrayDeque<>(); // this and the next three: guarded by this
+        private final ArrayDeque<ByteBuffer> pool = new ArrayDeque<>();
+        private long queued;
+        private boolean ended;
+
+        Direction(Route route, SocketChannel from, SocketChannel to, Throttle throttle) {
+            this.route = route;
+            this.from = from;
+            this.to = to;
+            this.throttle = throttle;
+            route.open.add(to);
+        }
+
+        void start() {
+            thread("read " + route.listen, this::read);
+            thread("write " + route.listen, this::write);
+        }
+
+        private void read() throws InterruptedException {
+            try {
+                while (true) {
+                    route.awaitNoHole(); // the sender's own buffers fill, as with a real network
+                    ByteBuffer buffer = buffer();
+                    if (from.read(buffer) < 0) {
+                        break;
+                    }
+                    long due = System.nanoTime() + route.delayNanos;
+                    buffer.flip();
+                    if (buffer.remaining() < COPY_BELOW) {
+                        ByteBuffer copy = ByteBuffer.allocate(buffer.remaining()).put(buffer).flip();
+                        recycle(buffer);
+                        buffer = copy;
+                    }
+                    put(new Chunk(buffer, due));
+                }
+            } catch (IOException broken) {
+                close(to);
+            } finally {
+                end();
+            }
+        }
+
+        private void write() throws InterruptedException {
+            try {
+                for (Chunk chunk = take(); chunk != null; chunk = take()) {
+                    sleepUntil(chunk.due);
+                    throttle.pass(chunk.bytes.remaining());
+                    route.awaitNoHole();
+                    int size = chunk.bytes.remaining();
+                    while (chunk.bytes.hasRemaining()) {
+                        to.write(chunk.bytes);
+                    }
+                    done(chunk, size);
+                }
+                to.shutdownOutput();
+            } catch (IOException broken) {
+                close(from);
+                close(to);
+            }
+            // The other way may still be talking; whichever ends last closes both.
+            if (!to.isOpen() || !from.isOpen() || from.socket().isOutputShutdown()) {
+                close(from);
+                close(to);
+                route.open.remove(from);
+                route.open.remove(to);
+            }
+        }
+
+        private synchronized void put(Chunk chunk) throws InterruptedException {
+            while (queued >= QUEUE_BYTES_MAX && to.isOpen()) {
+                wait(1000);
+            }
+            queue.add(chunk);
+            queued += chunk.bytes.remaining();
+            notifyAll();
+        }
+
+        private synchronized Chunk take() throws InterruptedException {
+            while (queue.isEmpty() && !ended) {
+                wait();
+            }
+            return queue.poll();
+        }
+
+        private synchronized void done(Chunk chunk, int size) {
+            queued -= size;
+            recycle(chunk.bytes);
+            notifyAll();
+        }
+
+        private synchronized void end() {
+            ended = true;
+            notifyAll();
+        }
+
+        private synchronized ByteBuffer buffer() {
+            ByteBuffer buffer = pool.poll();
+            return buffer == null ? ByteBuffer.allocateDirect(CHUNK) : buffer;
+        }
+
+        private synchronized void recycle(ByteBuffer buffer) {
+            if (buffer.isDirect() && pool.size() < POOLED_MAX) {
+                pool.push(buffer.clear());
+            }
+        }
+    }
+
+    private interface Work {
+        void run() throws IOException, InterruptedException;
+    }
+
+    private static void thread(String name, Work work) {
+        Thread thread = new Thread(null, () -> {
+            try {
+                work.run();
+            } catch (IOException | InterruptedException error) {
+                System.err.println(name + ": " + error);
+            }
+        }, name, 256 << 10);
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    private static void sleepUntil(long due) {
+        for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
+            LockSupport.parkNanos(left);
+        }
+    }
+
+    private static void close(SocketChannel channel) {
+        try {
+            channel.close();
+        } catch (IOException ignored) {
+            // closed by the other side at the same moment: what was wanted
+        }
+    }
+}

@@ -1,0 +1,150 @@
+"""The doors of a broker: what each listener needs in server.properties, and what a client needs to come in.
+
+PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL (PLAIN,
+SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind a proxy).
+INTERNAL and CONTROLLER always exist, without authentication: the harness's own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.harness.kafka.certificates import Certificates
+
+SECURITY_PROTOCOLS: Mapping[str, str] = {
+    "INTERNAL": "PLAINTEXT",
+    "CONTROLLER": "PLAINTEXT",
+    "PROXIED": "PLAINTEXT",
+    "PLAINTEXT": "PLAINTEXT",
+    "SSL": "SSL",
+    "MTLS": "SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+    "OAUTH": "SASL_PLAINTEXT",
+}
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    """A name and password that every SASL listener knows, by each mechanism."""
+
+    name: str = "mirror"
+    password: str = "mirror-secret"
+
+
+def listener_properties(
+    listeners: Mapping[str, int],
+    *,
+    advertised: Mapping[str, int],
+    users: tuple[User, ...],
+    certificates: Certificates | None,
+) -> dict[str, str]:
+    """The broker's properties for *listeners* (name to port); *advertised* replaces ports that clients are told."""
+    told = {name: advertised.get(name, port) for name, port in listeners.items() if name != "CONTROLLER"}
+    properties = {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in told.items()),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{SECURITY_PROTOCOLS[name]}" for name in listeners
+        ),
+        "inter.broker.listener.name": "INTERNAL",
+        "controller.listener.names": "CONTROLLER",
+    }
+    for name in listeners:
+        prefix = f"listener.name.{name.lower()}."
+        protocol = SECURITY_PROTOCOLS[name]
+        if protocol.endswith("SSL"):
+            if certificates is None:
+                raise ValueError(f"listener {name} needs certificates")
+            properties |= {prefix + key: value for key, value in certificates.broker_properties().items()}
+            properties[prefix + "ssl.client.auth"] = "required" if name == "MTLS" else "none"
+        if name == "OAUTH":
+            properties |= {prefix + key: value for key, value in _oauth().items()}
+        elif protocol.startswith("SASL"):
+            properties |= {prefix + key: value for key, value in _passwords(users).items()}
+    return properties
+
+
+def client_properties(
+    listener: str, *, user: User | None, mechanism: str, certificates: Certificates | None
+) -> dict[str, str]:
+    """librdkafka's properties, without bootstrap.servers, to come in by *listener*."""
+    protocol = SECURITY_PROTOCOLS[listener]
+    # Without log_level librdkafka fills the test's output each time a broker is down on purpose.
+    properties = {"security.protocol": protocol, "log_level": "2"}
+    if protocol.endswith("SSL") and certificates is not None:
+        properties["ssl.ca.location"] = str(certificates.ca_pem)
+        if listener == "MTLS":
+            properties |= {
+                "ssl.certificate.location": str(certificates.client_pem),
+                "ssl.key.location": str(certificates.client_key_pem),
+            }
+    if listener == "OAUTH":
+        properties |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": f"principal={(user or User()).name}",
+        }
+    elif protocol.startswith("SASL"):
+        user = user or User()
+        properties |= {
+            "sasl.mechanism": mechanism,
+            "sasl.username": user.name,
+            "sasl.password": user.password,
+        }
+    return properties
+
+
+def java_client_properties(
+    listener: str, *, user: User | None, mechanism: str, certificates: Certificates | None
+) -> dict[str, str]:
+    """The same for a Java client, with PKCS12 stores: what stands in an mm2.properties."""
+    protocol = SECURITY_PROTOCOLS[listener]
+    properties = {"security.protocol": protocol}
+    if protocol.endswith("SSL") and certificates is not None:
+        properties |= certificates.truststore_properties()
+        if listener == "MTLS":
+            properties |= certificates.keystore_properties()
+    if listener == "OAUTH":
+        name = (user or User()).name
+        properties |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": f'{_OAUTH_MODULE} required unsecuredLoginStringClaim_sub="{name}";',
+        }
+    elif protocol.startswith("SASL"):
+        user = user or User()
+        module = _PLAIN_MODULE if mechanism == "PLAIN" else _SCRAM_MODULE
+        properties |= {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f'{module} required username="{user.name}" password="{user.password}";',
+        }
+    return properties
+
+
+def scram_arguments(users: tuple[User, ...]) -> list[str]:
+    """The arguments of "kafka-storage format" that make *users* known from the first moment."""
+    arguments = []
+    for user in users:
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            arguments += ["--add-scram", f"{mechanism}=[name={user.name},password={user.password}]"]
+    return arguments
+
+
+def _passwords(users: tuple[User, ...]) -> dict[str, str]:
+    known = " ".join(f'user_{user.name}="{user.password}"' for user in users)
+    return {
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "plain.sasl.jaas.config": f"{_PLAIN_MODULE} required {known};",
+        "scram-sha-256.sasl.jaas.config": f"{_SCRAM_MODULE} required;",
+        "scram-sha-512.sasl.jaas.config": f"{_SCRAM_MODULE} required;",
+    }
+
+
+def _oauth() -> dict[str, str]:
+    return {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "oauthbearer.sasl.jaas.config": f'{_OAUTH_MODULE} required unsecuredLoginStringClaim_sub="broker";',
+    }

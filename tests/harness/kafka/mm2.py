@@ -1,0 +1,137 @@
+"""Java MirrorMaker 2 as the peer: the dedicated form, from one cluster to another.
+
+The same program and jars as Apache's; only its properties file is made here. Internal topics have replication factor 1
+unless *properties* says otherwise.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import VERSION, java_command, write_properties
+from tests.harness.kafka.processes import Child, HarnessError, start, wait_until
+
+START_WAIT_S = 120.0  # it makes its internal topics one after the other, twice for two herders
+INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
+_runs = itertools.count()
+
+
+@dataclass(kw_only=True, slots=True)
+class MirrorMaker:
+    """Copies *topics* (a regular expression) from *source* to *target*, aliased by the clusters' names.
+
+    *properties* overrides any line of mm2.properties. *source_listener* and *target_listener* are how it comes in,
+    with PROXIED the slow way.
+    """
+
+    source: KafkaCluster
+    target: KafkaCluster
+    topics: str = ".*"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    source_listener: str = ""
+    target_listener: str = ""
+    version: str = VERSION
+    heap_mib: int = 512
+    jvm_options: Sequence[str] = ("-XX:+UseSerialGC",)
+    child: Child | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.child is not None and self.child.running:
+            self.child.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._child().pid
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.running
+
+    def remote(self, topic: str) -> str:
+        """What *topic* is called on the target by the default policy."""
+        return f"{self.source.name}.{topic}"
+
+    def start(self) -> None:
+        """Starts it and does not wait; `wait_until_replicated` does."""
+        stem = self.target.home / f"mm2-{next(_runs)}"
+        file = write_properties(stem.with_suffix(".properties"), self.all_properties())
+        log = stem.with_suffix(".log")
+        command = java_command(
+            "org.apache.kafka.connect.mirror.MirrorMaker",
+            str(file),
+            log=log,
+            version=self.version,
+            heap_mib=self.heap_mib,
+            jvm_options=self.jvm_options,
+            archived=False,  # the peer is measured as its users have it
+        )
+        self.child = start(f"MirrorMaker {self.source.name}->{self.target.name}", command, log=log)
+
+    def stop(self) -> None:
+        """SIGTERM, and waits: it stores its positions on the way out."""
+        self._child().stop()
+
+    def kill(self) -> None:
+        """kill -9: up to a minute of positions is lost, as MM2 stores them every 60 s."""
+        self._child().kill()
+
+    def wait_until_replicated(
+        self,
+        topic: str,
+        count: int,
+        *,
+        timeout_s: float = START_WAIT_S,
+        remote: Callable[[str], str] | None = None,
+    ) -> None:
+        """Until the copy of *topic* has at least *count* records, all partitions together."""
+        name = (remote or self.remote)(topic)
+
+        def copied() -> bool:
+            self._child().must_run()
+            if name not in self.target.topics():
+                return False
+            ends, starts = self.target.end_offsets(name), self.target.start_offsets(name)
+            return sum(ends.values()) - sum(starts.values()) >= count
+
+        try:
+            wait_until(f"{count} records in {name}", copied, timeout_s=timeout_s, poll_s=0.1)
+        except HarnessError as error:
+            raise HarnessError(f"{error}\n{self._child().tail()}") from error
+
+    def all_properties(self) -> dict[str, str]:
+        """The lines of its mm2.properties; the clusters' aliases are their names."""
+        source, target = self.source.name, self.target.name
+        flow = f"{source}->{target}"
+        lines = {"clusters": f"{source}, {target}"}
+        for cluster, listener in ((self.source, self.source_listener), (self.target, self.target_listener)):
+            client = cluster.java_client(listener or cluster.listeners[0])
+            lines |= {f"{cluster.name}.{key}": value for key, value in client.items()}
+            for internal in INTERNAL_TOPICS:
+                lines[f"{cluster.name}.{internal}.replication.factor"] = "1"
+        lines |= {
+            f"{flow}.enabled": "true",
+            f"{flow}.topics": self.topics,
+            f"{target}->{source}.enabled": "false",
+            f"{target}->{source}.emit.heartbeats.enabled": "false",
+            "replication.factor": "1",
+            "checkpoints.topic.replication.factor": "1",
+            "heartbeats.topic.replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "tasks.max": "1",
+            "refresh.topics.interval.seconds": "5",
+        }
+        return lines | dict(self.properties)
+
+    def _child(self) -> Child:
+        if self.child is None:
+            raise HarnessError("MirrorMaker was never started.")
+        return self.child

@@ -1,0 +1,178 @@
+"""Child processes that cannot outlive the tests, what they cost, and ports nobody else takes.
+
+Everything the harness starts goes through `start`: the kernel kills it when the thread that started it ends, so start
+from the main thread. Costs are read from /proc and include children.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+STOP_WAIT_S = 60.0  # a broker that hands over its leaders under load takes seconds; a minute is a hang
+POLL_S = 0.02
+# Below the ephemeral range, or a client's own connection could take the port of a broker that is down for a moment.
+PORTS = range(20_000, 32_000)
+
+_reserved: dict[int, socket.socket] = {}
+
+
+class HarnessError(Exception):
+    """The harness itself failed: the message has the end of the log that says why."""
+
+
+def wait_until(
+    what: str, condition: Callable[[], T], *, timeout_s: float = 30.0, poll_s: float = POLL_S
+) -> T:
+    """The first true result of *condition*; `HarnessError` naming *what* after *timeout_s*."""
+    deadline = time.monotonic() + timeout_s
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise HarnessError(f"Waited {timeout_s:g} s in vain: {what}.")
+        time.sleep(poll_s)
+    return result
+
+
+def free_port() -> int:
+    """A free port that stays reserved among harnesses until this process ends, whether or not anyone listens on it."""
+    for port in random.sample(PORTS, 2000):
+        # A name in the abstract namespace is a lock that the kernel lets go of with the process.
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0mirrorflow-harness-port-{port}")
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _reserved[port] = lock
+        return port
+    raise HarnessError(f"No free port in {PORTS}.")
+
+
+def accepts(port: int) -> bool:
+    """Whether someone listens on 127.0.0.1:*port*."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Child:
+    """One process the harness has started."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    frozen: bool = field(default=False, init=False)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and gone on return."""
+        self.process.kill()
+        self.process.wait(STOP_WAIT_S)
+        self.frozen = False
+
+    def stop(self, timeout_s: float = STOP_WAIT_S) -> int:
+        """SIGTERM, wait; the exit status. `HarnessError`, and kill -9, when it does not end."""
+        self.thaw()
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise HarnessError(f"{self.name} did not end in {timeout_s:g} s.\n{self.tail()}") from error
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open and nothing answers."""
+        self.process.send_signal(signal.SIGSTOP)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        if self.frozen:
+            self.process.send_signal(signal.SIGCONT)
+            self.frozen = False
+
+    def tail(self, lines: int = 30) -> str:
+        """The end of its log."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def must_run(self) -> None:
+        """`HarnessError` with the end of the log if it has ended."""
+        if not self.running:
+            raise HarnessError(f"{self.name} ended with status {self.process.returncode}.\n{self.tail()}")
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+) -> Child:
+    """Starts *command*, output appended to *log*; it is killed when the calling thread ends, however that happens."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+            stdin=stdin,
+            stdout=output if stdout is None else stdout,
+            stderr=output,
+            env=None if environment is None else {**os.environ, **environment},
+            start_new_session=True,  # Ctrl-C is for the tests, which then end their children in order
+        )
+    return Child(name=name, process=process, log=log)
+
+
+def family(pid: int) -> list[int]:
+    """*pid* and all its living descendants."""
+    found = [pid]
+    for member in found:
+        for task in Path(f"/proc/{member}/task").glob("*/children"):
+            try:
+                found.extend(int(child) for child in task.read_text().split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of *pid* and its descendants, those that ended and were waited for included."""
+    ticks = 0
+    for member in family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(int(value) for value in fields[11:15])  # utime, stime, cutime, cstime: proc(5)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def pss_bytes(pid: int) -> int:
+    """Proportional set size of *pid* and its descendants: what the machine would get back if they ended."""
+    total = 0
+    for member in family(pid):
+        try:
+            rollup = Path(f"/proc/{member}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+    return total * 1024

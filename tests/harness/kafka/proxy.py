@@ -1,0 +1,84 @@
+"""A slow, narrow or broken network in front of brokers: one compiled program with a route for each.
+
+The delay is a long cable, not a narrow one: it does not limit throughput (see Proxy.java). The ceiling of one connection,
+2 GiB from a Python server to a Python client on the same two cores (3.8 GB/s without the proxy): 1.0 to 1.3 GB/s without
+delay, 1.0 to 1.1 GB/s with 40 ms each way, at 0.7 to 1.0 CPU-seconds of the proxy for each GB.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tests.harness.kafka.installation import java_command
+from tests.harness.kafka.processes import Child, HarnessError, free_port, start
+
+PROXY_JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g", "-Xss512k")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """The way to one port; connect to *port*."""
+
+    port: int
+    proxy: "Proxy"
+
+    def delay(self, ms_each_way: int) -> None:
+        """Whatever arrives from now on leaves *ms_each_way* later: 40 is a round trip of 80 ms."""
+        self.proxy.command(f"{self.port} delay {ms_each_way}")
+
+    def throttle(self, bytes_per_s: int) -> None:
+        """Each way, all connections together; 0 ends it."""
+        self.proxy.command(f"{self.port} throttle {bytes_per_s}")
+
+    def cut(self) -> None:
+        """Closes every connection, and each new one at once, until `heal`."""
+        self.proxy.command(f"{self.port} cut")
+
+    def blackhole(self) -> None:
+        """Nothing passes and nothing closes, until `heal`; then what was under way goes on."""
+        self.proxy.command(f"{self.port} blackhole")
+
+    def heal(self) -> None:
+        """Ends `cut` and `blackhole`; delay and throttle stay."""
+        self.proxy.command(f"{self.port} heal")
+
+
+@dataclass(kw_only=True, slots=True)
+class Proxy:
+    """The program; `routes` has one for each key it was started with."""
+
+    child: Child
+    routes: dict[int, Route]
+
+    @classmethod
+    def start(cls, targets: Mapping[int, int], *, log: Path) -> Self:
+        """Begins to forward to each port of *targets*; returns when it accepts."""
+        ports = {key: free_port() for key in targets}
+        arguments = [f"{ports[key]}:{target}" for key, target in targets.items()]
+        command = java_command("Proxy", *arguments, log=log, heap_mib=512, jvm_options=PROXY_JVM)
+        child = start("proxy", command, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        proxy = cls(child=child, routes={})
+        proxy.routes = {key: Route(port=port, proxy=proxy) for key, port in ports.items()}
+        proxy._answer()
+        return proxy
+
+    def command(self, line: str) -> None:
+        """Sends *line*; returns when it has taken effect."""
+        assert self.child.process.stdin is not None
+        self.child.process.stdin.write(f"{line}\n".encode())
+        self.child.process.stdin.flush()
+        self._answer()
+
+    def close(self) -> None:
+        """Ends it, and every connection with it."""
+        self.child.kill()
+        for pipe in (self.child.process.stdin, self.child.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self) -> None:
+        assert self.child.process.stdout is not None
+        if self.child.process.stdout.readline() != b"ok\n":
+            raise HarnessError(f"The proxy has failed.\n{self.child.tail()}")

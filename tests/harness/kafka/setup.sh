@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Brings the Kafka releases that the tests run, and compiles the harness's own Java programs, into .cache/kafka.
+# Idempotent; the file .ready is touched last, so an interrupted run is begun again.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=$(cd "$here/../../.." && pwd)/.cache/kafka
+releases=(4.3.1 3.9.1)  # the first one also compiles the harness's programs
+mkdir -p "$cache"
+
+fail() { echo "$1" >&2; exit 1; }
+
+java_release() {  # of javac on the path: 17, 21, ...; 0 without one
+  local version
+  version=$(javac -version 2>&1) || { echo 0; return; }
+  version=${version#javac }
+  echo "${version%%.*}"
+}
+
+if [ "$(java_release)" -lt 17 ] || ! command -v mvn >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openjdk-17-jdk-headless maven >/dev/null
+  fi
+  if [ "$(java_release)" -lt 17 ] || ! command -v mvn >/dev/null; then
+    fail "The tests run real Kafka: install a JDK 17 or later and Maven (openjdk-17-jdk-headless and maven), then try again."
+  fi
+fi
+
+for release in "${releases[@]}"; do
+  libs=$cache/$release/libs
+  if [ ! -f "$libs/.complete" ] || [ "$here/pom.xml" -nt "$libs/.complete" ]; then
+    echo "Kafka $release: fetching its jars (about 60 MB) ..."
+    rm -rf "$libs"
+    mvn -q -B --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" dependency:copy-dependencies \
+      -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs"
+    touch "$libs/.complete"
+  fi
+done
+
+# --release 17: the newest javac present must not make classes that an older java on the path refuses.
+classes=$(mktemp -d)
+trap 'rm -rf "$classes"' EXIT
+javac -nowarn --release 17 -cp "$cache/${releases[0]}/libs/*" -d "$classes/java" "$here"/java/*.java
+jar --create --file "$classes/harness.jar" -C "$classes/java" .
+# A new file in the place of the old: brokers that run now go on with the old one.
+mv "$classes/harness.jar" "$cache/harness.jar"
+
+# Archived classes halve what each JVM of the tests costs to start; without them all works, more slowly.
+for release in "${releases[@]}"; do
+  archive=$cache/$release/classes.jsa
+  mkdir "$classes/$release"
+  java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit=$classes/$release.jsa" \
+    "-Dlog4j2.configurationFile=file:$here/log4j2.properties" "-Dharness.log=$classes/$release.log" \
+    -cp "$cache/harness.jar:$cache/$release/libs/*" Archive "$classes/$release" >"$classes/$release.out" 2>&1 ||
+    tail -n 5 "$classes/$release.out" "$classes/$release.log" >&2
+  rm -f "$archive"
+  [ ! -f "$classes/$release.jsa" ] || mv "$classes/$release.jsa" "$archive"
+done
+touch "$cache/.ready"

@@ -1,0 +1,131 @@
+"""Records in and out of a topic through Java clients: what the tests call the truth about a topic.
+
+`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. Each call is one JVM
+(about a second). Access is by the cluster's internal listener, whatever the others demand.
+"""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import VERSION, java_command, write_properties
+from tests.harness.kafka.processes import HarnessError
+
+TOOL_WAIT_S = 600.0  # 2 GB at the 10 MB/s of single-record batches is 200 s
+# A tool that moves gigabytes gains more from the full compiler than a short one loses.
+TOOL_JVM = ("-XX:+UseSerialGC",)
+_calls = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One record as a Java consumer sees it; *timestamp* in ms, *timestamp_type* CreateTime or LogAppendTime."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """What `load` did: *aborted* of *records* are in aborted transactions."""
+
+    records: int
+    aborted: int
+    seconds: float
+    megabytes_per_s: float
+
+
+def load(
+    cluster: KafkaCluster,
+    topic: str,
+    count: int,
+    *,
+    size_bytes: int = 100,
+    codec: str = "none",
+    batch_bytes: int = 16_384,
+    linger_ms: int = 5,
+    single_record_batches: bool = False,
+    producer: Mapping[str, str] | None = None,
+    **options: str | float | bool,
+) -> Loaded:
+    """Writes *count* records; *options* are those of Load.java: partition, keys, headers, timestamp_ms, abort_every ..."""
+    client = {
+        "compression.type": codec,
+        "batch.size": "0" if single_record_batches else str(batch_bytes),
+        "linger.ms": "0" if single_record_batches else str(linger_ms),
+        "buffer.memory": str(64 << 20),
+    } | dict(producer or {})
+    given = {"records": count, "size": size_bytes, **options}
+    return Loaded(**json.loads(_run(cluster, "Load", topic, client, given)))
+
+
+def records(
+    cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted", payload: str = "hex"
+) -> list[Record]:
+    """Every record of *topic*, by partition and offset; with *payload* "sha256" the hash of each key and value."""
+    lines = _run(cluster, "Dump", topic, {}, {"mode": "records", "payload": payload, "isolation": isolation})
+    found = [_record(json.loads(line)) for line in lines.splitlines()]
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def digest(
+    cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
+) -> dict[int, tuple[int, str]]:
+    """For each partition its number of records and a SHA-256 over keys, values, headers and timestamps in order."""
+    lines = _run(cluster, "Dump", topic, {}, {"mode": "digest", "isolation": isolation})
+    parts = [json.loads(line) for line in lines.splitlines()]
+    return {part["partition"]: (part["count"], part["sha256"]) for part in parts}
+
+
+def _run(
+    cluster: KafkaCluster,
+    main: str,
+    topic: str,
+    client: Mapping[str, str],
+    options: Mapping[str, str | float | bool],
+) -> str:
+    folder = cluster.home
+    stem = f"{main.lower()}-{next(_calls)}"
+    properties = cluster.java_client("INTERNAL") | dict(client)
+    file = write_properties(folder / f"{stem}.properties", properties)
+    arguments = [f"client={file}", f"topic={topic}"]
+    arguments += [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in options.items()
+    ]
+    log = folder / f"{stem}.log"
+    command = java_command(main, *arguments, log=log, version=VERSION, heap_mib=384, jvm_options=TOOL_JVM)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_WAIT_S, check=False)
+    if done.returncode:
+        raise HarnessError(f"{main} of {topic} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _record(line: dict[str, object]) -> Record:
+    return Record(
+        partition=int(str(line["partition"])),
+        offset=int(str(line["offset"])),
+        timestamp=int(str(line["timestamp"])),
+        timestamp_type=str(line["timestamp_type"]),
+        key=_bytes(line["key"]),
+        value=_bytes(line["value"]),
+        headers=tuple(
+            (bytes.fromhex(name).decode(), _bytes(value)) for name, value in _pairs(line["headers"])
+        ),
+    )
+
+
+def _bytes(text: object) -> bytes | None:
+    return None if text is None else bytes.fromhex(str(text))
+
+
+def _pairs(headers: object) -> list[tuple[str, object]]:
+    return [(str(name), value) for name, value in headers] if isinstance(headers, list) else []

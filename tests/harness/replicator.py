@@ -1,0 +1,303 @@
+"""Our own process as a user starts it: `python -m mirrorflow_replicator standalone|mm2` with files of properties.
+
+    with Replicator.standalone(east, west, topics="orders.*", folder=tmp_path) as replicator:
+        replicator.wait_until_caught_up()
+
+Ends with the tests however they end, and its tasks with it. Every wait has a bound, and fails with the end of the log.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaException
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.processes import Child, HarnessError, family, start, wait_until
+
+START_WAIT_S = 60.0  # a second alone; imports on a machine that runs a whole suite take longer
+CAUGHT_UP_WAIT_S = (
+    240.0  # what takes ten seconds alone; a suite on two busy cores is some twenty times slower
+)
+HTTP_TIMEOUT_S = 20.0
+_runs = itertools.count()
+
+
+@dataclass(kw_only=True, slots=True)
+class Replicator:
+    """One process. *form* is `standalone` or `mm2`, *files* its properties; `standalone` and `mm2` make the usual ones.
+
+    A file that is a text is written as it is; *arguments* follow the files.
+    """
+
+    form: str
+    files: Sequence[Mapping[str, str] | str]
+    folder: Path
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    name: str = "replicator"
+    child: Child | None = field(default=None, init=False)
+    _address_file: Path | None = field(default=None, init=False)
+
+    @classmethod
+    def standalone(
+        cls,
+        source: KafkaCluster,
+        target: KafkaCluster,
+        *,
+        topics: str,
+        folder: Path,
+        connector: Mapping[str, str] | None = None,
+        worker: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A MirrorSourceConnector from *source* to *target*, aliased by the clusters' names unless *connector* says otherwise.
+
+        *connector* and *worker* override any line. Positions go to `mm2-offsets.<source alias>.internal`.
+        """
+        lines = {
+            "name": "MirrorSourceConnector",
+            "connector.class": "MirrorSourceConnector",
+            "source.cluster.alias": source.name,
+            "target.cluster.alias": target.name,
+            "source.cluster.bootstrap.servers": source.bootstrap,
+            "target.cluster.bootstrap.servers": target.bootstrap,
+            "topics": topics,
+            "replication.factor": "1",
+            "refresh.topics.interval.seconds": "2",
+        } | dict(connector or {})
+        process = {
+            "bootstrap.servers": target.bootstrap,
+            "offset.storage.topic": f"mm2-offsets.{lines['source.cluster.alias']}.internal",
+            "offset.storage.replication.factor": "1",
+            "mirrorflow.http.listeners": "http://127.0.0.1:0",
+        } | dict(worker or {})
+        return cls(
+            form="standalone", files=(process, lines), folder=folder, environment=dict(environment or {})
+        )
+
+    @classmethod
+    def mm2(
+        cls, properties: Mapping[str, str], *, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """The dedicated mode with an mm2.properties; an HTTP server is added unless it names one."""
+        lines = {"mirrorflow.http.listeners": "http://127.0.0.1:0"} | dict(properties)
+        return cls(form="mm2", files=(lines,), folder=folder, environment=dict(environment or {}))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.running:
+            self.kill()
+
+    # The process.
+
+    def start(self) -> None:
+        """Starts it, again after it has ended; does not wait."""
+        if self.running:
+            raise HarnessError(f"{self.name} runs already.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = self.folder / f"{self.name}-{next(_runs)}"
+        paths = [
+            _write(stem.with_name(f"{stem.name}-{index}.properties"), lines)
+            for index, lines in enumerate(self.files)
+        ]
+        self._address_file = stem.with_name(f"{stem.name}.http")
+        self.child = start(
+            self.name,
+            [sys.executable, "-m", "mirrorflow_replicator", self.form, *map(str, paths), *self.arguments],
+            log=stem.with_name(f"{stem.name}.log"),
+            environment={**self.environment, "MIRRORFLOW_HTTP_FILE": str(self._address_file)},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child().pid
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.running
+
+    def task_pids(self) -> list[int]:
+        """The processes of its tasks."""
+        return [pid for pid in family(self.pid) if pid != self.pid]
+
+    def stop(self) -> int:
+        """SIGTERM, waits for its end; the exit status."""
+        self.thaw()
+        return self._child().stop()
+
+    def kill(self) -> None:
+        """kill -9 of all its processes at once."""
+        for pid in reversed(family(self.pid)):
+            _signal(pid, signal.SIGKILL)
+        self._child().kill()
+
+    def kill_task(self, index: int = 0) -> int:
+        """kill -9 of one task; its former pid."""
+        pid = self.task_pids()[index]
+        _signal(pid, signal.SIGKILL)
+        return pid
+
+    def freeze(self) -> None:
+        """SIGSTOP of all its processes: sockets stay open, nothing answers."""
+        for pid in family(self.pid):
+            _signal(pid, signal.SIGSTOP)
+        self._child().frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT, tasks last."""
+        if self._child().frozen and self.running:
+            for pid in family(self.pid):
+                _signal(pid, signal.SIGCONT)
+            self._child().frozen = False
+
+    def log_text(self) -> str:
+        """Everything it has logged since `start`."""
+        return self._child().log.read_text(errors="replace") if self._child().log.exists() else ""
+
+    # What it says.
+
+    @property
+    def url(self) -> str:
+        """Its first HTTP listener; waits until it is there."""
+        file = self._address_file
+
+        def written() -> bool:
+            self._child().must_run()
+            return file is not None and file.exists()
+
+        self._wait("its HTTP server listens", written, timeout_s=START_WAIT_S)
+        assert file is not None
+        return file.read_text().strip()
+
+    def rest(self, path: str, *, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Status and JSON (None if empty) of an answer of Connect's REST or our own paths."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        return status, json.loads(text) if text else None
+
+    def progress(self) -> dict[str, Any]:
+        """`GET /progress`."""
+        return dict(self.rest("/progress")[1])
+
+    def partitions(self) -> list[dict[str, Any]]:
+        """`GET /progress/partitions`, all of them."""
+        return list(self.rest("/progress/partitions?limit=100000")[1]["partitions"])
+
+    def partition(self, topic: str, number: int = 0) -> dict[str, Any]:
+        """What it says of one source partition; {} while it says nothing."""
+        found = (one for one in self.partitions() if (one["topic"], one["partition"]) == (topic, number))
+        return next(found, {})
+
+    def metrics(self) -> str:
+        """`GET /metrics`: Prometheus's text."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+
+    # Waits.
+
+    def wait_until_caught_up(self, timeout_s: float = CAUGHT_UP_WAIT_S, *, partitions: int = 1) -> None:
+        """Until at least *partitions* are copied to the end that the source has now."""
+
+        def caught_up() -> bool:
+            said = self.partitions()
+            return len(said) >= partitions and all(
+                one["sourceOffset"] is not None
+                and one["lagRecords"] == 0
+                and one["reachedStartEnd"]
+                and one["phase"] == "copying"
+                for one in said
+            )
+
+        self._wait("all partitions are copied", caught_up, timeout_s=timeout_s)
+
+    def wait_for_copy(
+        self,
+        target: KafkaCluster,
+        topic: str,
+        count: int,
+        *,
+        timeout_s: float = CAUGHT_UP_WAIT_S,
+    ) -> None:
+        """Until target topic *topic* ends at *count* or behind it, all partitions together."""
+
+        def copied() -> bool:
+            self._child().must_run()
+            try:
+                return topic in target.topics() and sum(target.end_offsets(topic).values()) >= count
+            except KafkaException:
+                return False  # a new topic has no leader yet, or its broker is down
+
+        self._wait(f"{topic} ends at {count}", copied, timeout_s=timeout_s)
+
+    def wait_for_phase(
+        self, phase: str, topic: str, number: int = 0, *, timeout_s: float = CAUGHT_UP_WAIT_S
+    ) -> dict[str, Any]:
+        """Until a source partition is in *phase*; what is then said of it."""
+
+        def reached() -> dict[str, Any] | None:
+            said = self.partition(topic, number)
+            return said if said.get("phase") == phase else None
+
+        return dict(self._wait(f"{topic}-{number} is {phase}", reached, timeout_s=timeout_s) or {})
+
+    def _wait(self, what: str, condition: Any, *, timeout_s: float) -> Any:
+        def alive() -> Any:
+            self._child().must_run()
+            return condition()
+
+        try:
+            return wait_until(f"{self.name}: {what}", alive, timeout_s=timeout_s, poll_s=0.05)
+        except HarnessError as error:
+            raise HarnessError(f"{error}\n{self._said()}\n{self._child().tail()}") from error
+
+    def _said(self) -> str:
+        if not self.running or self._child().frozen or self._address_file is None:
+            return ""
+        if not self._address_file.exists():
+            return "(no HTTP server)"
+        try:
+            return json.dumps(self.partitions()[:4], indent=1)
+        except (OSError, ValueError) as error:
+            return f"({error})"
+
+    def _child(self) -> Child:
+        if self.child is None:
+            raise HarnessError(f"{self.name} was never started.")
+        return self.child
+
+
+def _write(path: Path, lines: Mapping[str, str] | str) -> Path:
+    if not isinstance(lines, str):
+        return write_properties(path, dict(lines))
+    path.write_text(lines)
+    return path
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,30 @@
+"""Two plain brokers that most tests share; a test that kills, freezes or configures brokers starts its own cluster."""
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+
+
+@pytest.fixture(scope="session")
+def east() -> Iterator[KafkaCluster]:
+    """The source that is shared: one 4.3.1 broker, PLAINTEXT. Use topics of `unique_topic` only."""
+    with KafkaCluster(name="east") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def west() -> Iterator[KafkaCluster]:
+    """The target that is shared."""
+    with KafkaCluster(name="west") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def unique_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Each call gives a name that no other test or run has used, after the test's own."""
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
+    return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"

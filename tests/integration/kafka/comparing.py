@@ -1,0 +1,66 @@
+"""Whole topics compared as their consumers see them, and the odd records that are worth comparing."""
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import Producer
+
+from tests.harness.kafka import tools
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.tools import Record
+
+Content = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def contents(found: Iterable[Record]) -> list[Content]:
+    """Partition, timestamp, key, value and headers of each record: everything but offset and type of timestamp."""
+    return [(one.partition, one.timestamp, one.key, one.value, one.headers) for one in found]
+
+
+def assert_copied(
+    source: KafkaCluster,
+    topic: str,
+    target: KafkaCluster,
+    copy: str,
+    *,
+    count: int | None = None,
+    isolation: str = "read_uncommitted",
+) -> None:
+    """The copy holds the records of *topic* in order and nothing else; *count* of them, if given.
+
+    *isolation* is that of the reader of the source.
+    """
+    expected = tools.digest(source, topic, isolation=isolation)
+    actual = tools.digest(target, copy)
+    if expected != actual:
+        left = contents(tools.records(source, topic, isolation=isolation, payload="sha256"))
+        right = contents(tools.records(target, copy, payload="sha256"))
+        assert left == right
+    assert expected == actual
+    if count is not None:
+        assert sum(records for records, _ in expected.values()) == count
+
+
+def produce(
+    cluster: KafkaCluster,
+    topic: str,
+    records: Iterable[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Write (partition, timestamp in ms, key, value, headers) with librdkafka; returns when all are acknowledged."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2, **dict(properties or {})}
+    )
+    failures = []
+    for partition, timestamp, key, value, headers in records:
+        producer.produce(
+            topic,
+            value,
+            key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert failures == []

@@ -1,0 +1,232 @@
+"""One flow under attack: its own alias, so that its decisions, positions and copies belong to nobody else.
+
+The verdict is always a Java consumer's: what it reads on the target must be, record by record, what it reads on the
+source. Attacks need to look at what a leader remembers, or to write bytes that no Java producer writes: `asking` does it
+with our own admin requests.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kafka.protocol.admin.topics import AlterPartitionReassignmentsRequest
+
+from mirrorflow_replicator.flow.identity import Decisions
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.identity import IdentityLog
+from mirrorflow_replicator.settings import ClientSettings
+from mirrorflow_replicator.wire.records import Record as WireRecord
+from mirrorflow_replicator.wire.records import encode
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import Record, digest, records
+from tests.harness.replicator import Replicator
+
+T = TypeVar("T")
+DAY_MS = 86_400_000
+SHOWN_MAX = 5  # differing records in a failure's message
+
+
+@dataclass(kw_only=True, slots=True)
+class Flow:
+    """From *source* to *target* under an alias of its own; *connector* and *worker* are lines of all its processes."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    alias: str
+    folder: Path
+    connector: Mapping[str, str]
+    worker: Mapping[str, str]
+
+    @classmethod
+    def new(
+        cls,
+        source: KafkaCluster,
+        target: KafkaCluster,
+        folder: Path,
+        *,
+        connector: Mapping[str, str] | None = None,
+        worker: Mapping[str, str] | None = None,
+    ) -> "Flow":
+        """A flow nobody has run before."""
+        return cls(
+            source=source,
+            target=target,
+            alias=f"s{uuid.uuid4().hex[:8]}",
+            folder=folder,
+            connector=dict(connector or {}),
+            worker=dict(worker or {}),
+        )
+
+    def remote(self, topic: str) -> str:
+        """What *topic* is called on the target."""
+        return f"{self.alias}.{topic}"
+
+    def replicator(
+        self,
+        topics: str,
+        connector: Mapping[str, str] | None = None,
+        *,
+        source: KafkaCluster | None = None,
+        target: KafkaCluster | None = None,
+    ) -> Replicator:
+        """A process of this flow, not yet started; *source* or *target* may be another cluster than the flow's."""
+        return Replicator.standalone(
+            source or self.source,
+            target or self.target,
+            topics=topics,
+            folder=self.folder / uuid.uuid4().hex[:8],
+            connector={"source.cluster.alias": self.alias, **self.connector, **(connector or {})},
+            worker=self.worker,
+        )
+
+    def assert_exact(self, topic: str, *, isolation: str = "read_uncommitted") -> None:
+        """Each record of *topic* once, in order, and nothing else."""
+        expected = digest(self.source, topic, isolation=isolation)
+        found = digest(self.target, self.remote(topic))
+        if expected != found:
+            raise AssertionError(self._difference(topic, isolation))
+
+    def _difference(self, topic: str, isolation: str) -> str:
+        lines = []
+        sent = by_partition(records(self.source, topic, isolation=isolation, payload="sha256"))
+        copied = by_partition(records(self.target, self.remote(topic), payload="sha256"))
+        for partition, wanted in sent.items():
+            got = copied.get(partition, [])
+            missing, repeated = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
+            first = next(
+                (i for i, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), -1
+            )
+            lines.append(
+                f"{topic}-{partition}: {len(wanted)} sent, {len(got)} found, {missing.total()} missing, "
+                f"{repeated.total()} too many, first difference at {first}"
+            )
+        return "\n".join(lines)
+
+    def decisions(self) -> Decisions:
+        """What has been decided so far."""
+
+        async def read(cluster: Cluster) -> Decisions:
+            log = IdentityLog(cluster, self.alias, replication_factor=1)
+            await log.ensure()
+            return await log.read()
+
+        return asking(self.target, read)
+
+    def memory(self, topic: str, partition: int = 0) -> tuple[int, int] | None:
+        """Epoch and last sequence that the target's leader remembers of this flow; None if it does not."""
+        identity = self.decisions().identity
+        assert identity is not None
+        return remembered(self.target, self.remote(topic), partition, identity.producer_id)
+
+    def memory_at(self, bootstrap: str, topic: str, producer_id: int) -> tuple[int, int] | None:
+        """The same by one broker, where others would not answer."""
+        return remembered(self.target, self.remote(topic), 0, producer_id, bootstrap=bootstrap)
+
+
+def contents(found: list[Record]) -> list[tuple[object, ...]]:
+    """What identifies each record on both sides: all but its place."""
+    return [(one.timestamp, one.key, one.value, one.headers) for one in found]
+
+
+def by_partition(found: list[Record]) -> dict[int, list[tuple[object, ...]]]:
+    """The contents of each partition, in order."""
+    parts: dict[int, list[tuple[object, ...]]] = {}
+    for one in found:
+        parts.setdefault(one.partition, []).append((one.timestamp, one.key, one.value, one.headers))
+    return parts
+
+
+def asking(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, bootstrap: str = "") -> T:
+    """Run *use* with our own client of *cluster*; *bootstrap* names a single broker where others would not answer."""
+    client = ClientSettings(
+        alias=cluster.name,
+        client_id="attack",
+        properties={"bootstrap.servers": bootstrap or cluster.internal_bootstrap},
+    )
+
+    async def main() -> T:
+        connected = await Cluster.connect(client, resolve=dict)
+        try:
+            return await use(connected)
+        finally:
+            await connected.close()
+
+    return asyncio.run(main())
+
+
+def remembered(
+    cluster: KafkaCluster, topic: str, partition: int, producer_id: int, *, bootstrap: str = ""
+) -> tuple[int, int] | None:
+    """What the leader says of a producer (KIP-664): epoch and last sequence, or None."""
+
+    async def ask(connected: Cluster) -> tuple[int, int] | None:
+        await connected.refresh([topic])
+        answer = (await admin.describe_producers(connected, [TopicPartition(topic, partition)]))[
+            TopicPartition(topic, partition)
+        ]
+        assert not answer.error, answer.error
+        return next(
+            ((one.epoch, one.last_sequence) for one in answer.producers if one.producer_id == producer_id),
+            None,
+        )
+
+    return asking(cluster, ask, bootstrap=bootstrap)
+
+
+def write_batches(
+    cluster: KafkaCluster, topic: str, batches: list[list[WireRecord]], *, partition: int = 0
+) -> None:
+    """Append batches of exactly these records: timestamps may be 0 or -1, which Java's producer refuses to write."""
+
+    async def write(connected: Cluster) -> None:
+        await connected.refresh([topic])
+        for batch in batches:
+            data = encode(batch, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+            answers = await admin.produce(
+                connected, {TopicPartition(topic, partition): data}, timeout_ms=30_000
+            )
+            assert not any(answers.values()), answers
+
+    asking(cluster, write)
+
+
+def numbered(first: int, count: int, *, timestamp: int, key: bytes | None = None) -> list[WireRecord]:
+    """Records that carry their number."""
+    return [WireRecord(0, timestamp, key, b"%012d" % number) for number in range(first, first + count)]
+
+
+def replicas(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[int]:
+    """The brokers that hold a partition."""
+    found = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+    return list(found.replicas)
+
+
+def reassign(cluster: KafkaCluster, topic: str, brokers: list[int], partition: int = 0) -> None:
+    """Move a partition, its preferred leader first; returns when only *brokers* hold it and one of them leads it."""
+    target = AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition(
+        partition_index=partition, replicas=brokers
+    )
+    wanted = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[target])
+
+    async def move(connected: Cluster) -> None:
+        answer = await connected.call(
+            AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[wanted]), controller=True
+        )
+        assert not answer.error_code, answer
+
+    asking(cluster, move)
+
+    def moved() -> bool:
+        found = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions.get(partition)
+        if found is None:
+            return False  # the broker that was asked has not heard of it yet
+        return sorted(found.replicas) == sorted(found.isrs) == sorted(brokers) and found.leader in brokers
+
+    wait_until(f"{topic}-{partition} has moved to {brokers}", moved, timeout_s=60)

@@ -1,0 +1,359 @@
+"""What a source connector does besides copying, on two real clusters: topics, growth, settings, failures."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from mirrorflow_replicator.errors import AuthenticationFailedError, UnreachableError
+from mirrorflow_replicator.flow.assignment import Assignment
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.runtime.connector import SourceConnector
+from mirrorflow_replicator.settings import (
+    ClientSettings,
+    OffsetStorageSettings,
+    OffsetStore,
+    PolicySettings,
+    SourceSettings,
+)
+from tests.harness.kafka.cluster import KafkaCluster
+
+WAIT_S = 30.0
+POLL_S = 0.05
+SOON_S = 0.3  # between passes, where a test waits for a second one
+
+
+def settings(source: KafkaCluster | str, target: KafkaCluster, topics: str, **more: object) -> SourceSettings:
+    source_bootstrap = source if isinstance(source, str) else source.bootstrap
+    east = ClientSettings(alias="east", client_id="t", properties={"bootstrap.servers": source_bootstrap})
+    west = ClientSettings(alias="west", client_id="t", properties={"bootstrap.servers": target.bootstrap})
+    plain = SourceSettings(
+        name="MirrorSourceConnector",
+        flow="east->west",
+        source_alias="east",
+        target_alias="west",
+        policy=PolicySettings(),
+        topics=(topics,),
+        replication_factor=-1,
+        refresh_topics_s=SOON_S,
+        sync_configs_s=None,
+        config_exclude=("min.insync.replicas",),
+        tasks_max=2,
+        offsets=OffsetStorageSettings(
+            store=OffsetStore.KAFKA, topic="mm2-offsets.east.internal", client=west
+        ),
+        source_consumer=east,
+        source_admin=east,
+        target_producer=west,
+        target_admin=west,
+    )
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+class Running:
+    """A connector that runs, and what it has handed out."""
+
+    def __init__(self, connector: SourceConnector) -> None:
+        self.connector = connector
+        self.assignments: list[Assignment] = []
+        self.assigned = asyncio.Event()
+
+    async def hand(self, assignment: Assignment) -> None:
+        self.assignments.append(assignment)
+        self.assigned.set()
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return sorted(partition for task in (self.assignments or [()])[-1] for partition in task)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Poll *condition*, and say what the connector thinks if it never holds."""
+        deadline = time.monotonic() + WAIT_S
+        while not await asyncio.to_thread(condition):
+            if time.monotonic() > deadline:
+                pytest.fail(
+                    f"in vain; {self.connector.problem=} {self.connector.warnings=} {self.partitions=}"
+                )
+            await asyncio.sleep(POLL_S)
+
+
+@asynccontextmanager
+async def running(chosen: SourceSettings) -> AsyncIterator[Running]:
+    found = Running(SourceConnector(chosen, resolve=dict))
+    task = asyncio.create_task(found.connector.run(found.hand))
+    try:
+        yield found
+        assert not task.done() or task.result()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def record_requests(cluster: Cluster) -> list[str]:
+    """The names of the requests that *cluster* is sent from now on."""
+    names: list[str] = []
+    call = cluster.call
+
+    async def recorded(request: Any, **more: Any) -> Any:
+        names.append(request.name)
+        return await call(request, **more)
+
+    cluster.call = recorded  # type: ignore[method-assign]
+    return names
+
+
+def alter(cluster: KafkaCluster, topic: str, name: str, value: str | None) -> None:
+    """Set a topic's setting; None removes its override."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        topic,
+        incremental_configs=[ConfigEntry(name, value, incremental_operation=operation)],
+    )
+    cluster.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def overrides(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    """The settings that the topic itself has."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    entries = cluster.admin.describe_configs([resource])[resource].result(WAIT_S)
+    return {name: entry.value for name, entry in entries.items() if entry.source == 1}
+
+
+def test_topics_are_made_with_settings_and_assigned(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Partition count and overrides as on the source, excluded ones left out, and all partitions spread over the tasks."""
+    topic = east.create_topic(
+        unique_topic(),
+        partitions=3,
+        config={"cleanup.policy": "compact", "min.insync.replicas": "1", "retention.ms": "12345678"},
+    )
+
+    async def main() -> Assignment:
+        async with running(settings(east, west, topic)) as flow:
+            await flow.until(lambda: flow.assignments)
+            return flow.assignments[0]
+
+    tasks = asyncio.run(main())
+
+    assert ((TopicPartition(topic, 0), TopicPartition(topic, 2)), (TopicPartition(topic, 1),)) == tasks
+    assert 3 == west.topics()[f"east.{topic}"]
+    assert {"cleanup.policy": "compact", "retention.ms": "12345678"} == overrides(west, f"east.{topic}")
+
+
+def test_the_first_assignment_comes_fast(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Well within the second and a half that the first record has, topic creation included."""
+    topic = east.create_topic(unique_topic(), partitions=4)
+
+    async def main() -> float:
+        start = time.monotonic()
+        async with running(settings(east, west, topic)) as flow:
+            await flow.assigned.wait()
+            return time.monotonic() - start
+
+    assert asyncio.run(main()) < 1.2
+
+
+def test_growth_and_new_topics_move_nothing(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """A grown topic and a new one are found at the next refresh; earlier partitions stay with their tasks."""
+    stem = unique_topic()
+    east.create_topic(f"{stem}-m", partitions=2)
+
+    async def main() -> Running:
+        async with running(settings(east, west, f"{stem}.*")) as flow:
+            await flow.until(lambda: len(flow.partitions) == 2)
+            east.add_partitions(f"{stem}-m", 4)
+            await flow.until(lambda: len(flow.partitions) == 4)
+            east.create_topic(f"{stem}-a", partitions=2)
+            await flow.until(lambda: len(flow.partitions) == 6)
+            return flow
+
+    flow = asyncio.run(main())
+
+    assert 4 == west.topics()[f"east.{stem}-m"]
+    for before, after in zip(flow.assignments, flow.assignments[1:], strict=False):
+        assert all(set(was) <= set(now) for was, now in zip(before, after, strict=True))
+
+
+def test_a_deleted_topic_leaves_and_is_told(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Its partitions go, its copy stays."""
+    stem = unique_topic()
+    kept, gone = (east.create_topic(f"{stem}-{name}") for name in ("kept", "gone"))
+
+    async def main() -> tuple[str, ...]:
+        async with running(settings(east, west, f"{stem}.*")) as flow:
+            await flow.until(lambda: len(flow.partitions) == 2)
+            east.delete_topic(gone)
+            await flow.until(lambda: flow.partitions == [TopicPartition(kept, 0)])
+            return flow.connector.warnings
+
+    warnings = asyncio.run(main())
+
+    assert [True] == [gone in warning for warning in warnings]
+    assert f"east.{gone}" in west.topics()
+
+
+def test_a_missing_copy_is_made_again(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """The copy is back after the refresh, and no task has lost its partition meanwhile."""
+    topic = east.create_topic(unique_topic())
+
+    async def main() -> int:
+        async with running(settings(east, west, topic)) as flow:
+            await flow.until(lambda: flow.assignments)
+            await asyncio.to_thread(
+                west.admin.delete_topics([f"east.{topic}"])[f"east.{topic}"].result, WAIT_S
+            )
+            await flow.until(lambda: f"east.{topic}" in west.topics())
+            return len(flow.assignments)
+
+    assert 1 == asyncio.run(main())
+
+
+def test_settings_follow_by_difference(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """A change follows, an excluded one stays, a removed override reverts; a second pass writes nothing."""
+    topic = east.create_topic(unique_topic(), config={"retention.ms": "1000000"})
+    copy = f"east.{topic}"
+
+    async def main() -> list[dict[str, str]]:
+        seen = []
+        async with running(settings(east, west, topic, sync_configs_s=SOON_S)) as flow:
+            await flow.until(lambda: flow.assignments)
+            alter(west, copy, "min.insync.replicas", "1")
+            alter(east, topic, "retention.ms", "2000000")
+            alter(east, topic, "segment.ms", "3000000")
+            await flow.until(lambda: overrides(west, copy).get("segment.ms"))
+            seen.append(overrides(west, copy))
+            alter(east, topic, "retention.ms", None)
+            await flow.until(lambda: "retention.ms" not in overrides(west, copy))
+            seen.append(overrides(west, copy))
+            requests = record_requests(flow.connector._clusters["target"])
+            assert flow.connector._topics is not None
+            await flow.connector._topics.sync_configs(flow.connector.names)
+            assert {"DescribeConfigsRequest"} == {name for name in requests if "Config" in name}
+            assert () == flow.connector.warnings
+        return seen
+
+    assert [
+        {"retention.ms": "2000000", "segment.ms": "3000000", "min.insync.replicas": "1"},
+        {"segment.ms": "3000000", "min.insync.replicas": "1"},
+    ] == asyncio.run(main())
+
+
+def test_defaults_of_the_source_are_pinned_when_asked(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """With `use.defaults.from=source` an override of the copy alone is set back to the source's default."""
+    topic = east.create_topic(unique_topic())
+    copy = f"east.{topic}"
+    default = east.topic_config(topic)["retention.ms"]
+
+    async def main() -> None:
+        async with running(
+            settings(east, west, topic, sync_configs_s=SOON_S, use_defaults_from_source=True)
+        ) as flow:
+            await flow.until(lambda: flow.assignments)
+            alter(west, copy, "retention.ms", "77")
+            await flow.until(lambda: overrides(west, copy).get("retention.ms") == default)
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_cannot_be_made_is_named_and_others_go_on(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """A name that gets too long with the alias in front is a sentence; the other topic is assigned."""
+    stem = unique_topic()
+    long = east.create_topic(f"{stem}-".ljust(249, "x"))
+    short = east.create_topic(f"{stem}-short")
+
+    async def main() -> Running:
+        async with running(settings(east, west, f"{stem}.*")) as flow:
+            await flow.until(lambda: flow.assignments)
+            return flow
+
+    flow = asyncio.run(main())
+
+    assert [TopicPartition(short, 0)] == flow.partitions
+    assert [True] == [f"east.{long} cannot be created" in warning for warning in flow.connector.warnings]
+    assert "RUNNING" == flow.connector.state
+
+
+def test_an_unreachable_source_is_a_state_not_a_crash(west: KafkaCluster):
+    """It is named with its address, and tried again."""
+
+    async def main() -> Running:
+        async with running(settings("127.0.0.1:1", west, ".*")) as flow:
+            await flow.until(lambda: flow.connector._failures >= 2)
+            return flow
+
+    flow = asyncio.run(main())
+
+    assert isinstance(flow.connector.problem, UnreachableError)
+    assert ("FAILED", [], True) == (
+        flow.connector.state,
+        flow.assignments,
+        "127.0.0.1:1" in str(flow.connector.problem),
+    )
+
+
+def test_a_wrong_password_is_named(west: KafkaCluster):
+    """The sentence has the cluster and the mechanism, and not the password."""
+    with KafkaCluster(name="safe", listeners=("SASL_PLAINTEXT",)) as safe:
+        wrong = settings(safe, west, ".*")
+        client = replace(
+            wrong.source_admin,
+            properties={
+                **safe.java_client("SASL_PLAINTEXT"),
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="mirror" password="s3cretwrong";',
+            },
+        )
+
+        async def main() -> Running:
+            async with running(replace(wrong, source_admin=client)) as flow:
+                await flow.until(lambda: flow.connector.problem)
+                return flow
+
+        flow = asyncio.run(main())
+
+    assert isinstance(flow.connector.problem, AuthenticationFailedError)
+    assert "s3cretwrong" not in str(flow.connector.problem)
+
+
+def test_a_missing_acl_is_named(east: KafkaCluster, unique_topic: Callable[[], str]):
+    """Without Create on the target the sentence names operation, topic and cluster; the connector waits for the ACL."""
+    topic = east.create_topic(unique_topic())
+    with KafkaCluster(name="strict", listeners=("SASL_PLAINTEXT",), authorizer=True) as strict:
+        plain = settings(east, strict, topic)
+        client = replace(plain.target_admin, properties=strict.java_client("SASL_PLAINTEXT"))
+
+        async def main() -> tuple[tuple[str, ...], list[TopicPartition]]:
+            async with running(replace(plain, target_admin=client)) as flow:
+                await flow.until(lambda: flow.connector.warnings)
+                return flow.connector.warnings, flow.partitions
+
+        warnings, partitions = asyncio.run(main())
+
+    assert [] == partitions
+    assert [True] == [
+        f"west does not authorize Create on topic east.{topic}" in warning for warning in warnings
+    ]

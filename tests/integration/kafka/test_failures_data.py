@@ -1,0 +1,150 @@
+"""Data that is damaged, deleted, or finds no room: the partition concerned stops and says so, all others go on."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.wire.batch import Batch, split
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, contents
+
+GONE_WAIT_S = 90.0  # a topic is unknown for twenty seconds before it is called gone
+RETRY_WAIT_S = 90.0  # what is stopped is tried again every quarter of a minute
+INTO_RECORDS = 80  # bytes: behind the header of a batch
+
+Names = Callable[[], str]
+
+
+def flow(
+    source: KafkaCluster, target: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
+) -> Replicator:
+    """A flow under *alias*; *connector* has _ for dots."""
+    lines = {"source.cluster.alias": alias} | {key.replace("_", "."): v for key, v in connector.items()}
+    return Replicator.standalone(source, target, topics=topics, folder=folder, connector=lines)
+
+
+def test_a_topic_that_is_deleted_while_it_is_copied_is_named_and_others_go_on(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Its partitions stop with TopicGone and stay on the target; its neighbours are copied on."""
+    stem = unique_topic()
+    for name in (f"{stem}-doomed", f"{stem}-other"):
+        load(east, east.create_topic(name, partitions=2), 500, keys=True)
+    copied = contents(records(east, f"{stem}-doomed"))
+
+    with flow(
+        east, west, f"{stem}.*", "deleting", tmp_path, refresh_topics_interval_seconds="600"
+    ) as replicator:
+        replicator.wait_until_caught_up(partitions=4)
+        east.delete_topic(f"{stem}-doomed")
+        said = replicator.wait_for_phase("stopped", f"{stem}-doomed", timeout_s=GONE_WAIT_S)
+        load(east, f"{stem}-other", 500, keys=True, first=500)
+        replicator.wait_for_copy(west, f"deleting.{stem}-other", 1000)
+        log = replicator.log_text()
+
+    assert said["reason"] == "TopicGone"
+    assert "does not exist on cluster deleting any more" in said["message"]
+    assert said["message"] in log
+    assert_copied(east, f"{stem}-other", west, f"deleting.{stem}-other", count=1000)
+    assert copied == contents(records(west, f"deleting.{stem}-doomed"))
+
+
+@pytest.fixture(scope="module")
+def frail() -> Iterator[KafkaCluster]:
+    """A source whose disk a test may damage."""
+    with KafkaCluster(name="frail") as cluster:
+        yield cluster
+
+
+def damage(cluster: KafkaCluster, topic: str, number: int) -> Batch:
+    """Flip a bit in batch *number* of partition 0 while the broker is down; the batch as it was."""
+    cluster.broker(1).stop()
+    segment = Path(cluster.home) / "1" / "data" / f"{topic}-0" / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    batches = split(bytearray(data))
+    at = sum(batch.size_bytes for batch in batches[:number])
+    data[at + INTO_RECORDS] ^= 0x10
+    segment.write_bytes(data)
+    cluster.broker(1).start()
+    return batches[number]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
+    frail: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, codec: str
+) -> None:
+    """The partition stops before it and names its offset; what precedes it and other partitions are copied.
+
+    Small batches are put together: the damage must not be hidden by that either. Deleted, the flow goes on behind it.
+    """
+    topic = frail.create_topic(unique_topic(), partitions=2)
+    load(frail, topic, 2000, codec=codec, keys=True, headers=1, batch_bytes=600)
+    whole = contents(records(frail, topic))
+    bad = damage(frail, topic, 20)
+
+    with flow(
+        frail, west, topic, topic.upper(), tmp_path, mirrorflow_source_loss_policy="alert"
+    ) as replicator:
+        said = replicator.wait_for_phase("stopped", topic)
+        wait_until("the other is copied", lambda: replicator.partition(topic, 1).get("records") == 1000)
+        ends = west.end_offsets(f"{topic.upper()}.{topic}")
+        log = replicator.log_text()
+        frail.delete_records(topic, {0: bad.next_offset})
+        wait_until(
+            "it goes on behind the damage",
+            lambda: replicator.partition(topic).get("sourceOffset") == 1000,
+            timeout_s=RETRY_WAIT_S,
+        )
+
+    assert said["reason"] == "CorruptBatch"
+    assert f"the batch at source offset {bad.base_offset} is corrupt" in said["message"]
+    assert said["message"] in log
+    assert {0: bad.base_offset, 1: 1000} == ends
+    first, second = whole[:1000], whole[1000:]
+    assert [*first[: bad.base_offset], *first[bad.next_offset :], *second] == contents(
+        records(west, f"{topic.upper()}.{topic}")
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB, which only root can make."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path, small_disk: Path
+) -> None:
+    """The broker gives up with a torn batch at its end; with a larger disk the copy goes on without loss or repeat."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
+    config = {
+        "log.dirs": str(small_disk / "data"),
+        "log.index.size.max.bytes": "65536",
+        "log.segment.bytes": "4194304",
+    }
+
+    with (
+        KafkaCluster(name="brim", config=config) as brim,
+        flow(east, brim, topic, "full", tmp_path) as replicator,
+    ):
+        wait_until("its disk is full", lambda: not brim.broker(1).running, timeout_s=120)
+        wait_until("it is told", lambda: replicator.progress()["reasons"], timeout_s=60)
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        brim.broker(1).start()
+        replicator.wait_until_caught_up(partitions=2)
+        replicator.kill()
+        assert_copied(east, topic, brim, f"full.{topic}", count=50_000)

@@ -1,0 +1,150 @@
+"""Clusters that are not there, go away and come back, and networks that break: said with the reason, and made up for."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied
+
+TOLD_WAIT_S = 90.0
+# Slow enough for the failure to come in the middle, quick enough for the test.
+SLOW_BYTES_PER_S = "4000000"
+
+Names = Callable[[], str]
+SIDES = ("source", "target")
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[KafkaCluster]:
+    """The source: a broker behind a proxy."""
+    with KafkaCluster(name="here", listeners=("PLAINTEXT",), proxied=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[KafkaCluster]:
+    """The target: a broker behind a proxy."""
+    with KafkaCluster(name="there", listeners=("PLAINTEXT",), proxied=True) as cluster:
+        yield cluster
+
+
+def flow(here: KafkaCluster, there: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
+    """A flow of its own for *topic*, through both proxies; *connector* has _ for dots."""
+    lines = {
+        "source.cluster.alias": topic.upper(),
+        "source.cluster.bootstrap.servers": here.proxied_bootstrap,
+        "target.cluster.bootstrap.servers": there.proxied_bootstrap,
+    }
+    lines |= {key.replace("_", "."): value for key, value in connector.items()}
+    worker = {"bootstrap.servers": there.proxied_bootstrap}
+    return Replicator.standalone(here, there, topics=topic, folder=folder, connector=lines, worker=worker)
+
+
+def reasons(replicator: Replicator) -> set[str]:
+    return {one["reason"] for one in replicator.progress()["reasons"]}
+
+
+def said_somewhere(replicator: Replicator) -> set[str]:
+    """Reasons of the summary, once there are some."""
+    return wait_until("it gives a reason", lambda: reasons(replicator), timeout_s=TOLD_WAIT_S, poll_s=0.2)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
+) -> None:
+    """State, reason, address and log say which; when it comes up the copy begins."""
+    topic = here.create_topic(unique_topic())
+    load(here, topic, 500, keys=True)
+    cluster = here if side == "source" else there
+    cluster.broker(1).stop()
+
+    with flow(here, there, topic, tmp_path) as replicator:
+        found = said_somewhere(replicator)
+        name = replicator.rest("/connectors")[1][0]
+        status = replicator.rest(f"/connectors/{name}/status")[1]["connector"]
+        alias = topic.upper() if side == "source" else "there"
+        sentence = f"Cluster {alias} cannot be reached at {cluster.proxied_bootstrap}"
+        wait_until("the log names it", lambda: sentence in replicator.log_text(), timeout_s=TOLD_WAIT_S)
+        cluster.broker(1).start()
+        replicator.wait_until_caught_up()
+        assert reasons(replicator) == set()
+
+    assert found <= {"Unreachable", "ConnectionLost"}
+    assert status["state"] == "FAILED"
+    assert sentence in status["trace"]
+    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=500)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
+) -> None:
+    """kill -9 of the only broker of either side while records flow; afterwards both sides are equal."""
+    topic = here.create_topic(unique_topic(), partitions=3)
+    load(here, topic, 30_000, size_bytes=500, keys=True, codec="lz4", content="random")
+    cluster = here if side == "source" else there
+
+    with flow(here, there, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S) as replicator:
+        replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 2000)
+        cluster.broker(1).kill()
+        found = said_somewhere(replicator)
+        cluster.broker(1).start()
+        load(here, topic, 1000, keys=True, first=30_000)
+        replicator.wait_until_caught_up(partitions=3)
+        assert reasons(replicator) == set()
+
+    assert found <= {"Unreachable", "ConnectionLost"}
+    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=31_000)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("way", ["cut", "blackhole"])
+def test_a_network_that_breaks_and_heals_costs_nothing(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str, way: str
+) -> None:
+    """Connections that are closed again and again, or on which nothing passes for a while."""
+    topic = here.create_topic(unique_topic(), partitions=2)
+    load(here, topic, 20_000, size_bytes=500, keys=True, content="random")
+    route = (here if side == "source" else there).proxy(1)
+
+    with flow(here, there, topic, tmp_path, mirrorflow_bytes_per_second=SLOW_BYTES_PER_S) as replicator:
+        for part in (1, 2):
+            replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", part * 5000)
+            if way == "cut":
+                route.cut()
+                said_somewhere(replicator)
+            else:
+                route.blackhole()
+                load(here, topic, 100, keys=True, first=20_000 + 100 * part)
+            route.heal()
+        replicator.wait_until_caught_up(partitions=2)
+
+    assert_copied(here, topic, there, f"{topic.upper()}.{topic}")
+
+
+def test_a_narrow_network_is_filled_and_not_more(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Behind a line of 1 MB/s and 20 ms to the target everything arrives, in bounded memory, without a doubt."""
+    topic = here.create_topic(unique_topic(), partitions=2)
+    load(here, topic, 8000, size_bytes=1000, content="random")
+    route = there.proxy(1)
+    route.delay(20)
+    route.throttle(1_000_000)
+
+    try:
+        with flow(here, there, topic, tmp_path) as replicator:
+            replicator.wait_until_caught_up(partitions=2)
+            refused = replicator.progress()["refusedWrites"]
+    finally:
+        route.throttle(0)
+        route.delay(0)
+
+    assert refused == 0
+    assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=8000)

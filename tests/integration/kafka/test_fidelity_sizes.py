@@ -1,0 +1,126 @@
+"""Batches larger than a fetch, than the target's limit, than one record may be; and a limit for the flow."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, produce
+
+LARGE_BYTES = 12 << 20
+LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
+# So that the limits which a test gives to the copy stay.
+OWN_LIMITS = {"sync.topic.configs.enabled": "false", "config.properties.exclude": "max\\.message\\.bytes"}
+RESUMED_WAIT_S = 60.0  # a partition that stopped for its size is looked at again every quarter of a minute
+
+Names = Callable[[], str]
+
+
+def flow(
+    east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
+) -> Replicator:
+    """A flow under *alias*; *connector* has _ for dots."""
+    lines = OWN_LIMITS | {"source.cluster.alias": alias}
+    lines |= {key.replace("_", "."): value for key, value in connector.items()}
+    return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
+
+
+def set_limit(cluster: KafkaCluster, topic: str, size_bytes: int) -> None:
+    """Alter the topic's max.message.bytes."""
+    entry = ConfigEntry("max.message.bytes", str(size_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    cluster.admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_batches_larger_than_a_fetch_arrive_whole(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Records of 8 MB and batches of 10 MB, limits raised on both sides: copied as they are."""
+    topic = east.create_topic(unique_topic(), config=LARGE_LIMITS)
+    west.create_topic(f"large.{topic}", config=LARGE_LIMITS)
+    sizes = [8_000_000] * 3 + [500_000] * 40
+    now_ms = time.time_ns() // 1_000_000
+    noise = random.Random(1)
+    written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+        (0, now_ms, b"key", noise.randbytes(size), []) for size in sizes
+    ]
+    limit = str(LARGE_BYTES)
+    produce(east, topic, written, {"message.max.bytes": limit, "batch.size": limit, "linger.ms": "300"})
+    load(east, topic, 100, first=43)
+
+    with flow(east, west, topic, "large", tmp_path) as replicator:
+        replicator.wait_until_caught_up()
+        said = replicator.partition(topic)
+
+    assert_copied(east, topic, west, f"large.{topic}", count=143)
+    assert (said["batches"]["reencoded"], said["reason"]) == (0, "")
+
+
+def test_batches_larger_than_the_target_takes_are_split(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """A target topic with a lower limit gets the same records in smaller batches."""
+    topic = east.create_topic(unique_topic())
+    west.create_topic(f"split.{topic}", config={"max.message.bytes": "20000"})
+    load(east, topic, 2000, size_bytes=500, keys=True, headers=2, batch_bytes=300_000, codec="none")
+    load(east, topic, 2000, first=2000, size_bytes=900, content="random", batch_bytes=300_000, codec="lz4")
+
+    with flow(east, west, topic, "split", tmp_path) as replicator:
+        replicator.wait_until_caught_up()
+        said = replicator.partition(topic)
+
+    assert_copied(east, topic, west, f"split.{topic}", count=4000)
+    assert said["batches"]["reencoded"] > 0
+
+
+def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_limit_is_raised(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """The partition says so everywhere, the others go on; with a higher limit it goes on by itself."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    west.create_topic(f"toolarge.{topic}", partitions=2, config={"max.message.bytes": "20000"})
+    load(east, topic, 100, partition=0, keys=True)
+    load(east, topic, 1, partition=0, size_bytes=50_000, content="random", first=100)
+    load(east, topic, 100, partition=0, keys=True, first=101)
+    load(east, topic, 1000, partition=1, keys=True)
+
+    with flow(east, west, topic, "toolarge", tmp_path) as replicator:
+        said = replicator.wait_for_phase("stopped", topic)
+        assert (said["reason"], said["sourceOffset"]) == ("RecordTooLarge", 100)
+        assert f"raise max.message.bytes of toolarge.{topic}" in said["message"]
+        assert {"reason": "RecordTooLarge", "count": 1} in replicator.progress()["reasons"]
+        assert "RecordTooLarge" in replicator.metrics()
+        wait_until("the other partition is copied", lambda: replicator.partition(topic, 1)["records"] == 1000)
+        load(east, topic, 10, partition=1, keys=True, first=1000)
+        wait_until("the other goes on", lambda: replicator.partition(topic, 1)["records"] == 1010)
+        assert replicator.partition(topic)["phase"] == "stopped"
+
+        set_limit(west, f"toolarge.{topic}", 100_000)
+
+        replicator.wait_until_caught_up(RESUMED_WAIT_S, partitions=2)
+        assert replicator.partition(topic)["reason"] == ""
+
+    assert_copied(east, topic, west, f"toolarge.{topic}", count=1211)
+
+
+def test_a_flow_keeps_its_bytes_per_second(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """12 MB at 2 MB a second take six seconds, not less than four and a half."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    load(east, topic, 12_000, size_bytes=1000, content="random")
+
+    with flow(east, west, topic, "limited", tmp_path, mirrorflow_bytes_per_second="2000000") as replicator:
+        wait_until("it begins", lambda: replicator.progress()["bytes"] > 0, timeout_s=60)
+        began, before = time.monotonic(), replicator.progress()["bytes"]
+        replicator.wait_until_caught_up(partitions=2)
+        rate = (replicator.progress()["bytes"] - before) / (time.monotonic() - began)
+
+    assert 0.6e6 < rate < 2.6e6
+    assert_copied(east, topic, west, f"limited.{topic}", count=12_000)

@@ -1,0 +1,137 @@
+"""Which topics, from where, and under what name: growth, refresh, policies, odd names, and where a copy begins."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, contents
+
+SEEN_WAIT_S = 60.0
+
+Names = Callable[[], str]
+
+
+def flow(
+    east: KafkaCluster, west: KafkaCluster, topics: str, alias: str, folder: Path, **connector: str
+) -> Replicator:
+    """A flow under *alias* that looks for topics every second; *connector* has _ for dots."""
+    lines = {"source.cluster.alias": alias, "refresh.topics.interval.seconds": "1"}
+    lines |= {key.replace("_", "."): value for key, value in connector.items()}
+    return Replicator.standalone(east, west, topics=topics, folder=folder, connector=lines)
+
+
+def test_growth_and_new_topics_are_copied_from_their_beginning(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """A flow that begins at the end reads what appears later from its beginning: partitions and topics alike."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 500, keys=True)
+
+    with flow(east, west, f"{topic}.*", "growth", tmp_path, mirrorflow_start_from="latest") as replicator:
+        replicator.wait_for_phase("copying", topic)
+        east.create_topic(f"{topic}-later")
+        load(east, f"{topic}-later", 300, keys=True)
+        east.add_partitions(topic, 3)
+        load(east, topic, 900, keys=True, first=500)
+
+        def all_there() -> bool:
+            return bool(sum(one["records"] for one in replicator.partitions()) == 1200)
+
+        wait_until("growth and the new topic are copied", all_there, timeout_s=SEEN_WAIT_S)
+
+    assert_copied(east, f"{topic}-later", west, f"growth.{topic}-later", count=300)
+    copied = contents(records(west, f"growth.{topic}"))
+    original = [one for one in contents(records(east, topic)) if one[2] is None or int(one[2]) >= 500]
+    assert len(copied) == 900
+    assert original == copied
+
+
+@pytest.mark.parametrize(
+    ("policy", "alias", "remote"),
+    [
+        ({"replication_policy_separator": "__"}, "parted", "parted__{}"),
+        (
+            {
+                "replication_policy_class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+                "replication_policy_separator": "-",
+            },
+            "same",
+            "{}",
+        ),
+    ],
+    ids=["separator", "identity"],
+)
+def test_a_policy_names_the_copy(
+    east: KafkaCluster,
+    west: KafkaCluster,
+    unique_topic: Names,
+    tmp_path: Path,
+    policy: dict[str, str],
+    alias: str,
+    remote: str,
+) -> None:
+    """The separator of the default policy, and Identity, which changes nothing; growth comes on top."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    load(east, topic, 200, keys=True)
+
+    with flow(east, west, topic, alias, tmp_path, **policy) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        load(east, topic, 200, keys=True, first=200)
+        replicator.wait_for_copy(west, remote.format(topic), 400)
+
+    assert_copied(east, topic, west, remote.format(topic), count=400)
+
+
+def test_topics_with_odd_names_are_copied(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Dots, underscores and dashes at either end, and 249 letters with the alias. (Names that begin with a dot are internal.)"""
+    stem = unique_topic()
+    names = [f"-{stem}.", f"_.{stem}__-", f"x..{stem}._", f"{stem}-{'n' * 249}"[: 249 - len("odd.")]]
+    for name in names:
+        load(east, east.create_topic(name), 50, keys=True)
+
+    with flow(east, west, f".*{stem}.*", "odd", tmp_path) as replicator:
+        replicator.wait_until_caught_up(partitions=len(names))
+
+    for name in names:
+        assert_copied(east, name, west, f"odd.{name}", count=50)
+
+
+@pytest.mark.parametrize(
+    ("start", "since"), [("latest", 4000), ("timestamp:{}", 1500), ("by_duration:PT1H", 3000)]
+)
+def test_a_flow_begins_where_it_is_told(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, start: str, since: int
+) -> None:
+    """At the end, at a moment, or a while ago; and once begun it goes on from where it was, whatever the setting."""
+    topic = east.create_topic(unique_topic())
+    now_ms = time.time_ns() // 1_000_000
+    # A second each: the last thousand and ten are younger than an hour.
+    began_ms = now_ms - 3_590_000 - 3_000_000
+    load(east, topic, 4000, keys=True, codec="gzip", timestamp_ms=began_ms, timestamp_step_ms=1000)
+    settings = {"mirrorflow_start_from": start.format(began_ms + 1_500_000)}
+
+    with flow(east, west, topic, topic.upper(), tmp_path, **settings) as replicator:
+        replicator.wait_until_caught_up()
+        load(east, topic, 10, keys=True, first=4000)
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+        load(east, topic, 10, keys=True, first=4010)
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    copied = contents(records(west, f"{topic.upper()}.{topic}"))
+    assert contents(records(east, topic))[-len(copied) :] == copied
+    assert [4019] == [int(copied[-1][2] or b"")]
+    if since == 3000:
+        # Of the first 2990 none is younger than an hour; two minutes at most passed while this was written and read.
+        assert 1030 - 120 <= len(copied) <= 1030
+    else:
+        assert len(copied) == 4020 - since

@@ -1,0 +1,113 @@
+"""Kafka 3.9 at either end, and what only old brokers have written: messages of magic 0 and 1."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import OLD_VERSION
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, contents
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[KafkaCluster]:
+    """One 3.9 broker, source and target in turn."""
+    with KafkaCluster(name="old", version=OLD_VERSION) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_an_old_source_is_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path, codec: str) -> None:
+    """From 3.9 to 4.3, aborted transactions left out."""
+    topic = old.create_topic(f"from-old-{codec}", partitions=2)
+    load(old, topic, 1000, codec=codec, keys=True, headers=3, null_every=5)
+    load(old, topic, 300, codec=codec, keys=True, first=1000, transactional_id=topic, abort_every=2)
+
+    with Replicator.standalone(
+        old,
+        west,
+        topics=topic,
+        folder=tmp_path,
+        connector={
+            "source.cluster.alias": f"old-{codec}",
+            "source.consumer.isolation.level": "read_committed",
+        },
+    ) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+
+    assert_copied(old, topic, west, f"old-{codec}.{topic}", isolation="read_committed")
+
+
+def test_an_old_target_is_filled(east: KafkaCluster, old: KafkaCluster, tmp_path: Path) -> None:
+    """From 4.3 to 3.9, killed on the way: nothing is lost or repeated."""
+    topic = east.create_topic("to-old", partitions=2)
+    load(east, topic, 20_000, codec="lz4", keys=True, headers=3, null_every=5)
+
+    with Replicator.standalone(east, old, topics=topic, folder=tmp_path) as replicator:
+        replicator.wait_for_copy(old, "east.to-old", 1)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up(partitions=2)
+        load(east, topic, 1000, codec="zstd", keys=True, first=20_000)
+        replicator.wait_until_caught_up(partitions=2)
+
+    assert_copied(east, topic, old, "east.to-old", count=21_000)
+
+
+def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int) -> bytes:
+    """A message set as producers of Kafka 0.9 and 0.10 made it, with the offsets a broker gives."""
+    builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
+    for i in range(count):
+        value = None if i % 5 == 4 else b"value-%d" % (first + i)
+        builder.append(
+            offset=first + i if magic == 0 or codec == 0 else i,
+            timestamp=timestamp + i,
+            key=b"%d" % i,
+            value=value,
+        )
+    data = bytearray(builder.build())
+    if codec:
+        # A wrapper's own offset is that of its last message.
+        data[0:8] = (first + count - 1).to_bytes(8, "big")
+    return bytes(data)
+
+
+def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
+    """Magic 0 and 1, plain and compressed, in a segment of a broker that has been upgraded since: as consumers see them."""
+    topic = old.create_topic("ancient", config={"retention.ms": "-1"})
+    load(old, topic, 1)
+    old.broker(1).stop()
+    log = Path(old.home) / "1" / "data" / f"{topic}-0"
+    now_ms = time.time_ns() // 1_000_000
+    at, written = 0, bytearray()
+    for magic, codec in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 0)):
+        written += old_messages(magic, codec, at, 20, now_ms - 100_000 + at)
+        at += 20
+    for file in log.iterdir():
+        if (
+            file.suffix in {".log", ".index", ".timeindex", ".snapshot", ".txnindex"}
+            or "checkpoint" in file.name
+        ):
+            file.unlink()
+    (log / "00000000000000000000.log").write_bytes(written)
+    (log.parent / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (log.parent / name).unlink(missing_ok=True)
+    old.broker(1).start()
+    load(old, topic, 10, first=at)
+
+    with Replicator.standalone(
+        old, west, topics=topic, folder=tmp_path, connector={"source.cluster.alias": "ancient"}
+    ) as replicator:
+        replicator.wait_until_caught_up()
+        said = replicator.partition(topic)
+
+    expected = contents(records(old, topic))
+    assert len(expected) == at + 10
+    assert expected == contents(records(west, f"ancient.{topic}"))
+    assert said["batches"]["reencoded"] > 0

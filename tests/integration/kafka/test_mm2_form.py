@@ -1,0 +1,281 @@
+"""An mm2.properties as people have it, run by us: Kafka's own example, both directions, secrets by reference.
+
+These flows copy every topic (`.*`), so they have two clusters of their own.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, produce
+
+WAIT_S = 120.0
+# config/connect-mirror-maker.properties of Kafka 4.x, but for the addresses and for how soon new topics are seen.
+EXAMPLE = """
+# Licensed to A under one or more contributor agreements
+# see org.apache.kafka.clients.consumer.ConsumerConfig for more details
+
+# specify any number of cluster aliases
+clusters = A, B
+
+# connection information for each cluster
+# This is a comma separated host:port pairs for each cluster
+# for e.g. "A_host1:9092, A_host2:9092, A_host3:9092"
+A.bootstrap.servers = {a}
+B.bootstrap.servers = {b}
+
+# enable and configure individual replication flows
+A->B.enabled = true
+
+# regex which defines which topics gets replicated. For eg "foo-.*"
+A->B.topics = .*
+
+B->A.enabled = true
+B->A.topics = .*
+
+# Setting replication factor of newly created remote topics
+replication.factor=1
+
+############################# Internal Topic Settings  #############################
+# The replication factor for mm2 internal topics "heartbeats", "B.checkpoints.internal" and
+# "mm2-offset-syncs.B.internal"
+# For anything other than development testing, a value greater than 1 is recommended to ensure availability such as 3.
+checkpoints.topic.replication.factor=1
+heartbeats.topic.replication.factor=1
+offset-syncs.topic.replication.factor=1
+
+# The replication factor for connect internal topics "mm2-configs.B.internal", "mm2-offsets.B.internal" and
+# "mm2-status.B.internal"
+# For anything other than development testing, a value greater than 1 is recommended to ensure availability such as 3.
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+config.storage.replication.factor=1
+
+# customize as needed
+# replication.policy.separator = _
+# sync.topic.acls.enabled = false
+# emit.heartbeats.interval.seconds = 5
+"""
+OURS = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
+SASL = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
+SECRET = "s3cret of the harness"
+
+
+@pytest.fixture(scope="module")
+def north() -> Iterator[KafkaCluster]:
+    users = (User(), User(name="mirror2", password=SECRET))
+    with KafkaCluster(name="A", listeners=("PLAINTEXT", "SASL_PLAINTEXT"), users=users) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def south() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="B") as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave both clusters without topics: every test copies all there are."""
+    yield
+    for name in {"north", "south"} & set(request.fixturenames):
+        cluster = request.getfixturevalue(name)
+        for topic in cluster.topics():
+            if not topic.startswith("__"):
+                cluster.delete_topic(topic)
+
+
+def run(text: str, folder: Path, *arguments: str, **environment: str) -> Replicator:
+    return Replicator(form="mm2", files=(text,), folder=folder, arguments=arguments, environment=environment)
+
+
+def write(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """*count* records of now: old ones would be deleted by the topic's retention."""
+    now_ms = time.time_ns() // 1_000_000
+    produce(cluster, topic, [(0, now_ms + n, b"%d" % n, topic.encode(), []) for n in range(count)])
+
+
+def own_topics(cluster: KafkaCluster) -> set[str]:
+    return {name for name in cluster.topics() if not name.startswith("__")}
+
+
+def series(text: str) -> Counter[str]:
+    """How often each series, name and labels, stands in Prometheus's text."""
+    return Counter(line.rpartition(" ")[0] for line in text.splitlines() if line and line[0] != "#")
+
+
+def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """Both directions of everything: copies do not come back, nobody's internal topics go along."""
+    for name in ("orders", "mm2-offset-syncs.B.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"):
+        write(north, north.create_topic(name), 5)
+    write(south, south.create_topic("bills"), 7)
+    with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
+        both.wait_for_copy(south, "A.orders", 5)
+        both.wait_for_copy(north, "B.bills", 7)
+        # What appears now is seen by a refresh that sees the copies and our own internal topics too.
+        write(north, north.create_topic("late"), 3)
+        write(south, south.create_topic("later"), 3)
+        both.wait_for_copy(south, "A.late", 3)
+        both.wait_for_copy(north, "B.later", 3)
+        assert 0 == both.stop()
+        warned = [line for line in both.log_text().splitlines() if "heartbeats, checkpoints" in line]
+
+    assert 1 == len(warned)
+    assert {"orders", "late", "B.bills", "B.later", "mm2-offsets.B.internal", "mm2-identity.B.internal"} | {
+        "mm2-offset-syncs.B.internal",
+        "mm2-offsets.X.internal",
+        "X.checkpoints.internal",
+    } == own_topics(north)
+    assert {
+        "bills",
+        "later",
+        "A.orders",
+        "A.late",
+        "mm2-offsets.A.internal",
+        "mm2-identity.A.internal",
+    } == own_topics(south)
+    assert_copied(north, "orders", south, "A.orders", count=5)
+    assert_copied(south, "bills", north, "B.bills", count=7)
+
+
+def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """Every flow's connector is a MirrorSourceConnector: names, progress and metrics carry the flow."""
+    write(north, north.create_topic("same"), 11)
+    write(south, south.create_topic("same"), 4)
+    with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
+        both.wait_for_copy(south, "A.same", 11)
+        both.wait_for_copy(north, "B.same", 4)
+        both.wait_until_caught_up(WAIT_S, partitions=2)
+        names = both.rest("/connectors")[1]
+        delivered = {
+            name: both.rest(f"/progress?connector={name.replace('>', '%3E')}")[1]["records"] for name in names
+        }
+        status = both.rest("/connectors/B-%3EA.MirrorSourceConnector/status")[1]
+        offsets = both.rest("/connectors/A-%3EB.MirrorSourceConnector/offsets")[1]["offsets"]
+        partitions = {(one["connector"], one["targetTopic"]) for one in both.partitions()}
+        metrics = both.metrics()
+        address = both.url.removeprefix("http://")
+
+    forth, back = "A->B.MirrorSourceConnector", "B->A.MirrorSourceConnector"
+    assert [forth, back] == names
+    assert {forth: 11, back: 4} == delivered
+    assert {(forth, "A.same"), (back, "B.same")} == partitions
+    assert ("RUNNING", f"{address}/B->A") == (
+        status["connector"]["state"],
+        status["connector"]["worker_id"],
+    )
+    assert [
+        {"partition": {"cluster": "A", "partition": 0, "topic": "same"}, "offset": {"offset": 10}}
+    ] == offsets
+    assert [] == [name for name, count in series(metrics).items() if count > 1]
+    assert re.search(r'record_count\{source="A",target="B",topic="A.same",partition="0"\} 11', metrics)
+    assert re.search(r'record_count\{source="B",target="A",topic="B.same",partition="0"\} 4', metrics)
+
+
+def test_clusters_option_runs_only_what_writes_there(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """`--clusters B`: A->B alone, although the file enables both."""
+    write(north, north.create_topic("orders"), 5)
+    write(south, south.create_topic("bills"), 5)
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS
+    with run(text, tmp_path, "--clusters", "B") as one:
+        one.wait_for_copy(south, "A.orders", 5)
+        names = one.rest("/connectors")[1]
+
+    assert ["A->B.MirrorSourceConnector"] == names
+    assert {"orders"} == own_topics(north)
+
+
+def test_the_readmes_quick_start_runs_with_its_slips(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """A comment behind a value, `emit.heartbeats`, a setting of one cluster, and no replication factor for one broker.
+
+    MM2's default is 2: the topic cannot be created, and that is said in one sentence, in the log and in REST.
+    """
+    write(north, north.create_topic("orders"), 5)
+    text = f"""
+clusters = A, B
+A.bootstrap.servers = {north.bootstrap}
+B.bootstrap.servers = {south.bootstrap}
+# customize these as needed
+topics = .*
+groups = .*
+emit.checkpoints.interval.seconds = 10
+# configure a specific cluster
+B.offset.storage.topic = mm2-offsets
+# configure a specific source->target replication flow
+A->B.emit.heartbeats = false
+A->B.enabled = true      # disabled by default
+"""
+    with run(text + OURS, tmp_path) as quick:
+        sentence = "replication.factor"
+        wait_until("it is said", lambda: sentence in quick.log_text(), timeout_s=WAIT_S)
+        status = quick.rest("/connectors/A-%3EB.MirrorSourceConnector/status")[1]
+        said = [line for line in quick.log_text().splitlines() if "A.orders" in line]
+
+    assert 1 == len(said)
+    assert "2" in said[0]
+    assert "A.orders" in status["connector"]["trace"]
+    assert "mm2-offsets" in south.topics()
+
+
+def test_secrets_are_references(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """`${file:...}` and `${env:...}` are looked up where the process runs, and show nowhere."""
+    write(north, north.create_topic("orders"), 5)
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text(f"password={SECRET}\n")
+    jaas = SASL.format(user="${env:MIRROR_USER}", password=f"${{file:{secrets}:password}}")
+    port = north.bootstrap_for("SASL_PLAINTEXT")
+    text = f"""
+clusters = A, B
+config.providers = file, env
+config.providers.file.class = org.apache.kafka.common.config.provider.FileConfigProvider
+config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider
+A.bootstrap.servers = {port}
+A.security.protocol = SASL_PLAINTEXT
+A.sasl.mechanism = SCRAM-SHA-512
+A.sasl.jaas.config = {jaas}
+B.bootstrap.servers = {south.bootstrap}
+A->B.enabled = true
+A->B.topics = orders
+replication.factor = 1
+rest.modify.enable = false
+"""
+    with run(text + OURS, tmp_path, MIRROR_USER="mirror2") as flow:
+        flow.wait_for_copy(south, "A.orders", 5)
+        shown = flow.rest("/connectors/A-%3EB.MirrorSourceConnector")[1]
+        everything = str(shown) + flow.metrics() + flow.log_text() + str(flow.partitions())
+
+    assert jaas == shown["config"]["source.cluster.sasl.jaas.config"]
+    assert SECRET not in everything
+
+
+def test_the_very_file_of_a_java_mm2_is_run_by_us(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """Its positions are found where its file says, so nothing is copied twice; and its own topics are left alone."""
+    write(north, north.create_topic("orders"), 300)
+    with MirrorMaker(source=north, target=south, topics="orders") as java:
+        java.wait_until_replicated("orders", 300)
+        java.stop()
+    write(north, "orders", 200)
+    with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
+        ours.wait_for_copy(south, "A.orders", 500)
+        ours.wait_until_caught_up(WAIT_S)
+        assert 0 == ours.stop()
+    assert_copied(north, "orders", south, "A.orders", count=500)
+    write(north, "orders", 100)
+    with java:
+        java.wait_until_replicated("orders", 600)
+        java.stop()
+
+    assert_copied(north, "orders", south, "A.orders", count=600)

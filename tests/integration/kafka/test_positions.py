@@ -1,0 +1,166 @@
+"""Positions on a real target: written and read by us, by Java MM2 after us, and by us after Java MM2."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.position import Position
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.offsets import OffsetsLog
+from mirrorflow_replicator.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.tools import load
+
+CONNECTOR = "MirrorSourceConnector"
+FOO = TopicPartition("foo", 0)
+BAR = TopicPartition("bar", 3)
+
+
+@asynccontextmanager
+async def offsets_log(
+    target: KafkaCluster, topic: str, connector: str = CONNECTOR
+) -> AsyncIterator[OffsetsLog]:
+    client = ClientSettings(
+        alias="west", client_id="test", properties={"bootstrap.servers": target.bootstrap}
+    )
+    settings = OffsetStorageSettings(store=OffsetStore.KAFKA, topic=topic, client=client)
+    cluster = await Cluster.connect(client, resolve=dict)
+    try:
+        yield OffsetsLog(cluster, settings, connector=connector, source_alias="east")
+    finally:
+        await cluster.close()
+
+
+def position(partition: TopicPartition, offset: int, **more: object) -> Position:
+    known = {"sequence": offset, "target_offset": offset, "epoch": 1, "copier": "c", **more}
+    return Position(
+        topic=partition.topic,
+        partition=partition.partition,
+        source_offset=offset,
+        **known,  # type: ignore[arg-type]
+    )
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def run(target: KafkaCluster, topic: str, use: Callable[[OffsetsLog], Awaitable[object]]) -> OffsetsLog:
+    async def main() -> OffsetsLog:
+        async with offsets_log(target, topic) as log:
+            await log.open()
+            await use(log)
+            return log
+
+    return asyncio.run(main())
+
+
+async def nothing(log: OffsetsLog) -> None:
+    """Only open it."""
+
+
+def test_the_topic_is_made_as_connect_makes_it(west: KafkaCluster):
+    """25 partitions, compacted."""
+    run(west, "mm2-offsets.new.internal", nothing)
+
+    assert (25, "compact") == (
+        west.topics()["mm2-offsets.new.internal"],
+        west.topic_config("mm2-offsets.new.internal")["cleanup.policy"],
+    )
+
+
+def test_a_topic_that_forgets_is_refused(west: KafkaCluster):
+    """Positions in a topic that deletes by time would be lost, so nothing starts."""
+    west.create_topic("forgets", partitions=3)
+
+    with pytest.raises(InvalidSettingError, match=r"offset\.storage\.topic.*cleanup\.policy=delete"):
+        run(west, "forgets", nothing)
+
+
+def test_positions_outlive_the_process(west: KafkaCluster):
+    """A second process reads what the first wrote last, ladder included; what was reset is gone."""
+
+    async def first(log: OffsetsLog) -> None:
+        await log.write([position(FOO, 5), position(BAR, 1)], now_ms=1_000)
+        await log.write([position(FOO, 9, left=True)], now_ms=30_000)
+        await log.reset([BAR], now_ms=31_000)
+
+    run(west, "mm2-offsets.twice.internal", first)
+    found = run(west, "mm2-offsets.twice.internal", nothing).positions
+
+    assert [FOO] == list(found)
+    assert (9, True, [5]) == (
+        found[FOO].source_offset,
+        found[FOO].left,
+        [rung.source_offset for rung in found[FOO].rungs],
+    )
+
+
+def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
+    """Batches stay below the topic's limit however many partitions there are."""
+    many = [position(TopicPartition("t" * 200, number), 7) for number in range(20_000)]
+
+    async def write(log: OffsetsLog) -> None:
+        await log.write(many, now_ms=1)
+
+    run(west, "mm2-offsets.many.internal", write)
+
+    assert len(many) == len(run(west, "mm2-offsets.many.internal", nothing).positions)
+
+
+def test_a_predecessor_that_leaves_is_noticed(west: KafkaCluster):
+    """`read_new` gives what another process has appended since, and only for this connector."""
+
+    async def main() -> tuple[frozenset[TopicPartition], bool, frozenset[TopicPartition]]:
+        topic = "mm2-offsets.left.internal"
+        async with (
+            offsets_log(west, topic) as old,
+            offsets_log(west, topic) as new,
+            offsets_log(west, topic, connector="other") as other,
+        ):
+            for log in (old, new, other):
+                await log.open()
+            await old.write([position(FOO, 1, left=True)], now_ms=1)
+            await other.write([position(BAR, 1)], now_ms=1)
+            changed = await new.read_new()
+            return changed, new.positions[FOO].left, await new.read_new()
+
+    assert (frozenset({FOO}), True, frozenset()) == asyncio.run(main())
+
+
+def test_java_goes_on_from_our_positions_and_we_from_its(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Java MM2 copies exactly what follows our position, and we read the position that it stores at its stop."""
+    topic = "mm2-offsets.east.internal"
+    orders = east.create_topic(unique_topic(), partitions=2)
+    copy = west.create_topic(f"east.{orders}", partitions=2)
+    load(east, orders, 100, partition=0)
+    load(east, orders, 50, partition=1)
+    first, second = TopicPartition(orders, 0), TopicPartition(orders, 1)
+
+    async def write(log: OffsetsLog) -> None:
+        await log.write([position(first, 89), position(second, 49)], now_ms=now_ms())
+        await log.write([position(first, 89, left=True)], now_ms=now_ms())
+
+    run(west, topic, write)
+    with MirrorMaker(source=east, target=west, topics=orders) as java:
+        java.wait_until_replicated(orders, 10)
+        load(east, orders, 5, partition=1)
+        java.wait_until_replicated(orders, 15)
+        java.stop()
+    found = run(west, topic, nothing)
+
+    assert {0: 10, 1: 5} == west.end_offsets(copy)
+    assert {first: (99, -1), second: (54, -1)} == {
+        partition: (known.source_offset, known.sequence)
+        for partition, known in found.positions.items()
+        if partition.topic == orders
+    }
+    assert () == found.warnings

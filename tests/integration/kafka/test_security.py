@@ -1,0 +1,206 @@
+"""One real broker with every kind of listener: who may come in does, who may not is told why in one sentence."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+
+from mirrorflow_replicator.errors import AuthenticationFailedError, ClusterError, UnreachableError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.settings import ClientSettings
+from tests.harness.kafka.certificates import Certificates
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
+
+# So short that a connection of a second has proven itself again; long enough for a busy machine to answer.
+REAUTHENTICATION_MS = 1500
+CONNECT_WAIT_S = 20.0
+WRONG = User(name="mirror", password="hunter2-wrong")
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """Every listener on one broker."""
+    listeners = ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
+    config = {"connections.max.reauth.ms": str(REAUTHENTICATION_MS)}
+    with KafkaCluster(name="guarded", listeners=listeners, config=config) as cluster:
+        yield cluster
+
+
+def settings(properties: Mapping[str, str]) -> ClientSettings:
+    return ClientSettings(alias="east", client_id="test", properties=properties)
+
+
+@asynccontextmanager
+async def connected(properties: Mapping[str, str]) -> AsyncIterator[Cluster]:
+    cluster = await Cluster.connect(
+        settings(properties), resolve=lambda given: given, timeout_s=CONNECT_WAIT_S
+    )
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def enter(properties: Mapping[str, str]) -> str:
+    """The id that the cluster gives itself to a client with *properties*."""
+
+    async def run() -> str:
+        async with connected(properties) as cluster:
+            await cluster.connection(1)
+            return cluster.cluster_id
+
+    return asyncio.run(run())
+
+
+def refusal(properties: Mapping[str, str], kind: type[ClusterError]) -> str:
+    """The sentence of the error that keeps *properties* out."""
+    with pytest.raises(kind) as raised:
+        enter(properties)
+    return str(raised.value)
+
+
+def certificates(cluster: KafkaCluster) -> Certificates:
+    assert cluster.certificates is not None
+    return cluster.certificates
+
+
+@pytest.mark.parametrize("kind", ["PKCS12", "JKS", "PEM"])
+@pytest.mark.parametrize("listener", ["SSL", "MTLS"])
+def test_tls_with_each_store(guarded: KafkaCluster, listener: str, kind: str):
+    """A trust store, and for MTLS a key store, of each kind that Java has."""
+    stores = certificates(guarded)
+    properties = {"bootstrap.servers": guarded.bootstrap_for(listener), "security.protocol": "SSL"}
+    properties |= stores.truststore_properties(kind)
+    properties |= stores.keystore_properties(kind) if listener == "MTLS" else {}
+
+    assert guarded.cluster_id == enter(properties)
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+def test_passwords(guarded: KafkaCluster, listener: str, mechanism: str):
+    """Each mechanism with and without TLS: the right password enters, the wrong one is told what refused it."""
+    assert guarded.cluster_id == enter(guarded.java_client(listener, mechanism=mechanism))
+
+    sentence = refusal(
+        guarded.java_client(listener, mechanism=mechanism, user=WRONG), AuthenticationFailedError
+    )
+
+    address = guarded.bootstrap_for(listener)
+    assert sentence.startswith(f"Cluster east at {address} refuses our {mechanism}: ")
+    assert "hunter2" not in sentence
+
+
+def test_unsecured_tokens(guarded: KafkaCluster):
+    """OAUTHBEARER with a token of our own making, as Java's default handler."""
+    assert guarded.cluster_id == enter(guarded.java_client("OAUTH"))
+
+
+def test_client_credentials(guarded: KafkaCluster):
+    """A token endpoint's token enters; when the endpoint says no, that is the sentence."""
+    assert guarded.cluster_id == asyncio.run(_with_endpoint(guarded, "200 OK", token(lasts_s=300)))
+    with pytest.raises(AuthenticationFailedError, match=r"there is no token: .* answers 401"):
+        asyncio.run(_with_endpoint(guarded, "401 Unauthorized", ""))
+
+
+def test_token_that_the_broker_refuses(guarded: KafkaCluster):
+    """A token of no use ends in the broker's refusal, not in a wait."""
+    with pytest.raises(AuthenticationFailedError, match=r"refuses our OAUTHBEARER"):
+        asyncio.run(_with_endpoint(guarded, "200 OK", "a.b.c"))
+
+
+def token(*, lasts_s: float) -> str:
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": "mirror", "iat": now, "exp": now + lasts_s})
+    return (
+        ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+        + "."
+    )
+
+
+async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"grant_type=client_credentials")
+        body = json.dumps({"access_token": text}).encode()
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        properties = guarded.java_client("OAUTH") | {
+            "sasl.jaas.config": f'{module} required clientId="me" clientSecret="hunter2";',
+            "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{port}/token",
+        }
+        async with connected(properties) as cluster:
+            return cluster.cluster_id
+
+
+def test_missing_client_certificate_is_said(guarded: KafkaCluster):
+    """On an mTLS listener a client without a key store is told about it."""
+    properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("MTLS")}
+
+    assert "ssl.keystore" in refusal(properties, AuthenticationFailedError)
+
+
+def test_unknown_authority_is_said(guarded: KafkaCluster):
+    """Without a trust store the system's authorities count, and none of them signed the broker."""
+    properties = {"bootstrap.servers": guarded.bootstrap_for("SSL"), "security.protocol": "SSL"}
+
+    assert "ssl.truststore" in refusal(properties, AuthenticationFailedError)
+
+
+def test_plaintext_client_on_a_tls_listener_is_told(guarded: KafkaCluster):
+    """The commonest mistake names security.protocol and the address."""
+    address = guarded.bootstrap_for("SSL")
+
+    sentence = refusal({"bootstrap.servers": address}, UnreachableError)
+
+    assert "security.protocol" in sentence
+    assert address in sentence
+
+
+def test_tls_client_on_a_plaintext_listener_is_told(guarded: KafkaCluster):
+    """The other way round."""
+    properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("PLAINTEXT")}
+
+    assert "plaintext" in refusal(properties, ClusterError)
+
+
+def test_mechanism_that_the_listener_lacks_is_said(guarded: KafkaCluster):
+    """What the listener offers is named."""
+    properties = guarded.java_client("SASL_PLAINTEXT") | {"bootstrap.servers": guarded.bootstrap_for("OAUTH")}
+
+    assert "the listener offers OAUTHBEARER" in refusal(properties, AuthenticationFailedError)
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512"), ("OAUTH", "OAUTHBEARER")],
+)
+def test_connection_lives_past_its_session(guarded: KafkaCluster, listener: str, mechanism: str):
+    """KIP-368: a broker closes what speaks after its session's end, so one connection that answers has re-authenticated."""
+
+    async def run() -> float:
+        async with connected(guarded.java_client(listener, mechanism=mechanism)) as cluster:
+            connection = await cluster.connection(1)
+            began = time.monotonic()
+            async with asyncio.timeout(CONNECT_WAIT_S):
+                while time.monotonic() - began < 3 * REAUTHENTICATION_MS / 1000:
+                    await connection.call(MetadataRequest(topics=[]), timeout_s=5)
+                    await asyncio.sleep(0.02)  # paces the requests; nothing waits for it
+            assert connection is await cluster.connection(1)
+            return time.monotonic() - began
+
+    assert asyncio.run(run()) > 2 * REAUTHENTICATION_MS / 1000

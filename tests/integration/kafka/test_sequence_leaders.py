@@ -1,0 +1,303 @@
+"""Leaders that die, freeze, forget and come back with less: facts of "exactly once by sequence".
+
+Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed and started again, so they are this file's own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, contents, reassign, replicas
+
+BACKLOG = 60_000
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
+NEVER = {"offset.flush.interval.ms": "3600000"}
+REPLICATED = {"replication.factor": "3"}
+ELECTION_WAIT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="trio", brokers=3, config={"min.insync.replicas": "2"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Whole again for the next test."""
+    yield three_brokers
+    heal(three_brokers)
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, trio: KafkaCluster, tmp_path: Path) -> Flow:
+    worker = {"offset.storage.replication.factor": "3"}
+    return Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=worker)
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    return east.create_topic(unique_topic())
+
+
+def heal(cluster: KafkaCluster) -> None:
+    """Every broker runs, and is in sync for every partition."""
+    for node in cluster.nodes.values():
+        if node.running:
+            node.thaw()
+        else:
+            node.start()
+    cluster.wait_for_brokers(len(cluster.nodes))
+    wait_until(
+        "all replicas are in sync", lambda: all_in_sync(cluster), timeout_s=ELECTION_WAIT_S, poll_s=0.2
+    )
+
+
+def all_in_sync(cluster: KafkaCluster) -> bool:
+    topics = cluster.admin.list_topics(timeout=30).topics.values()
+    return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
+
+
+def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int], bool]) -> int:
+    """The new leader, for which *condition* holds."""
+
+    def found() -> int:
+        leader = cluster.leader(topic, 0)
+        return leader if leader > 0 and condition(leader) else 0
+
+    return wait_until(f"{topic} has another leader", found, timeout_s=ELECTION_WAIT_S, poll_s=0.1)
+
+
+def address(cluster: KafkaCluster, broker: int) -> str:
+    """Of one broker alone."""
+    return cluster.internal_bootstrap.split(",")[broker - 1]
+
+
+def copying(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Replicator:
+    return stack.enter_context(flow.replicator(topic, {**SLOW, **more}))
+
+
+@pytest.mark.parametrize("copiers", [1, 2])
+def test_leaders_killed_under_a_backlog_lose_and_repeat_nothing(flow: Flow, topic: str, copiers: int):
+    """kill -9 of the leader, twice, with batches in flight, and with a second copier that was started by mistake."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    remote = flow.remote(topic)
+    with ExitStack() as stack:
+        running = [copying(stack, flow, topic) for _ in range(copiers)]
+        for share in (0.1, 0.4):
+            running[0].wait_for_copy(flow.target, remote, int(BACKLOG * share))
+            killed = flow.target.leader(remote, 0)
+            flow.target.broker(killed).kill()
+            wait_for_leader(flow.target, remote, killed.__ne__)
+            running[0].wait_for_copy(flow.target, remote, int(BACKLOG * (share + 0.15)))
+            heal(flow.target)
+        running[0].wait_for_copy(flow.target, remote, BACKLOG)
+
+    flow.assert_exact(topic)
+
+
+def test_first_batches_refused_while_replicas_recover_lose_nothing(flow: Flow, topic: str):
+    """A leader without memory accepts any sequence: had batches been pipelined, a later one would have become the first."""
+    remote = flow.target.create_topic(flow.remote(topic), replication_factor=2)
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    leader = flow.target.leader(remote, 0)
+    follower = next(id_ for id_ in replicas(flow.target, remote) if id_ != leader)
+    flow.target.broker(follower).kill()
+    wait_until(
+        "one replica is in sync",
+        lambda: (
+            [leader] == flow.target.admin.list_topics(remote, timeout=30).topics[remote].partitions[0].isrs
+        ),
+        timeout_s=ELECTION_WAIT_S,
+    )
+    with flow.replicator(topic) as replicator:
+
+        def refused() -> bool:
+            return int(replicator.progress()["refusedWrites"]) >= 2
+
+        wait_until("writes are refused", refused, timeout_s=60)
+        flow.target.broker(follower).start()
+        replicator.wait_for_copy(flow.target, remote, BACKLOG)
+
+    flow.assert_exact(topic)
+
+
+def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, topic: str):
+    """The leader remembers what no replica has; a second copier that asks it must not believe it; then it is killed."""
+    remote = flow.target.create_topic(flow.remote(topic), replication_factor=3)
+    with ExitStack() as stack:
+        first = stack.enter_context(flow.replicator(topic))
+        second = stack.enter_context(flow.replicator(topic))
+        for one in (first, second):
+            one.wait_for_phase("copying", topic)
+        identity = flow.decisions().identity
+        assert identity is not None
+        leader = flow.target.leader(remote, 0)
+        followers = [id_ for id_ in flow.target.nodes if id_ != leader]
+        for id_ in followers:
+            flow.target.broker(id_).freeze()
+        load(flow.source, topic, 2_000)
+        wait_until(
+            "the leader remembers the flow",
+            lambda: flow.memory_at(address(flow.target, leader), topic, identity.producer_id) is not None,
+            timeout_s=60,
+        )
+        flow.target.broker(leader).kill()
+        for id_ in followers:
+            flow.target.broker(id_).thaw()
+        wait_for_leader(flow.target, remote, lambda found: found != leader)
+        first.wait_for_copy(flow.target, remote, 2_000)
+
+    flow.assert_exact(topic)
+
+
+def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow, topic: str):
+    """Our requests wait in the socket of a leader that is none any more; it answers them all the same."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    remote = flow.remote(topic)
+    with ExitStack() as stack:
+        first = copying(stack, flow, topic)
+        first.wait_for_copy(flow.target, remote, BACKLOG // 10)
+        frozen = flow.target.leader(remote, 0)
+        flow.target.broker(frozen).freeze()
+        wait_for_leader(flow.target, remote, lambda leader: leader != frozen)
+        second = copying(stack, flow, topic)
+        second.wait_for_copy(flow.target, remote, BACKLOG // 2)
+        flow.target.broker(frozen).thaw()
+        second.wait_for_copy(flow.target, remote, BACKLOG)
+
+    flow.assert_exact(topic)
+
+
+def test_an_unclean_election_is_filled_again(
+    flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The new leader holds a part of ours, or nothing; a copier that lives and one that died both fill exactly what is gone."""
+    part, nothing = east.create_topic(unique_topic()), east.create_topic(unique_topic())
+    pattern = f"{part},{nothing}"
+    dead = Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker)
+    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    flows = (flow, dead)
+    remotes = [one.remote(topic) for one in flows for topic in (part, nothing)]
+    for remote in remotes:
+        trio.create_topic(remote, replication_factor=3, config=unclean)
+        reassign(trio, remote, [1, 2])
+    with flow.replicator(pattern) as alive, dead.replicator(pattern, NEVER) as killed:
+        load(east, part, 1_000)
+        for one in (alive, killed):
+            one.wait_until_caught_up(partitions=2)
+        trio.broker(2).stop()
+        load(east, part, 1_000, first=1_000)
+        load(east, nothing, 1_500)
+        for one in (alive, killed):
+            one.wait_until_caught_up(partitions=2)
+        killed.kill()
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        for remote in remotes:
+            wait_for_leader(trio, remote, lambda leader: leader == 2)
+        load(east, part, 500, first=2_000)
+        load(east, nothing, 500, first=1_500)
+        killed.start()
+        for one, its in ((alive, flow), (killed, dead)):
+            one.wait_for_copy(trio, its.remote(part), 2_500)
+            one.wait_for_copy(trio, its.remote(nothing), 2_000)
+        trio.broker(1).start()
+
+    for its in flows:
+        its.assert_exact(part)
+        its.assert_exact(nothing)
+
+
+def test_an_emptied_target_and_a_rolling_restart_leave_no_memory_and_no_harm(
+    flow: Flow, east: KafkaCluster, trio: KafkaCluster, topic: str, tmp_path: Path
+):
+    """DeleteRecords took all, every broker restarted in order: nobody remembers us.
+
+    One copier lives and knows where it was. One died without a position: only counting is left, and only by policy.
+    """
+    counting = {**REPLICATED, "mirrorflow.source.loss.policy": "alert"}
+    dead = Flow.new(east, trio, tmp_path, connector=counting, worker=flow.worker)
+    load(east, topic, 2_000)
+    with flow.replicator(topic) as alive, dead.replicator(topic, NEVER) as killed:
+        for one, its in ((alive, flow), (killed, dead)):
+            one.wait_for_copy(trio, its.remote(topic), 2_000)
+        killed.kill()
+        for its in (flow, dead):
+            trio.delete_records(its.remote(topic), {0: 2_000})
+        for id_ in trio.nodes:
+            trio.broker(id_).stop()
+            trio.broker(id_).start()
+            heal(trio)
+        assert [None, None] == [flow.memory(topic), dead.memory(topic)]
+        load(east, topic, 1_000, first=2_000)
+        killed.start()
+        for one, its in ((alive, flow), (killed, dead)):
+            one.wait_for_copy(trio, its.remote(topic), 3_000)
+
+    sent = contents(records(east, topic))[2_000:]
+    for its in (flow, dead):
+        assert sent == contents(records(trio, its.remote(topic)))
+
+
+def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_goes_on(flow: Flow, topic: str):
+    """Memory follows the log: where all of ours is deleted and only others' records are left, the new broker knows nothing."""
+    remote = flow.target.create_topic(
+        flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
+    )
+    reassign(flow.target, remote, [1])
+    load(flow.source, topic, 2_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        load(flow.target, remote, 300, size_bytes=33)
+        flow.target.delete_records(remote, {0: 2_000})
+        reassign(flow.target, remote, [2])
+        assert flow.memory(topic) is None
+        load(flow.source, topic, 1_000, first=2_000)
+        replicator.wait_for_copy(flow.target, remote, 3_300)
+
+    found = [one for one in records(flow.target, remote) if len(one.value or b"") != 33]
+    assert contents(records(flow.source, topic))[2_000:] == contents(found)
+
+
+def test_a_source_that_lost_its_tail_goes_by_policy(
+    trio: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """An unclean election on the source: its log is shorter than what was copied, then grows again with other records."""
+    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    topic = trio.create_topic(unique_topic(), replication_factor=3, config=unclean)
+    reassign(trio, topic, [1, 2])
+    flows = {
+        policy: Flow.new(trio, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy})
+        for policy in ("fail", "alert", "restart")
+    }
+    load(trio, topic, 1_000)
+    with ExitStack() as stack:
+        running = {policy: stack.enter_context(its.replicator(topic)) for policy, its in flows.items()}
+        for one in running.values():
+            one.wait_until_caught_up()
+        trio.broker(2).stop()
+        load(trio, topic, 1_000, first=1_000)
+        for policy, one in running.items():
+            one.wait_for_copy(west, flows[policy].remote(topic), 2_000)
+        before = contents(records(west, flows["fail"].remote(topic)))
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        wait_for_leader(trio, topic, lambda leader: leader == 2)
+        load(trio, topic, 1_300, first=5_000)
+        new = contents(records(trio, topic))
+        said = running["fail"].wait_for_phase("stopped", topic)
+        running["alert"].wait_for_copy(west, flows["alert"].remote(topic), 3_300)
+        running["restart"].wait_for_copy(west, flows["restart"].remote(topic), 4_300)
+
+    copied = {policy: contents(records(west, its.remote(topic))) for policy, its in flows.items()}
+    assert "SourceDataLost" == said["reason"]
+    assert before == copied["fail"]
+    assert before + new[1_000:] == copied["alert"]
+    assert before + new == copied["restart"]

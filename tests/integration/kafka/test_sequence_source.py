@@ -1,0 +1,308 @@
+"""A source that is not what it was, and a stream that is defined anew: facts of "exactly once by sequence".
+
+What is lost is said and dealt with by policy; what is not lost is copied once.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_replicator.connect.position_keys import PositionKey, encode_key
+from mirrorflow_replicator.wire.murmur2 import partition_for
+from mirrorflow_replicator.wire.records import Record as WireRecord
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, contents, numbered, write_batches
+
+POLICIES = ("fail", "alert", "restart")
+NEVER = {"offset.flush.interval.ms": "3600000"}
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, west, tmp_path)
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    return east.create_topic(unique_topic())
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def test_a_source_compacted_between_position_and_crash_is_matched_not_counted(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """Records that were copied are gone from the source, so their number says nothing: the records themselves do."""
+    topic = flow.source.create_topic(
+        unique_topic(),
+        config={
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "1000",
+            "segment.ms": "1000",
+        },
+    )
+    # The copy stays whole, so that it can be compared.
+    flow.target.create_topic(flow.remote(topic))
+    as_it_is = {"sync.topic.configs.enabled": "false"}
+    began = now_ms()
+
+    def keyed(first: int, count: int) -> list[list[WireRecord]]:
+        return [
+            [
+                WireRecord(0, began + number, b"key-%d" % (number % 50), b"%08d" % number)
+                for number in range(start, start + 20)
+            ]
+            for start in range(first, first + count, 20)
+        ]
+
+    write_batches(flow.source, topic, keyed(0, 1_000))
+    with flow.replicator(topic, as_it_is) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+    write_batches(flow.source, topic, keyed(1_000, 1_000))
+    with flow.replicator(topic, {**as_it_is, **NEVER}) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+    copied = contents(records(flow.target, flow.remote(topic)))
+    write_batches(flow.source, topic, [[WireRecord(0, began, b"new-%d" % n, b"") for n in range(200)]])
+
+    def compacted() -> bool:
+        # The active segment is never cleaned: a record now and then rolls it.
+        write_batches(flow.source, topic, [[WireRecord(0, now_ms(), b"roll", b"")]])
+        return len(records(flow.source, topic)) < 1_000
+
+    wait_until("the cleaner has removed what was copied", compacted, timeout_s=90, poll_s=1.0)
+    with flow.replicator(topic, as_it_is) as replicator:
+        replicator.wait_until_caught_up()
+
+    found = contents(records(flow.target, flow.remote(topic)))
+    sent = [one for one in contents(records(flow.source, topic)) if one[1] != b"roll"]
+    added = [one for one in found[len(copied) :] if one[1] != b"roll"]
+    assert copied == found[: len(copied)]
+    assert [one for one in sent if one not in set(copied)] == added
+
+
+def test_another_isolation_level_begins_a_generation_behind_a_fence(flow: Flow, topic: str):
+    """Aborted records count in one stream and not in the other: the place is found, and the old epoch is refused."""
+    transactional: dict[str, Any] = {
+        "transactional_id": f"t-{flow.alias}",
+        "transaction_records": 50,
+        "abort_every": 3,
+    }
+    load(flow.source, topic, 3_000, **transactional)
+    with flow.replicator(topic, NEVER) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+    first = contents(records(flow.target, flow.remote(topic)))
+    load(flow.source, topic, 3_000, first=3_000, **transactional)
+    committed = {"consumer.isolation.level": "read_committed"}
+    with flow.replicator(topic, {**committed, **NEVER}) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+        load(flow.source, topic, 1_000, first=6_000)
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    found = contents(records(flow.target, flow.remote(topic)))
+    everything = contents(records(flow.source, topic))
+    kept = contents(records(flow.source, topic, isolation="read_committed"))
+    assert everything[:3_000] == first == found[:3_000]
+    assert [one for one in kept if one not in set(first)] == found[3_000:]
+    assert len(everything) > len(found)
+    decided = flow.decisions()
+    identity, before = decided.identity, decided.generation(1)
+    assert identity is not None
+    assert before is not None
+    assert (2, before.producer_id, before.producer_epoch + 1) == (
+        identity.generation,
+        identity.producer_id,
+        identity.producer_epoch,
+    )
+
+
+def test_a_position_of_java_over_ours_begins_a_generation_there(flow: Flow, topic: str):
+    """Java MM2 copied on in between (or somebody altered the offset): we go on behind its position, once."""
+    load(flow.source, topic, 2_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+    java_position(flow, topic, 2_499)
+    load(flow.source, topic, 1_000, first=2_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+        load(flow.source, topic, 200, first=3_000)
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    sent = contents(records(flow.source, topic))
+    assert sent[:2_000] + sent[2_500:] == contents(records(flow.target, flow.remote(topic)))
+    decided = flow.decisions().identity
+    assert decided is not None
+    assert (2, "java") == (decided.generation, decided.why)
+
+
+def java_position(flow: Flow, topic: str, offset: int) -> None:
+    """What Java MM2 stores, in its own bytes and partition."""
+    store = f"mm2-offsets.{flow.alias}.internal"
+    key = encode_key(PositionKey("MirrorSourceConnector", flow.alias, topic, 0))
+    record = WireRecord(0, now_ms(), key, b'{"offset":%d}' % offset)
+    write_batches(flow.target, store, [[record]], partition=partition_for(key, flow.target.topics()[store]))
+
+
+class Losses:
+    """Three flows, one for each policy, from the same topics."""
+
+    def __init__(self, east: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack) -> None:
+        self.flows = {
+            policy: Flow.new(east, west, folder, connector={"mirrorflow.source.loss.policy": policy})
+            for policy in POLICIES
+        }
+        self._stack = stack
+        self.running: dict[str, Replicator] = {}
+
+    def start(self, topics: str) -> None:
+        """Every flow's process, until it is caught up or stopped."""
+        for policy, flow in self.flows.items():
+            self.running[policy] = self._stack.enter_context(flow.replicator(topics))
+
+    def copied(self, topic: str, policy: str) -> list[tuple[object, ...]]:
+        flow = self.flows[policy]
+        return contents(records(flow.target, flow.remote(topic)))
+
+
+def leave(replicator: Replicator, when: str) -> None:
+    """The attack comes while the process is stopped, or while it runs and just does not look."""
+    replicator.freeze() if when == "while-running" else replicator.stop()
+
+
+def come_back(replicator: Replicator, when: str) -> None:
+    """The end of `leave`."""
+    replicator.thaw() if when == "while-running" else replicator.start()
+
+
+@pytest.fixture
+def losses(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[Losses]:
+    with ExitStack() as stack:
+        yield Losses(east, west, tmp_path, stack)
+
+
+@pytest.mark.parametrize("when", ["while-stopped", "while-running"])
+def test_records_deleted_before_they_were_copied_go_by_policy(
+    losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str], when: str
+):
+    """Retention went beyond the position: fail says which offsets, alert goes on and counts them, restart begins again."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 1_000)
+    losses.start(topic)
+    for replicator in losses.running.values():
+        replicator.wait_until_caught_up()
+        leave(replicator, when)
+    load(east, topic, 1_000, first=1_000)
+    east.delete_records(topic, {0: 1_400})
+    left = contents(records(east, topic))
+    for replicator in losses.running.values():
+        come_back(replicator, when)
+    said = losses.running["fail"].wait_for_phase("stopped", topic)
+    for policy in ("alert", "restart"):
+        losses.running[policy].wait_until_caught_up()
+
+    before = losses.copied(topic, "fail")
+    assert 1_000 == len(before)
+    assert ("SourceDataLost", True) == (
+        said["reason"],
+        "offset 1000 was to be copied next" in said["message"],
+    )
+    assert before + left == losses.copied(topic, "alert") == losses.copied(topic, "restart")
+    assert 400 == losses.running["alert"].progress()["lostRecords"]
+
+
+@pytest.mark.parametrize("when", ["while-stopped", "while-running"])
+def test_a_source_topic_made_anew_goes_by_policy(
+    losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str], when: str
+):
+    """Offsets of the new topic have nothing to do with those of the old one, even where it is longer."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 1_000)
+    losses.start(topic)
+    for replicator in losses.running.values():
+        replicator.wait_until_caught_up()
+        leave(replicator, when)
+    before = contents(records(east, topic))
+    east.delete_topic(topic)
+    east.create_topic(topic)
+    load(east, topic, 1_500, first=10_000)
+    new = contents(records(east, topic))
+    for replicator in losses.running.values():
+        come_back(replicator, when)
+    said = losses.running["fail"].wait_for_phase("stopped", topic)
+    for policy in ("alert", "restart"):
+        flow = losses.flows[policy]
+        losses.running[policy].wait_for_copy(flow.target, flow.remote(topic), 2_500)
+    load(east, topic, 100, first=20_000)
+    more = contents(records(east, topic))[1_500:]
+    for policy in ("alert", "restart"):
+        flow = losses.flows[policy]
+        losses.running[policy].wait_for_copy(flow.target, flow.remote(topic), 2_600)
+
+    assert before == losses.copied(topic, "fail")
+    assert ("SourceDataLost", True) == (said["reason"], "deleted and made anew" in said["message"])
+    assert before + new + more == losses.copied(topic, "alert") == losses.copied(topic, "restart")
+
+
+@pytest.mark.parametrize("when", ["while-stopped", "while-running"])
+def test_a_target_topic_made_anew_goes_by_policy(
+    losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str], when: str
+):
+    """fail says that copies are gone, alert goes on behind them, restart fills the new topic from the beginning."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 1_000)
+    losses.start(topic)
+    for flow, replicator in zip(losses.flows.values(), losses.running.values(), strict=True):
+        replicator.wait_until_caught_up()
+        leave(replicator, when)
+        flow.target.delete_topic(flow.remote(topic))
+        flow.target.create_topic(flow.remote(topic))
+    load(east, topic, 500, first=1_000)
+    for replicator in losses.running.values():
+        come_back(replicator, when)
+    said = losses.running["fail"].wait_for_phase("stopped", topic)
+    for policy, count in (("alert", 500), ("restart", 1_500)):
+        flow = losses.flows[policy]
+        losses.running[policy].wait_for_copy(flow.target, flow.remote(topic), count)
+    load(east, topic, 100, first=1_500)
+    for policy, count in (("alert", 600), ("restart", 1_600)):
+        flow = losses.flows[policy]
+        losses.running[policy].wait_for_copy(flow.target, flow.remote(topic), count)
+
+    sent = contents(records(east, topic))
+    assert ("TargetDataLost", True) == (said["reason"], "was deleted and made anew" in said["message"])
+    assert sent[1_000:] == losses.copied(topic, "alert")
+    assert sent == losses.copied(topic, "restart")
+    assert [] == losses.copied(topic, "fail")
+
+
+def test_what_the_records_look_like_does_not_matter_to_their_number(flow: Flow, topic: str):
+    """Timestamps that go back, gaps, tombstones and large batches between small ones, with kill -9 in between."""
+    at = now_ms()
+    batches = [numbered(i * 7, 7, timestamp=at - i) for i in range(100)]
+    batches += [numbered(10_000 + i, 1, timestamp=at, key=b"k") for i in range(100)]
+    write_batches(flow.source, topic, batches)
+    with flow.replicator(topic, NEVER) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.kill()
+        write_batches(flow.source, topic, [numbered(20_000, 2_000, timestamp=at)])
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)

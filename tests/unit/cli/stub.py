@@ -1,0 +1,75 @@
+"""Stands for the replicator: a process that serves `/progress`, and lives, dies or dawdles as its first argument says.
+
+`serve`: until SIGTERM or the end of stdin. `die`: at once, with a sentence and status 1. `refuse`: with status 2.
+`deaf`: as serve, but SIGTERM is passed over. It appends a line `start PID` and `end REASON` to the file STUB_JOURNAL.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+ROW = {
+    "topic": "orders", "targetTopic": "east.orders", "partition": 0, "phase": "copying", "lagRecords": 0,
+    "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "reachedStartEnd": True, "guarantee": "exactly-once",
+    "reason": "", "message": "",
+}  # fmt: skip
+
+
+def journal(line: str) -> None:
+    with Path(os.environ["STUB_JOURNAL"]).open("a") as file:
+        file.write(line + "\n")
+
+
+def end(reason: str) -> None:
+    journal(f"end {reason}")
+    os._exit(0)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
+        behind = sum(not row["reachedStartEnd"] for row in rows)
+        summary = {
+            "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
+            "caughtUp": bool(rows) and behind == 0, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
+            "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
+        }  # fmt: skip
+        value = (
+            {"version": 1, "partitions": rows} if self.path.startswith("/progress/partitions") else summary
+        )
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def watch_stdin() -> None:
+    sys.stdin.buffer.read()
+    end("stdin")
+
+
+def main() -> None:
+    mode = sys.argv[1]
+    journal(f"start {os.getpid()}")
+    if mode in {"die", "refuse"}:
+        print(f"the stub was told to {mode}", file=sys.stderr)
+        sys.exit(1 if mode == "die" else 2)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else lambda *_: end("SIGTERM"))
+    if mode == "serve":
+        threading.Thread(target=watch_stdin, daemon=True).start()
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Path(os.environ["MIRRORFLOW_HTTP_FILE"]).write_text(f"http://127.0.0.1:{server.server_port}\n")
+    journal("ready " + " ".join(sys.argv[2:]))
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

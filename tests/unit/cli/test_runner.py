@@ -1,0 +1,198 @@
+"""The runner with real processes: it restarts what dies, leaves nobody behind, and knows when it is done.
+
+The children are `stub.py`, so that these tests need no broker; the runner itself is a process too, because it is killed.
+"""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+STUB = Path(__file__).with_name("stub.py")
+WAIT_S = 20.0
+POLL_S = 0.01
+RUNNER = """
+import sys
+from mirrorflow_cli.json_lines import JsonDisplay
+from mirrorflow_cli.runner import Runner, RunOptions
+from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
+stub, mode, until = sys.argv[1:]
+plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,
+    worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"x": "${dir:/a:b}"})
+options = RunOptions(until_caught_up=until == "until", command=(sys.executable, stub, mode))
+sys.exit(Runner([plan], JsonDisplay(), options).run())
+"""
+
+
+class Running:
+    """A runner with its stub."""
+
+    def __init__(self, folder: Path, mode: str, *, until: bool, rows: str | None) -> None:
+        self.journal = folder / "journal"
+        environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(folder)}
+        if rows is not None:
+            environment["STUB_ROWS"] = rows
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUNNER, str(STUB), mode, "until" if until else "ever"],
+                stdout=out,
+                stderr=err,
+                env=environment,
+            )
+        self.out = folder / "out"
+
+    def lines(self, word: str) -> list[str]:
+        """The journal's lines that begin with *word*, without it."""
+        text = self.journal.read_text() if self.journal.exists() else ""
+        return [line.removeprefix(word + " ") for line in text.splitlines() if line.startswith(word + " ")]
+
+    def events(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.read_text().splitlines() if line.endswith("}")]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for *condition*, at most `WAIT_S`."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_S)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Start a runner; afterwards nothing of it is left."""
+    started: list[Running] = []
+
+    def start(mode: str, *, until: bool = False, rows: str | None = None) -> Running:
+        started.append(Running(tmp_path, mode, until=until, rows=rows))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait(WAIT_S)
+        for pid in one.lines("start"):
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running]) -> None:
+    """And the process was told to stop, not killed."""
+    running = run("serve", until=True)
+
+    assert 0 == running.process.wait(WAIT_S)
+    assert ["SIGTERM"] == running.lines("end")
+    assert "caughtUp" in [event["event"] for event in running.events()]
+
+
+def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[..., Running]) -> None:
+    """A script that waits is told why it waits in vain."""
+    row = {
+        "topic": "t",
+        "phase": "stopped",
+        "reachedStartEnd": False,
+        "message": "t-0: the record is too large.",
+    }
+    running = run("serve", until=True, rows=json.dumps([row]))
+
+    assert 1 == running.process.wait(WAIT_S)
+    assert "t-0: the record is too large." in str([e for e in running.events() if e["event"] == "failed"])
+
+
+def test_process_that_dies_is_started_again(run: Callable[..., Running]) -> None:
+    """Killed from outside, a new one serves."""
+    running = run("serve")
+    until(lambda: len(running.lines("ready")) == 1, "the first never served")
+
+    os.kill(int(running.lines("start")[0]), signal.SIGKILL)
+
+    until(lambda: len(running.lines("ready")) == 2, "no second one came")
+    assert -signal.SIGKILL in [event.get("status") for event in running.events()]
+
+
+def test_restarts_are_spaced_ever_wider(run: Callable[..., Running]) -> None:
+    """Each wait is twice the one before."""
+    running = run("die")
+    until(lambda: len(running.lines("start")) >= 3, "it was not restarted")
+
+    waits = [float(str(e["restartsInSeconds"])) for e in running.events() if e["event"] == "ended"]
+
+    assert [0.5, 1.0] == [round(wait, 1) for wait in waits[:2]]
+
+
+def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
+    """No restart heals it."""
+    running = run("refuse")
+
+    assert 1 == running.process.wait(WAIT_S)
+    assert 1 == len(running.lines("start"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the process itself watches its stdin")
+@pytest.mark.parametrize("mode", ["serve", "deaf"])
+def test_process_does_not_outlive_a_runner_that_was_killed(run: Callable[..., Running], mode: str) -> None:
+    """kill -9 of the runner, even with a process that looks at neither signals nor stdin."""
+    running = run(mode)
+    until(lambda: running.lines("ready"), "it never served")
+    pid = int(running.lines("start")[0])
+
+    running.process.kill()
+
+    until(lambda: not alive(pid), "the process has outlived the runner")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_stops_in_order(run: Callable[..., Running], number: signal.Signals, status: int) -> None:
+    """The process may finish what is in flight."""
+    running = run("serve")
+    until(lambda: running.lines("ready"), "it never served")
+
+    running.process.send_signal(number)
+
+    assert status == running.process.wait(WAIT_S)
+    assert ["SIGTERM"] == running.lines("end")
+
+
+def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
+    """Nobody waits half a minute for a process that does not listen."""
+    running = run("deaf")
+    until(lambda: running.lines("ready"), "it never served")
+    running.process.send_signal(signal.SIGINT)
+    until(lambda: "stopping" in running.out.read_text(), "the first Ctrl-C was not heard")
+
+    running.process.send_signal(signal.SIGINT)
+
+    assert 130 == running.process.wait(WAIT_S)
+    assert not alive(int(running.lines("start")[0]))
+
+
+def test_property_files_are_this_users_alone_and_go_away(run: Callable[..., Running], tmp_path: Path) -> None:
+    """References only, in a folder of mode 0700, removed at the end."""
+    running = run("serve")
+    until(lambda: running.lines("ready"), "it never served")
+    worker, connector = (Path(name) for name in running.lines("ready")[0].split())
+
+    assert 0o700 == stat.S_IMODE(worker.parent.stat().st_mode)
+    assert 0o600 == stat.S_IMODE(connector.stat().st_mode)
+    assert "x=${dir\\:/a\\:b}\n" == connector.read_text()
+    assert "mirrorflow.http.listeners=http\\://127.0.0.1\\:0\n" in worker.read_text()
+
+    running.process.send_signal(signal.SIGTERM)
+    running.process.wait(WAIT_S)
+
+    assert [] == list(tmp_path.glob("mirrorflow-*"))

@@ -1,0 +1,154 @@
+"""The summary is bounded and tells what moved; lag seconds are an upper bound that is true."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mirrorflow_replicator.connect import progress
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.flow.report import Guarantee, Phase
+from tests.unit.connect.reports import NOW_S, connector, content, moved, partition, task, view
+
+LOST = partition(1, phase=Phase.STOPPED, reason="SourceDataLost", message="gone")
+
+
+def summary(report, **changes):
+    response = progress.answer({}, view(report, **changes))
+    assert response.status == 200
+    assert len(content(response)) <= progress.SUMMARY_MAX_BYTES
+    return json.loads(content(response))
+
+
+def test_summary_sums_up():
+    """Counts are sums, lag is the sum of offsets and the worst age, rates come from samples."""
+    report = connector(
+        task(partition(0), partition(1, guarantee=Guarantee.AT_LEAST_ONCE, reached_start_end=True))
+    )
+    found = summary(report, samples=moved(report))
+
+    assert found["partitions"] == {
+        "total": 2,
+        "copying": 2,
+        "starting": 0,
+        "waiting": 0,
+        "stopped": 0,
+        "behindStart": 1,
+    }
+    assert tuple(
+        found[key] for key in ("lagRecords", "lagSeconds", "recordsPerSecond", "bytesPerSecond")
+    ) == (20, 4.0, 18.0, 180.0)
+    assert (
+        found["records"],
+        found["bytes"],
+        found["caughtUp"],
+        found["replicating"],
+    ) == (180, 1800, False, "Advancing")
+    assert found["guarantee"] == {"exactly-once": 1, "exactly-once-single-writer": 0, "at-least-once": 1}
+
+
+def test_summary_names_no_topic_and_stays_small():
+    """Thousands of partitions with long names and many reasons still fit, and no topic is told."""
+    parts = [
+        partition(n, "secret-topic", phase=Phase.STOPPED, reason=f"\x01{n}" * 90, message="secret-topic")
+        for n in range(2000)
+    ]
+    report = connector(task(*parts, trace="secret-topic"), name="\x01" * 5000, flow="\U0001f600" * 5000)
+
+    assert "secret-topic" not in json.dumps(summary(report))
+
+
+CAUGHT_UP = partition(source_offset=100, reached_start_end=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "word"),
+    [
+        ([CAUGHT_UP], {}, "Idle"),
+        ([partition()], {}, "Stuck"),
+        ([partition()], {"started_at_s": NOW_S - 5}, "Waiting"),
+        ([partition(phase=Phase.WAITING)], {}, "Waiting"),
+        ([partition(phase=Phase.STARTING, source_offset=-1)], {"started_at_s": NOW_S - 5}, "Waiting"),
+        ([partition(phase=Phase.STARTING, source_offset=-1)], {}, "Stuck"),
+        ([CAUGHT_UP, LOST], {}, "SourceDataLost"),
+        ([CAUGHT_UP], {"state": "FAILED"}, "Stuck"),
+        ([], {}, "Idle"),
+    ],
+)
+def test_replicating_is_what_was_seen(parts, changes, word):
+    """One word, from lag, phases and what moved; a copier that copies nothing while there is data is stuck."""
+    assert word == summary(connector(task(*parts), **changes))["replicating"]
+
+
+def test_throttled_needs_a_recent_wait():
+    """A quota that made us wait a minute ago says nothing about now."""
+    report = connector(task(partition(), throttle_ms=50))
+    samples = moved(report)
+
+    assert summary(report, samples=samples)["replicating"] == "Throttled"
+    assert summary(report, samples=samples, now_s=NOW_S + 60)["replicating"] == "Stuck"
+
+
+def test_lag_age_of_a_quiet_topic_counts_from_its_awakening():
+    """A record that comes after days without any is not days late."""
+    samples, day_s = Samples(), 86_400.0
+    quiet = partition(source_offset=100, record_timestamp_ms=1000)
+    samples.observe("c", task(quiet), NOW_S - 10 * day_s)
+    awake = replace(quiet, source_end_offset=101)
+    samples.observe("c", task(awake), NOW_S - 2)
+
+    assert samples.lag_s("c", awake, NOW_S, NOW_S) == 2.0
+    assert samples.lag_s("c", quiet, NOW_S, NOW_S) == 0.0
+
+
+def test_lag_age_of_a_backlog_is_the_age_of_what_was_copied_last():
+    """While a backlog is copied the newest delivered timestamp bounds it; without timestamps, the rate; else nothing."""
+    assert Samples().lag_s("c", partition(), NOW_S, NOW_S) == 4.0
+    assert Samples().lag_s("c", partition(record_timestamp_ms=-1), NOW_S, NOW_S) == -1.0
+    unknown = partition(record_timestamp_ms=-1)
+    report = connector(task(unknown))
+    assert pytest.approx(moved(report).lag_s(report.name, unknown, NOW_S, NOW_S)) == 10 / 9
+
+
+def test_rates_forget_and_survive_a_restart():
+    """Rates fall to zero after the window, and a task that counts anew makes no negative rate."""
+    report = connector(task(partition()))
+    samples = moved(report)
+
+    assert samples.rate(report.name, "orders", 0, NOW_S).records == 9.0
+    assert samples.rate(report.name, "orders", 0, NOW_S + 61).records == 0.0
+    samples.observe(report.name, task(partition(records=5, bytes=50)), NOW_S + 1)
+    assert samples.rate(report.name, "orders", 0, NOW_S + 2).records == 5.0
+    samples.retain(report.name, [])
+    assert samples.rate(report.name, "orders", 0, NOW_S + 2).records == 0.0
+
+
+def test_partitions_come_with_the_greatest_lag_first():
+    """The table has the worst first, as many as asked for, and says how many there are."""
+    report = connector(task(*(partition(n, source_end_offset=100 + n) for n in range(5))))
+    found = json.loads(content(progress.partitions({"limit": "2"}, view(report))))
+
+    assert (found["total"], [row["partition"] for row in found["partitions"]]) == (5, [4, 3])
+    assert progress.partitions({"limit": "-1"}, view(report)).status == 400
+    assert json.loads(content(progress.partitions({"connector": "none"}, view(report))))["partitions"] == []
+
+
+def test_unknown_connector_has_no_summary():
+    """Asking for a connector of another process is 404."""
+    assert progress.answer({"connector": "none"}, view(connector())).status == 404
+
+
+@pytest.mark.parametrize(
+    ("report", "started"),
+    [
+        (connector(task(partition())), True),
+        (connector(task(LOST)), True),
+        (connector(task(partition(phase=Phase.STARTING))), False),
+        (connector(task(partition(), state="FAILED")), False),
+        (connector(state="UNASSIGNED"), False),
+        (connector(task(), task_properties=({}, {})), False),
+    ],
+)
+def test_started_means_that_every_partition_was_asked(report, started):
+    """Readiness waits for tasks and for each partition's first answer, not for its success."""
+    assert started == progress.has_started((report,))

@@ -1,0 +1,110 @@
+"""The plan of each valid example, property by property.
+
+Goldens are `golden/<example>.properties`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew,
+and the difference is what a reviewer reads.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_operator.api.load import load_flow
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.plan import Plan, plan
+from mirrorflow_replicator.connect.properties import format_properties
+from mirrorflow_replicator.connect.worker import load_standalone
+from mirrorflow_replicator.settings import LossPolicy, StartPosition
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
+GOLDENS = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+
+
+def _plan(name: str) -> Plan:
+    return plan(load_flow((EXAMPLES / f"{name}.yaml").read_text()), POD_LAYOUT)
+
+
+def _text(planned: Plan) -> str:
+    parts = []
+    for connector in planned.connectors:
+        parts.append(f"# {connector.name}{'' if connector.available else ' (not available)'}: worker\n")
+        parts.append(format_properties(connector.worker_properties))
+        parts.append(f"# {connector.name}: connector\n")
+        parts.append(format_properties(connector.connector_properties))
+    parts.extend(f"# {note}\n" for note in planned.notes)
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plan_is_the_golden(name: str) -> None:
+    """Same flow, same bytes; a change is seen in review."""
+    golden = GOLDENS / f"{name}.properties"
+    text = _text(_plan(name))
+    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
+        golden.write_text(text)
+
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicator_understands_every_property_of_its_plan(name: str) -> None:
+    """The reader of the properties accepts them without a warning, so that nothing is planned in vain."""
+    source = _plan(name).connectors[0]
+
+    settings = load_standalone(
+        format_properties(source.worker_properties), [format_properties(source.connector_properties)]
+    )
+
+    assert () == settings.warnings
+
+
+def test_fields_arrive_in_the_settings() -> None:
+    """The way through Java's names loses nothing."""
+    source = _plan("identity-from-a-moment").connectors[0]
+
+    settings = (
+        load_standalone(
+            format_properties(source.worker_properties), [format_properties(source.connector_properties)]
+        )
+        .connectors[0]
+        .source
+    )
+
+    assert settings is not None
+    assert ("east-to-west", "east", "west") == (settings.flow, settings.source_alias, settings.target_alias)
+    assert ("orders", "payments\\..*") == settings.topics
+    assert (StartPosition.TIMESTAMP, 1_769_817_600_000) == (settings.start, settings.start_timestamp_ms)
+    assert (LossPolicy.ALERT, True, 1_000_000, 4, 3) == (
+        settings.on_source_loss,
+        settings.read_committed,
+        settings.bytes_per_second,
+        settings.tasks_max,
+        settings.replication_factor,
+    )
+    assert settings.sync_configs_s is None
+    assert "mm2-offsets.east.internal" == settings.offsets.topic
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_secrets_are_references(name: str) -> None:
+    """Whatever is called a password, secret or key holds `${...}` and nothing else of worth."""
+    for connector in _plan(name).connectors:
+        for properties in (connector.worker_properties, connector.connector_properties):
+            for key, value in properties.items():
+                if key.endswith(("sasl.jaas.config", "keystore.key")):
+                    assert all(
+                        secret.startswith("${")
+                        for secret in re.findall(r'(?:password|clientSecret)="([^"]*)"', value)
+                    )
+                    assert "${" in value
+
+
+def test_quotes_in_a_user_name_do_not_end_the_login_configuration() -> None:
+    """A name with a quote stays one name."""
+    text = (EXAMPLES / "everything.yaml").read_text().replace("{value: mirror}", "{value: 'a\"b\\c'}")
+
+    worker = plan(load_flow(text), POD_LAYOUT).connectors[0].connector_properties
+
+    assert 'username="a\\"b\\\\c"' in worker["source.cluster.sasl.jaas.config"]

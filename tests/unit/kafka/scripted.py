@@ -1,0 +1,86 @@
+"""A broker that says what the test tells it: frames in, frames out, on loopback."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kafka.protocol.metadata import ApiVersionsResponse
+
+KNOWN = {3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2), 60: (0, 2)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it came."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    body: bytes
+
+    def answer(self, body: bytes, *, flexible: bool = False) -> bytes:
+        """The frame of an answer to it."""
+        frame = struct.pack(">i", self.correlation_id) + (b"\x00" if flexible else b"") + body
+        return struct.pack(">i", len(frame)) + frame
+
+
+class Broker:
+    """One conversation at a time, seen from the broker's side."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def next(self) -> Asked:
+        """The next request, its header cut off."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        frame = await self.reader.readexactly(size)
+        api_key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+        return Asked(api_key, version, correlation_id, frame[10 + length :])
+
+    async def say(self, frame: bytes) -> None:
+        """Send *frame*."""
+        self.writer.write(frame)
+        await self.writer.drain()
+
+    async def greet(self) -> Asked:
+        """Answer ApiVersions with what KNOWN says; gives the request."""
+        asked = await self.next()
+        await self.say(asked.answer(versions(asked.version)))
+        return asked
+
+
+def versions(version: int, *, error: int = 0) -> bytes:
+    """The body of an ApiVersions answer."""
+    api_class = ApiVersionsResponse.ApiVersion
+    keys = [api_class(api_key=key, min_version=low, max_version=high) for key, (low, high) in KNOWN.items()]
+    return bytes(ApiVersionsResponse(error_code=error, api_keys=keys).encode(version=version))
+
+
+@asynccontextmanager
+async def scripted(script: Callable[[Broker], Awaitable[None]]) -> AsyncIterator[int]:
+    """The port of a broker that runs *script* for each connection and closes it at the script's end.
+
+    What the script raises is raised at the end of the block.
+    """
+    failures: list[BaseException] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await script(Broker(reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except AssertionError as error:
+            failures.append(error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+    for failure in failures:
+        raise failure

@@ -1,0 +1,131 @@
+"""What a cluster's client decides without a broker: addresses, what it believes, how long it waits."""
+
+import uuid
+
+import pytest
+from kafka.protocol.metadata import MetadataResponse
+
+from mirrorflow_replicator.errors import (
+    AuthenticationFailedError,
+    BrokerError,
+    ClusterError,
+    InvalidSettingError,
+    NotAuthorizedError,
+    UnsupportedBrokerError,
+)
+from mirrorflow_replicator.kafka.addresses import parse_addresses
+from mirrorflow_replicator.kafka.codes import name_of, raise_for
+from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
+from mirrorflow_replicator.kafka.pool import BACKOFF_JITTER, backoff_s
+
+_TOPIC = MetadataResponse.MetadataResponseTopic
+_IDS = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def answer(*, leader: int, epoch: int, topic_id: uuid.UUID = _IDS[0]) -> MetadataResponse:
+    """Metadata of one topic with one partition."""
+    partition = _TOPIC.MetadataResponsePartition(
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=[1, 2],
+        isr_nodes=[1],
+        error_code=0,
+    )
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="east", port=9092, rack=None)
+    topic = _TOPIC(name="orders", topic_id=topic_id, is_internal=False, error_code=0, partitions=[partition])
+    return MetadataResponse(cluster_id="abc", controller_id=1, brokers=[broker], topics=[topic])
+
+
+def believed(*answers: MetadataResponse) -> Metadata:
+    """What is believed after *answers*."""
+    metadata = EMPTY
+    for one in answers:
+        metadata = merged(metadata, one, asked=["orders"])
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("east:9092", (("east", 9092),)),
+        (" a.b:1 ,, SASL_SSL://c-d:65535", (("a.b", 1), ("c-d", 65535))),
+        ("[fe80::1%eth0]:9092,127.0.0.1:9093", (("fe80::1%eth0", 9092), ("127.0.0.1", 9093))),
+    ],
+)
+def test_addresses_are_read_as_java_reads_them(text: str, expected: tuple[tuple[str, int], ...]) -> None:
+    """Names, IPv6 in brackets, and a protocol before them."""
+    assert parse_addresses(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", " , ", "east", "east:", "east:0", "east:65536", "a:1,b c:2", ":9092"])
+def test_wrong_address_names_the_setting(text: str) -> None:
+    """Nothing is tried with an address that cannot be one."""
+    with pytest.raises(InvalidSettingError, match=r"^bootstrap\.servers: "):
+        parse_addresses(text)
+
+
+def test_older_leader_epoch_is_not_believed() -> None:
+    """A broker that lags behind must not lead us back to the leader that was left."""
+    assert believed(answer(leader=2, epoch=5), answer(leader=1, epoch=4)).leader("orders", 0) == 2
+    assert believed(answer(leader=2, epoch=5), answer(leader=1, epoch=6)).leader("orders", 0) == 1
+
+
+def test_recreated_topic_begins_with_a_new_epoch() -> None:
+    """With another topic id the lower epoch is the newer one."""
+    metadata = believed(answer(leader=2, epoch=5), answer(leader=1, epoch=0, topic_id=_IDS[1]))
+    assert metadata.leader("orders", 0) == 1
+
+
+def test_partial_answer_keeps_other_topics_and_whole_one_does_not() -> None:
+    """Only an answer about all topics says that one is gone."""
+    metadata = believed(answer(leader=1, epoch=0))
+    nothing = MetadataResponse(cluster_id="abc", controller_id=1, brokers=[], topics=[])
+    assert set(merged(metadata, nothing, asked=["other"]).topics) == {"orders"}
+    assert set(merged(metadata, nothing, asked=None).topics) == set()
+    assert set(merged(metadata, nothing, asked=None).brokers) == {1}
+
+
+def test_absent_leader_is_none() -> None:
+    """-1, an unknown partition and an unknown topic are all "no leader"."""
+    metadata = believed(answer(leader=-1, epoch=3))
+    assert [metadata.leader(*key) for key in (("orders", 0), ("orders", 1), ("other", 0))] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (29, NotAuthorizedError),
+        (30, NotAuthorizedError),
+        (31, NotAuthorizedError),
+        (53, NotAuthorizedError),
+        (35, UnsupportedBrokerError),
+        (58, AuthenticationFailedError),
+        (45, BrokerError),
+        (9999, BrokerError),
+    ],
+)
+def test_codes_become_our_errors(code: int, kind: type[ClusterError]) -> None:
+    """What the user can act on has its own class; the rest keeps code and name."""
+    with pytest.raises(kind):
+        raise_for(code, cluster="east", request="Produce", subject="orders")
+
+
+def test_success_raises_nothing_and_unknown_codes_have_a_name() -> None:
+    """0 is success; a code newer than our table is shown by its number."""
+    raise_for(0, cluster="east", request="Produce")
+    assert [name_of(code) for code in (0, 6, 36, 9999)] == [
+        "NONE",
+        "NOT_LEADER_OR_FOLLOWER",
+        "TOPIC_ALREADY_EXISTS",
+        "ERROR_9999",
+    ]
+
+
+def test_backoff_grows_to_its_bound() -> None:
+    """Nothing before the first failure, then doubling, never beyond the bound and its jitter."""
+    assert backoff_s(0, lowest_s=0.1, highest_s=1.0) == 0
+    for failures in range(1, 2000):
+        expected = min(0.1 * 2.0 ** min(failures - 1, 30), 1.0)
+        waited = backoff_s(failures, lowest_s=0.1, highest_s=1.0)
+        assert expected * (1 - BACKOFF_JITTER) <= waited <= expected * (1 + BACKOFF_JITTER)

@@ -1,0 +1,421 @@
+"""Tokens: Java's refresh window, one fetch for many connections, a token server that rotates, stalls and refuses."""
+
+import asyncio
+import base64
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_replicator.errors import AuthenticationFailedError
+from mirrorflow_replicator.kafka.oauth import RefreshWindow, TokenCache
+from mirrorflow_replicator.kafka.security import build_security
+from mirrorflow_replicator.kafka.token_endpoint import ClientCredentials
+from mirrorflow_replicator.kafka.token_sources import TokenFile, UnsecuredToken
+from mirrorflow_replicator.kafka.tokens import TOKEN_BYTES_MAX, Token, TokenError, read_token
+from tests.unit.kafka.certificates import authority, signed
+
+SECRET = "client-s3cret/+"
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+def jwt(**claims: object) -> str:
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+        for part in ({"alg": "x"}, claims)
+    ]
+    return ".".join([*parts, "c2ln"])
+
+
+@asynccontextmanager
+async def listening(
+    answer: Callable[..., Awaitable[object]], context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """A server's port; at the end every conversation is ended and closed."""
+    conversations: set[asyncio.Task[Any]] = set()
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        conversations.add(task)
+        with suppress(asyncio.CancelledError, OSError):
+            await answer(reader, writer)
+        writer.close()
+        with suppress(asyncio.CancelledError, OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(converse, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+        if conversations:
+            await asyncio.wait(conversations, timeout=1)
+            for task in conversations:
+                task.cancel()
+            await asyncio.wait(conversations, timeout=5)
+
+
+class TokenServer:
+    """Answers each POST with the next of `answers`, the last one for ever; keeps what it was asked."""
+
+    def __init__(self, *answers: tuple[int, object]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.port = 0
+
+    @asynccontextmanager
+    async def running(self, context: ssl.SSLContext | None = None) -> AsyncIterator["TokenServer"]:
+        async with listening(self._answer, context) as self.port:
+            yield self
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        size = next(
+            int(line[15:]) for line in head.splitlines() if line.lower().startswith("content-length:")
+        )
+        self.asked.append(head + (await reader.readexactly(size)).decode())
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        writer.write(
+            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(data)) + data
+        )
+        await writer.drain()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/token"
+
+
+def credentials(url: str, **changes: object) -> ClientCredentials:
+    values = {
+        "url": url,
+        "client_id": "id:x",
+        "client_secret": SECRET,
+        "retry_s": 0.001,
+        "retry_total_s": 0.5,
+    }
+    return ClientCredentials(**(values | changes))  # type: ignore[arg-type]
+
+
+def ask(server: TokenServer, use: Callable[[], Any], context: ssl.SSLContext | None = None):
+    """What *use* makes of the running *server*."""
+
+    async def run():
+        async with server.running(context):
+            return await use()
+
+    return asyncio.run(run())
+
+
+def test_asks_as_java_does():
+    """Method, headers and body are those of HttpAccessTokenRetriever."""
+    text = jwt(exp=time.time() + 600)
+    server = TokenServer((200, {"access_token": text}))
+
+    token = ask(server, lambda: credentials(server.url, scope="a b").fetch())
+
+    assert token.text == text
+    (asked,) = server.asked
+    pair = base64.b64encode(f"id:x:{SECRET}".encode()).decode()
+    assert asked.startswith("POST /token HTTP/1.1\r\n")
+    assert f"authorization: Basic {pair}\r\n".lower() in asked.lower()
+    assert asked.endswith("\r\n\r\ngrant_type=client_credentials&scope=a+b")
+
+
+def test_header_may_be_url_encoded():
+    """sasl.oauthbearer.header.urlencode (KIP-1025): id and secret are encoded each."""
+    server = TokenServer((200, {"access_token": "opaque", "expires_in": 60}))
+
+    token = ask(server, lambda: credentials(server.url, header_urlencode=True).fetch())
+
+    assert base64.b64encode(b"id%3Ax:client-s3cret%2F%2B").decode() in server.asked[0]
+    assert token.expires_at == pytest.approx(time.time() + 60, abs=30)
+
+
+def test_passing_trouble_is_tried_again():
+    """503 and 500 pass; the third answer is the token."""
+    server = TokenServer((503, b""), (500, b"<html>"), (200, {"access_token": "t"}))
+
+    assert ask(server, lambda: credentials(server.url).fetch()).text == "t"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "asked"),
+    [
+        ((401, {"error": "invalid_client", "error_description": SECRET}), "answers 401 invalid_client", 1),
+        ((400, {"error": f"no {SECRET}"}), "answers 400", 1),
+        ((302, b""), "answers 302", 1),
+        ((200, {"token": SECRET}), "without an access_token", 1),
+        ((200, b"[]"), "without an access_token", 1),
+        ((200, {"access_token": "a\x01auth=b"}), "no bearer token", 1),
+        ((200, b"x" * (TOKEN_BYTES_MAX + 1)), "more than", 1),
+    ],
+)
+def test_final_answers_are_not_tried_again(answer: tuple[int, object], words: str, asked: int):
+    """What only a setting can heal fails at once, in a sentence without the secret."""
+    server = TokenServer(answer)
+
+    with pytest.raises(TokenError) as raised:
+        ask(server, lambda: credentials(server.url).fetch())
+
+    assert words in str(raised.value)
+    assert asked == len(server.asked)
+    assert SECRET not in str(raised.value) + repr(raised.value)
+
+
+def test_endpoint_that_is_down_is_named():
+    """The endpoint is shown without a query, which may hold a secret."""
+    source = credentials("http://127.0.0.1:1/token?key=hidden", retry_total_s=0)
+
+    with pytest.raises(TokenError, match=r"http://127\.0\.0\.1:1/token cannot be reached") as raised:
+        asyncio.run(source.fetch())
+    assert "hidden" not in str(raised.value)
+
+
+def test_silent_endpoint_is_given_up():
+    """sasl.login.read.timeout.ms bounds an endpoint that accepts and says nothing."""
+
+    async def run():
+        async with listening(lambda reader, _: reader.read()) as port:
+            await credentials(f"http://127.0.0.1:{port}/", read_timeout_s=0.05, retry_total_s=0).fetch()
+
+    with pytest.raises(TokenError, match=r"does not answer within 0\.05 s"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("life", "chance", "due"),
+    [
+        (3600, 0, 2880),
+        (3600, 1, 3060),
+        (1000, 1, 700),
+        (300, 0, 240),
+        (361, 0, 61),
+        (370, 1, 70),
+        (7200, 0, 5760),
+    ],
+)
+def test_refresh_window_is_java_s(life: float, chance: float, due: float):
+    """ExpiringCredentialRefreshingLogin: factor and jitter, the end's buffer, the least period, and neither in a short life."""
+    token = Token(text="t", begins_at=1000, expires_at=1000 + life)
+
+    assert 1000 + due == pytest.approx(RefreshWindow().due_at(token, chance))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Source:
+    """Gives tokens of 1,000 s numbered in order; fails while `broken`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.given = 0
+        self.broken = False
+
+    async def fetch(self) -> Token:
+        await asyncio.sleep(0)
+        if self.broken:
+            raise TokenError("it is down")
+        self.given += 1
+        return Token(text=f"t{self.given}", begins_at=self.clock.now, expires_at=self.clock.now + 1000)
+
+
+def test_token_is_shared_and_refreshed_before_it_expires():
+    """Twenty connections need one token; from 0.8 of its life on, the next one is given."""
+    clock = Clock()
+    source = Source(clock)
+
+    async def run():
+        cache = TokenCache(source.fetch, cluster="A", window=RefreshWindow(buffer_s=0), now=clock)
+        first = await asyncio.gather(*(cache.token(address="b") for _ in range(20)))
+        clock.now += 799
+        before = await cache.token(address="b")
+        clock.now += 51
+        after = await cache.token(address="b")
+        return {*first}, before, after
+
+    assert asyncio.run(run()) == ({"t1"}, "t1", "t2")
+
+
+def test_failing_endpoint_does_no_harm_while_the_token_is_valid():
+    """The old token serves until it expires; then the error says why there is none."""
+    clock = Clock()
+    source = Source(clock)
+
+    async def run():
+        cache = TokenCache(source.fetch, cluster="A", window=RefreshWindow(), now=clock)
+        await cache.token(address="b")
+        source.broken = True
+        clock.now += 999
+        held = await cache.token(address="b")
+        clock.now += 12
+        with pytest.raises(AuthenticationFailedError, match="there is no token: it is down"):
+            await cache.token(address="b:9092")
+        source.broken = False
+        return held, await cache.token(address="b")
+
+    assert asyncio.run(run()) == ("t1", "t2")
+
+
+def test_stalled_endpoint_does_not_hold_up_a_valid_token(monkeypatch: pytest.MonkeyPatch):
+    """Re-authentication must not be late because the next token is."""
+    monkeypatch.setattr("mirrorflow_replicator.kafka.oauth.REFRESH_WAIT_S", 0.01)
+    clock = Clock()
+    source = Source(clock)
+
+    async def run():
+        cache = TokenCache(source.fetch, cluster="A", window=RefreshWindow(), now=clock)
+        await cache.token(address="b")
+        clock.now += 900
+        cache._fetch = asyncio.Event().wait  # type: ignore[assignment]
+        return await cache.token(address="b")
+
+    assert asyncio.run(run()) == "t1"
+
+
+def test_refused_token_is_not_offered_again():
+    """RFC 7628: our one byte lets the broker end with an error; the next conversation brings a new token."""
+    server = TokenServer((200, {"access_token": "t1", "expires_in": 3600}), (200, {"access_token": "t2"}))
+
+    async def talk():
+        security = oauth(
+            f'clientId="me" clientSecret="{SECRET}" extension_logicalCluster="lkc-1"', server.url
+        )
+        first = security.sasl_client("b")
+        said = [await first.first()]
+        assert first.receive(b'{"status":"invalid_token"}') == b"\x01"
+        said.append(await security.sasl_client("b").first())
+        assert security.sasl_client("b").receive(b"") is None
+        assert SECRET not in repr(security) + repr(security.tokens) + repr(first)
+        return said
+
+    assert ask(server, talk) == [
+        b"n,,\x01auth=Bearer t1\x01logicalCluster=lkc-1\x01\x01",
+        b"n,,\x01auth=Bearer t2\x01logicalCluster=lkc-1\x01\x01",
+    ]
+
+
+def oauth(options: str, url: str, **more: str):
+    return build_security(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": f"{MODULE} required {options};",
+            "sasl.oauthbearer.token.endpoint.url": url,
+            **more,
+        },
+        cluster="A",
+    )
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own = signed()
+    from mirrorflow_replicator.kafka.pem import ClientKey
+    from mirrorflow_replicator.kafka.tls import load_key
+
+    load_key(
+        context, ClientKey(key_pem=own.key_pem().encode(), chain_pem=own.pem.encode(), password="", source="")
+    )
+    return context
+
+
+def test_endpoint_is_trusted_by_the_brokers_truststore():
+    """https: the same trust store serves; names are checked although that is off for brokers."""
+    server = TokenServer((200, {"access_token": "t"}))
+    trust = {"ssl.truststore.certificates": authority().pem, "ssl.endpoint.identification.algorithm": ""}
+
+    async def talk():
+        security = oauth(
+            f"clientId=me clientSecret='{SECRET}'", f"https://localhost:{server.port}/t", **trust
+        )
+        return await security.sasl_client("b").first()
+
+    assert ask(server, talk, server_context()) == b"n,,\x01auth=Bearer t\x01\x01"
+
+
+def test_endpoint_of_an_unknown_authority_gets_no_secret():
+    """The certificate is checked before anything is said."""
+    server = TokenServer((200, {"access_token": "t"}))
+
+    async def talk():
+        security = oauth("clientId=me clientSecret=abc", f"https://localhost:{server.port}/t")
+        await security.sasl_client("b:9092").first()
+
+    with pytest.raises(
+        AuthenticationFailedError, match=r"b:9092.*OAUTHBEARER.*certificate of https://localhost"
+    ):
+        ask(server, talk, server_context())
+    assert server.asked == []
+
+
+def test_token_file_is_read_anew(tmp_path: Path):
+    """A token without a date is read at each use, so what rotates the file decides."""
+    path = tmp_path / "to ken"
+    path.write_text("one\n")
+    security = oauth("", path.as_uri())
+
+    async def talk():
+        said = [await security.sasl_client().first()]
+        path.write_text("two")
+        return [*said, await security.sasl_client().first()]
+
+    assert asyncio.run(talk()) == [b"n,,\x01auth=Bearer one\x01\x01", b"n,,\x01auth=Bearer two\x01\x01"]
+
+
+def test_missing_token_file_is_named(tmp_path: Path):
+    """The path is in the sentence."""
+    with pytest.raises(TokenError, match="absent cannot be read"):
+        asyncio.run(TokenFile(path=str(tmp_path / "absent")).fetch())
+
+
+def test_expired_token_is_not_sent(tmp_path: Path):
+    """A stale file is said to be stale before a broker refuses it."""
+    path = tmp_path / "token"
+    path.write_text(jwt(exp=1))
+
+    with pytest.raises(AuthenticationFailedError, match="expired already"):
+        asyncio.run(oauth("", path.as_uri()).sasl_client().first())
+
+
+def test_unsecured_token_has_the_claims():
+    """OAuthBearerUnsecuredLoginCallbackHandler's options, with a warning."""
+    security = oauth(
+        'unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_n="2" unsecuredLoginListClaim_l=",a,b"'
+        ' unsecuredLoginLifetimeSeconds="60" unsecuredLoginExtension_trace="1"',
+        "",
+    )
+    said = asyncio.run(security.sasl_client().first()).decode()
+    payload = said.split("Bearer ")[1].split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+
+    assert (claims["sub"], claims["n"], claims["l"]) == ("alice", 2.0, ["a", "b"])
+    assert claims["exp"] - claims["iat"] == pytest.approx(60)
+    assert said.endswith(".\x01trace=1\x01\x01")
+    assert "development only" in " ".join(security.warnings)
+
+
+def test_life_is_the_token_s_own():
+    """A JWT's dates count before expires_in; a date to come does not begin a life."""
+    now = time.time()
+
+    token = read_token(jwt(iat=now + 900, exp=now + 1000), origin="x", expires_in_s=5)
+
+    assert token.expires_at == pytest.approx(now + 1000)
+    assert token.begins_at == pytest.approx(now, abs=30)
+    assert "Bearer" not in repr(token)
+    assert asyncio.run(UnsecuredToken(claims={}).fetch()).expires_at is not None

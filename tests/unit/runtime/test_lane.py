@@ -1,0 +1,216 @@
+"""Lanes and a leader that keeps Kafka's rules: whatever is refused, lost, forgotten or written by others, the target gets the source.
+
+One or two lanes of one flow write to the same log. Reader and pipe are replaced by the test, which decides what happens next;
+everything between them is real.
+"""
+
+import random
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_replicator.flow.alignment import SEQUENCES, GoOn, Pair
+from mirrorflow_replicator.flow.identity import Anchor
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.runtime.lane import Lane
+from mirrorflow_replicator.runtime.surroundings import State, Surroundings
+from mirrorflow_replicator.wire.fetch import FetchedPartition, FetchKey
+from mirrorflow_replicator.wire.records import Record
+from tests.unit.runtime.leader import Leader
+from tests.unit.runtime.test_packing import IDENTITY, WHEN
+from tests.unit.wire.strategies import batch_of
+
+STEPS = 120
+SETTLE_STEPS = 1_000  # of one lane alone, undisturbed: many times what it needs
+FIRST = SEQUENCES - 20  # the sequences wrap on the way
+
+
+class Source:
+    """Batches, small and large, that are fetched a few at a time."""
+
+    def __init__(self, chance):
+        self.batches = []
+        offset = 100
+        for _ in range(chance.randint(5, 30)):
+            count = chance.choice((1, 1, 1, 2, 5, 30))
+            records = [Record(0, WHEN + offset + i, b"k", b"%d" % (offset + i)) for i in range(count)]
+            self.batches.append(batch_of(records, base_offset=offset, codec=chance.choice((0, 0, 4))))
+            offset += count
+        self.end = offset
+        self.records = [(WHEN + at, b"k", b"%d" % at, ()) for at in range(100, offset)]
+
+    def answer(self, offset, chance):
+        """From the batch that holds *offset* on."""
+        there = [batch for batch in self.batches if batch.next_offset > offset][: chance.randint(1, 6)]
+        data = bytearray(b"".join(bytes(batch.data) for batch in there))
+        return FetchedPartition(FetchKey(b"orders", 2), 0, self.end, self.end, 100, (), -1, memoryview(data))
+
+
+class Copier:
+    """A lane with what surrounds it: a reader and a pipe that note what they are told."""
+
+    partition_bytes = 1 << 20
+    is_connected = True
+
+    def __init__(self, source, leader, chance, now_ms):
+        self.source, self.leader, self.chance = source, leader, chance
+        self.is_doubtful = False
+        self.flying: deque[bytes] = deque()  # batches that the leader has not read yet
+        around = Surroundings(
+            read_committed=False,
+            doubtful=self.doubtful,
+            source_trouble=self.unexpected,
+            refused=lambda *_: None,
+            stopped=self.unexpected,
+            changed=lambda _: None,
+            clock_ms=lambda: now_ms,
+        )
+        self.lane = Lane(TopicPartition("orders", 2), "east.orders", around)
+        self.lane.reader = self  # type: ignore[assignment]  # what a lane needs of it
+        self.lane.pipe = self  # type: ignore[assignment]
+        self.lane.anchor = Anchor(
+            generation=1, topic="orders", partition=2, step=0, ordinal=FIRST, source_offset=100,
+            target_offset=0, source_topic_id="s", target_topic_id="t", why="begin",
+        )  # fmt: skip
+        self.lane.connected()
+
+    def ready(self, lane):
+        """The pipe's."""
+
+    def changed(self, topic, partition):
+        """The reader's."""
+
+    def doubtful(self, lane):
+        self.is_doubtful = True
+
+    def unexpected(self, lane, *why):
+        raise AssertionError(why)
+
+    @property
+    def is_done(self):
+        stream = self.lane.stream
+        return (
+            stream is not None
+            and self.lane.state is State.COPYING
+            and stream.delivered.source_offset == self.source.end - 1
+        )
+
+    def ask(self):
+        if not self.is_doubtful or self.lane.state is not State.ASKING:
+            return
+        assert not self.lane.stream or not self.lane.stream.in_flight
+        self.is_doubtful = False
+        said = self.leader.verdict(self.lane.ladder(), IDENTITY.producer_epoch)
+        if not isinstance(said, GoOn):
+            self.is_doubtful = True
+            return
+        pair = self.lane.in_memory(said) or Pair(
+            source_offset=said.known.source_offset + said.walk_records,
+            ordinal=said.ordinal,
+            target_offset=said.target_offset,
+        )
+        self.lane.resume(IDENTITY, pair, alone=said.alone)
+
+    def fetch(self):
+        at = self.lane.wanted()
+        if at is not None and at.offset < self.source.end:
+            self.lane.fetched(self.source.answer(at.offset, self.chance), at.offset)
+
+    def send(self):
+        data = self.lane.next_batch()
+        if data is not None:
+            self.flying.append(bytes(data))
+
+    def answer(self, *, may_refuse=False):
+        if self.flying:
+            code, base_offset = self.leader.append(self.flying.popleft(), may_refuse=may_refuse)
+            if code:
+                self.lane.refused(code, "")
+            else:
+                self.lane.acknowledged(base_offset)
+
+    def break_off(self):
+        """The connection breaks: some of what was sent arrives, no answer does."""
+        for _ in range(self.chance.randint(0, len(self.flying))):
+            self.leader.append(self.flying.popleft())
+        for _ in range(len(self.lane.stream.in_flight) if self.lane.stream else 0):
+            self.lane.lost()
+        self.flying.clear()
+        self.lane.connected()
+
+    def settle(self):
+        """Undisturbed until all is there."""
+        for _ in range(SETTLE_STEPS):
+            for step in (self.ask, self.fetch, self.send, self.answer):
+                step()
+            if self.is_done and not self.flying:
+                return
+        raise AssertionError(
+            f"{self.lane.state} at {self.lane.stream and self.lane.stream.delivered} of {self.source.end}"
+        )
+
+
+def disturb(copiers, leader, chance, *, now_ms, strangers):
+    """One thing that happens."""
+    copier = chance.choice(copiers)
+    what = chance.random()
+    if what < 0.9:
+        chance.choice((copier.ask, copier.fetch, copier.send, copier.send, copier.answer, copier.answer))()
+    elif what < 0.93:
+        copier.break_off()
+    elif what < 0.96:
+        copier.answer(may_refuse=True)
+    elif what < 0.98 and strangers:
+        leader.append_foreign()
+    elif now_ms == WHEN:
+        # It moved to a broker, or restarted: whoever writes has to connect anew.
+        for one in copiers:
+            one.break_off()
+        leader.forget()
+    elif len(copiers) == 1:
+        leader.forget()
+
+
+def trial(seed, *, copiers, now_ms=WHEN, strangers=False):
+    chance = random.Random(seed)
+    source, leader = Source(chance), Leader()
+    lanes = [Copier(source, leader, chance, now_ms) for _ in range(copiers)]
+    for _ in range(STEPS):
+        disturb(lanes, leader, chance, now_ms=now_ms, strangers=strangers)
+    for lane in lanes:
+        lane.break_off()
+    for lane in lanes:
+        lane.settle()
+    assert source.records == leader.ours()
+    return lanes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_one_copier_delivers_each_record_once(seed, strangers):
+    """Refusals, broken connections, a leader that forgets with them, and records of others in between."""
+    trial(seed, copiers=1, strangers=strangers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_one_copier_delivers_each_old_record_once(seed, strangers):
+    """A leader may forget whose records are older than a day at any moment: one batch is in flight."""
+    (copier,) = trial(seed, copiers=1, now_ms=WHEN + 2 * 86_400_000, strangers=strangers)
+
+    assert "OldTimestamps" == copier.lane.guarantee_reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 3), st.booleans())
+def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
+    """Started twice or thawed, they write into one log: repeats and races are refused, and everybody goes on."""
+    trial(seed, copiers=copiers, strangers=strangers)
+
+
+def test_all_buffers_are_given_back():
+    """What a lane forgets in doubt must not count against the memory of the task for ever."""
+    (copier,) = trial(1, copiers=1, strangers=True)
+
+    assert (0, 0) == (copier.lane.packer.queued_bytes, copier.lane.around.buffered_bytes)
