@@ -39,8 +39,8 @@ class Watch:
     since_s: float
     patience_s: float = SILENCE_S  # with a random part, so that two watchers do not start together
 
-    def seen(self, target_end: int, now_s: float, *, idle: bool) -> "Watch":
-        """Look again; while the source has nothing to copy (*idle*), silence proves nothing but costs nothing either."""
+    def seen(self, target_end: int, now_s: float) -> "Watch":
+        """Look again. Where the source has nothing to copy, silence proves nothing, but a wait costs nothing either."""
         if target_end != self.target_end:
             return Watch(target_end=target_end, since_s=now_s, patience_s=self.patience_s)
         return self

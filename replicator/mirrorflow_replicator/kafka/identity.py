@@ -35,6 +35,9 @@ from mirrorflow_replicator.wire.records import encode as encode_records
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only used for empty transactions, each over in milliseconds: an abandoned one shall not hold readers for long.
 TRANSACTION_TIMEOUT_MS = 60_000
+# As Java's request.timeout.ms: how long the leader waits for its replicas. As long as replica.lag.time.max.ms, after
+# which a replica that is silent is not waited for any more.
+PRODUCE_TIMEOUT_MS = 30_000
 PROPOSALS_PER_BATCH = 2_000  # some 400 bytes each: below the smallest usual max.message.bytes
 
 
@@ -90,17 +93,10 @@ class IdentityLog:
     async def _append(self, proposals: Sequence[Proposal], now_ms: int) -> None:
         records = [Record(0, now_ms, *encode(proposal), ()) for proposal in proposals]
         batch = encode_records(records, codec=0, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-        answers = await admin.produce(
-            self._cluster, {self._partition: batch}, timeout_ms=produce_timeout_ms()
-        )
+        answers = await admin.produce(self._cluster, {self._partition: batch}, timeout_ms=PRODUCE_TIMEOUT_MS)
         code = answers[self._partition]
         if code:
             raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(self._partition))
-
-
-def produce_timeout_ms() -> int:
-    """How long the leader may wait for its replicas."""
-    return 30_000
 
 
 async def new_identity(

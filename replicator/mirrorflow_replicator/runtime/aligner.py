@@ -274,7 +274,7 @@ class Aligner:
                 return False
             patience = SILENCE_S * random.uniform(1.0, 1.5)  # noqa: S311
             watch = Watch(target_end=heard.high_watermark, since_s=now, patience_s=patience)
-        watch = watch.seen(heard.high_watermark, now, idle=False)
+        watch = watch.seen(heard.high_watermark, now)
         if watch.is_over(now):
             self._watches.pop(lane, None)
             self._cleared.add(lane)

@@ -36,27 +36,27 @@ def test_a_copier_that_advances_is_waited_for():
     """Each step begins the silence anew."""
     watch = Watch(target_end=10, since_s=0.0)
     for second in range(1, 20):
-        watch = watch.seen(10 + second, float(second), idle=False)
+        watch = watch.seen(10 + second, float(second))
 
         assert not watch.is_over(second + SILENCE_S - 0.1)
 
 
 def test_silence_ends_the_wait():
     """It is counted from the last step, however often one looks."""
-    watch = Watch(target_end=10, since_s=0.0).seen(11, 5.0, idle=False)
+    watch = Watch(target_end=10, since_s=0.0).seen(11, 5.0)
     for second in (6.0, 7.0):
-        watch = watch.seen(11, second, idle=False)
+        watch = watch.seen(11, second)
 
     assert [False, True] == [watch.is_over(5.0 + SILENCE_S - 0.1), watch.is_over(5.0 + SILENCE_S)]
 
 
 def test_a_target_that_shrinks_is_a_step_too():
     """An unclean election: whoever fills it again is at work."""
-    assert not Watch(target_end=10, since_s=0.0).seen(5, 9.0, idle=False).is_over(10.0)
+    assert not Watch(target_end=10, since_s=0.0).seen(5, 9.0).is_over(10.0)
 
 
 def test_patience_differs_so_that_two_watchers_do_not_start_together():
     """It is kept from look to look."""
-    watch = Watch(target_end=10, since_s=0.0, patience_s=4.0).seen(11, 1.0, idle=False)
+    watch = Watch(target_end=10, since_s=0.0, patience_s=4.0).seen(11, 1.0)
 
     assert [False, True] == [watch.is_over(4.9), watch.is_over(5.0)]
