@@ -20,11 +20,14 @@ class Phase(Enum):
 
 
 class Guarantee(Enum):
-    """What holds for the records of a partition (DESIGN 4.2, "Say what holds")."""
+    """What holds for the records of a partition (DESIGN 4.2, "Say what holds").
+
+    There is no third: a partition for which neither can be shown to hold stops and says so, unless the policy for lost
+    source data tells it to go on.
+    """
 
     EXACTLY_ONCE = "exactly-once"
     SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget us
-    AT_LEAST_ONCE = "at-least-once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
