@@ -2,9 +2,10 @@
 
 `MirrorSourceConnector.shouldReplicateTopic`: what the filter admits, or heartbeats, but neither internal topics nor what
 has come from the target already. The cycle rule is that of Kafka 4.4: a topic that already bears the source's own alias
-is refused too, since its copy would bear it twice.
+is refused too, since its copy would bear it twice. One rule is ours: what flows keep their books in is never copied.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from mirrorflow_replicator.flow.policy import ReplicationPolicy
 
 # A name of 249 characters cannot have been through more clusters than it has separators.
 HOPS_MAX = 250
+# Named with dots by Connect's worker and by us, whatever `replication.policy.separator` says, so that with another one
+# Java leaves them to `topics.exclude`, which a user may have replaced. A policy that keeps names would then write one
+# flow's positions, or its producer identity, into the topic of another.
+_BOOKS = re.compile(r"mm2-(?:configs|offsets|status|identity)\..+\.internal", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class TopicSelection:
 
     def decide(self, topic: str) -> Decision:
         """Both answers at once."""
-        if self._policy.is_internal_topic(topic):
+        if self._policy.is_internal_topic(topic) or _BOOKS.fullmatch(topic):
             return Decision(selected=False, why="it is an internal topic")
         cycle = self._cycle(topic)
         if cycle:

@@ -96,6 +96,37 @@ def test_default_excludes_of_kafka_4():
     assert [chosen.selects(topic) for topic in ("orders.internal", "x.replica")] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "policy", [DEFAULT, DefaultPolicy("_", "_"), IdentityPolicy("source", DefaultPolicy("-", "-"))]
+)
+@pytest.mark.parametrize("part", ["identity", "offsets", "configs", "status"])
+def test_books_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
+    """Their names have dots whatever the separator, and no list of excludes is needed: a copy under the same name
+    would be another flow's positions."""
+    books = selection(".*", "mine", policy)
+
+    assert "it is an internal topic" == books.why(f"mm2-{part}.other.internal")
+    assert books.selects(f"mm2-{part}.other.internally")
+
+
+def test_books_of_a_flow_pass_no_filter():
+    """A filter of the user's own that admits everything admits them as little."""
+    chosen = TopicSelection(
+        include=(), exclude=(), policy=DefaultPolicy("_", "_"), source_alias="source", target_alias="target",
+        heartbeats=False, admits=lambda _: True,
+    )  # fmt: skip
+
+    assert [chosen.selects(topic) for topic in ("yes", "mm2-identity.a.internal")] == [True, False]
+
+
+def test_own_separator_leaves_other_names_with_dots_to_the_excludes():
+    """As Java since 4.0: only names with the separator are internal by themselves."""
+    chosen = selection(".*", "", DefaultPolicy("_", "_"))
+    topics = ("mm2-offset-syncs_b_internal", "mm2-offset-syncs.b.internal", "mm2-mine.internal")
+
+    assert [chosen.selects(topic) for topic in topics] == [False, True, True]
+
+
 def test_own_filter_decides_instead_of_the_lists():
     """But internal topics and cycles stay out."""
     chosen = TopicSelection(
