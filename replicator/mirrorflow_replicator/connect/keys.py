@@ -115,6 +115,8 @@ def check(
         elif key.verdict is Verdict.REFUSED and not key.accepts(value):
             if Scope.DRIVER in scopes and key.scope is Scope.REST:
                 warnings.append(f"{prefix}{name}: it has no effect in mm2 mode, as in Java.")
+            elif Scope.DRIVER in scopes and not key.top_level:
+                warnings.append(f"{prefix}{name}: it has no effect at the top level, as in MM2.")
             else:
                 raise RefusedSettingError(key=prefix + name, why=key.note)
         elif key.verdict is Verdict.IGNORED and key.warns:

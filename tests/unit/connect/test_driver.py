@@ -150,6 +150,57 @@ def test_readme_active_active_with_topics_of_each_flow():
     assert source(text, "B->A").topics == ("other",)
 
 
+def test_readme_general_connect_config():
+    """Connect's own settings without a prefix hold for every flow, `tasks.max` before all."""
+    text = (
+        TWO
+        + "B->A.enabled = true\nB->A.tasks.max = 3\n"
+        + "tasks.max = 2\n"
+        + "offset.storage.replication.factor = 1\n"
+        + "offset.storage.partitions = 5\n"
+        + "task.shutdown.graceful.timeout.ms = 9000\n"
+        + "security.protocol = SSL\n"
+        + "key.converter = org.apache.kafka.connect.converters.ByteArrayConverter\n"
+    )
+    there, back = source(text), source(text, "B->A")
+
+    assert (2, 3) == (there.tasks_max, back.tasks_max)
+    assert {"2"} == {connector.properties["tasks.max"] for connector in herder(text).connectors}
+    assert (1, 5) == (there.offsets.replication_factor, there.offsets.partitions)
+    assert 9.0 == herder(text, "B->A").shutdown_s
+    for client in (there.source_consumer, there.target_producer, there.offsets.client, back.source_admin):
+        assert "SSL" == client.properties["security.protocol"]
+    assert () == herder(text).warnings
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "errors.deadletterqueue.topic.name",  # of sink connectors, which the README names too
+        "topic.creation.default.replication.factor",
+        "offsets.storage.topic",
+    ],
+)
+def test_readme_general_connect_config_that_mm2_drops_stops_nothing(key: str):
+    """What would be refused for a flow is without effect at the top level, in MM2 as here."""
+    assert f"{key}: it has no effect at the top level, as in MM2." in herder(TWO + f"{key} = x\n").warnings
+    with pytest.raises(RefusedSettingError, match=key):
+        load_mm2(TWO + f"A->B.{key} = x\n")
+
+
+def test_readme_shared_configuration():
+    """The README's race: two processes, one flow, other topics. Each file is read by itself; both name the same flow,
+    by which the target tells that they are one."""
+    processes = [herder(TWO + f"A->B.topics = {topics}\n") for topics in ("foo", "bar")]
+    flows = [process.connectors[0].source for process in processes]
+
+    assert [("foo",), ("bar",)] == [flow.topics for flow in flows if flow is not None]
+    assert 1 == len(
+        {(flow.flow, flow.source_alias, flow.offsets.topic) for flow in flows if flow is not None}
+    )
+    assert [(), ()] == [process.warnings for process in processes]
+
+
 def test_readme_connector_overrides():
     """`topics.blacklist`, `sync.group.offsets`, and `// comments` behind values."""
     text = """
