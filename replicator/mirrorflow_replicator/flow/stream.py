@@ -40,13 +40,16 @@ class Span(NamedTuple):
 class Stream:
     """See the module."""
 
-    __slots__ = ("_has_refusals", "_next_offset", "delivered", "expected_target", "in_flight", "next_ordinal")
+    __slots__ = (
+        "_has_refusals", "_next_offset", "delivered", "expected_target", "has_strayed", "in_flight", "next_ordinal",
+    )  # fmt: skip
 
     def __init__(self, delivered: Pair) -> None:
         self.delivered = delivered
         self.next_ordinal = delivered.ordinal + 1
         # The target offset that the next acknowledgement must name; -1: whatever it is.
         self.expected_target = -1
+        self.has_strayed = False  # an acknowledgement since the last alignment was not where it had to be
         self.in_flight: deque[Span] = deque()
         self._next_offset = delivered.source_offset + 1
         self._has_refusals = False  # since the last alignment
@@ -79,6 +82,7 @@ class Stream:
         """
         span = self.in_flight.popleft()
         continues = self.expected_target in (-1, base_offset)
+        self.has_strayed = self.has_strayed or not continues
         last = base_offset + span.count - 1
         if not self._has_refusals or self.expected_target == base_offset:
             self.delivered = Pair(span.next_offset - 1, span.first + span.count - 1, last)
@@ -97,7 +101,7 @@ class Stream:
         """The target has *at* last; everything after it is to be taken (again)."""
         assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
         self.delivered = at
-        self._has_refusals = False
+        self._has_refusals = self.has_strayed = False
         self.next_ordinal = at.ordinal + 1
         self._next_offset = at.source_offset + 1
         self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1

@@ -272,9 +272,12 @@ class Lane:
         return self.stream is None or not self.stream.in_flight
 
     def surprises(self, target_end: int) -> bool:
-        """Whether the target is not as this process left it: shorter, or written by others."""
+        """Whether the target is not as this process left it: shorter, written by others, or another topic of that name.
+
+        A topic made anew takes a batch that was on its way for its first; from then on its end is just where that put it.
+        """
         stream = self.stream
-        return stream is not None and stream.expected_target not in (-1, target_end)
+        return stream is not None and (stream.has_strayed or stream.expected_target not in (-1, target_end))
 
     def ladder(self) -> tuple[Pair, ...]:
         """Known pairs of the stream that the anchor begins, newest first, the anchor last."""

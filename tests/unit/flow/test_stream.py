@@ -70,6 +70,9 @@ def test_an_acknowledgement_elsewhere_is_reported():
     stream.take(span(5, 5, 5))
 
     assert [True, False] == [stream.acknowledge(100)[1], stream.acknowledge(107)[1]]
+    assert stream.has_strayed
+    stream.align(pair(9, 9, 111))
+    assert not stream.has_strayed
 
 
 def test_after_aligning_the_first_acknowledgement_has_to_follow_too():
