@@ -68,18 +68,25 @@ class Broker:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """A broker answers metadata requests only when the controller has let it in: that is ready."""
+        """Until the controller has let it in, and each partition that it could lead has a leader.
+
+        A broker answers metadata requests only when it has been let in; leaders come a moment later.
+        """
         wait_until(f"{self.name} opens its port", self._opened, timeout_s=START_WAIT_S)
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.admin_port}", "log_level": 2})
 
         def answers() -> bool:
             self._child().must_run()
             try:
-                return self.id in client.list_topics(timeout=METADATA_WAIT_S).brokers
+                found = client.list_topics(timeout=METADATA_WAIT_S)
             except KafkaException:
                 return False
+            partitions = (part for topic in found.topics.values() for part in topic.partitions.values())
+            return self.id in found.brokers and all(
+                part.leader >= 0 for part in partitions if self.id in part.isrs
+            )
 
-        wait_until(f"{self.name} answers", answers, timeout_s=START_WAIT_S)
+        wait_until(f"{self.name} answers, and what it could lead is led", answers, timeout_s=START_WAIT_S)
 
     def stop(self) -> None:
         """SIGTERM: hands its leaders over and closes its logs."""

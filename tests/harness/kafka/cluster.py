@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -36,6 +36,7 @@ from confluent_kafka.admin import (
 from tests.harness.kafka.broker import METADATA_WAIT_S, Broker
 from tests.harness.kafka.certificates import Certificates, make_certificates
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
+from tests.harness.kafka.leaders import ask_leaders
 from tests.harness.kafka.listeners import (
     SECURITY_PROTOCOLS,
     User,
@@ -198,12 +199,16 @@ class KafkaCluster:
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client of the nodes that answer now: one that met a frozen node would wait for it."""
-        answering = tuple(id_ for id_, node in self.nodes.items() if node.answers)
-        if answering not in self._admins:
+        """An admin client of the nodes that answer now: one that met a frozen node would wait for it.
+
+        After a restart it is a new one: the old one comes back only after a pause that doubles.
+        """
+        answering = {id_: node.pid for id_, node in self.nodes.items() if node.answers}
+        known = tuple(answering.values())
+        if known not in self._admins:
             addresses = ",".join(f"127.0.0.1:{self._ports[id_]['INTERNAL']}" for id_ in answering)
-            self._admins = {answering: AdminClient({"bootstrap.servers": addresses, "log_level": 2})}
-        return self._admins[answering]
+            self._admins = {known: AdminClient({"bootstrap.servers": addresses, "log_level": 2})}
+        return self._admins[known]
 
     def create_topic(
         self,
@@ -253,8 +258,12 @@ class KafkaCluster:
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Deletes the records of each partition that come *before* the offset."""
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
-        for future in self.admin.delete_records(wanted).values():
-            future.result(ADMIN_WAIT_S)
+
+        def deleted() -> None:
+            for future in self.admin.delete_records(wanted).values():
+                future.result(ADMIN_WAIT_S)
+
+        ask_leaders(topic, deleted, timeout_s=ADMIN_WAIT_S)
 
     # Permissions.
 
@@ -350,21 +359,15 @@ class KafkaCluster:
             else IsolationLevel.READ_UNCOMMITTED
         )
 
-        def listed() -> dict[int, int] | None:
+        def listed() -> dict[int, int]:
             found = self.admin.list_offsets(
                 {TopicPartition(topic, part): spec for part in partitions},
                 isolation_level=level,
                 request_timeout=ADMIN_WAIT_S,
             )
-            try:
-                return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in found.items()}
-            except KafkaException as error:
-                # A topic of this very moment: its leader does not know yet that it is the leader.
-                if error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION:
-                    return None
-                raise
+            return {part.partition: future.result(ADMIN_WAIT_S).offset for part, future in found.items()}
 
-        return wait_until(f"{topic} has leaders that know it", listed, timeout_s=ADMIN_WAIT_S) or {}
+        return ask_leaders(topic, listed, timeout_s=ADMIN_WAIT_S)
 
 
 def _acl(operation: str, resource: str, name: str, *, user: str, prefixed: bool, deny: bool) -> AclBinding:

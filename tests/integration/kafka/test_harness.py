@@ -33,6 +33,13 @@ def secure() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[KafkaCluster]:
+    """A broker that a test may end, and starts again."""
+    with KafkaCluster(name="fragile") as cluster:
+        yield cluster
+
+
 def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]):
     """Keys, nulls, headers in order and timestamps are read as they were written."""
     topic = east.create_topic(unique_topic(), partitions=2)
@@ -71,22 +78,37 @@ def test_aborted_records_are_only_seen_uncommitted(east: KafkaCluster, unique_to
     assert tools.digest(east, topic, isolation="read_committed")[0][0] == 20
 
 
-def test_killed_broker_comes_back_with_its_data():
+def test_killed_broker_comes_back_with_its_data(fragile: KafkaCluster):
     """After kill -9 and after a clean stop the ports and the records are what they were."""
-    with KafkaCluster(name="fragile") as cluster:
-        topic, address = cluster.create_topic("kept"), cluster.bootstrap
-        tools.load(cluster, topic, 100)
-        before = tools.digest(cluster, topic)
+    topic, address = fragile.create_topic("kept"), fragile.bootstrap
+    tools.load(fragile, topic, 100)
+    before = tools.digest(fragile, topic)
 
-        cluster.broker(1).kill()
-        assert not cluster.broker(1).running
-        cluster.broker(1).start()
-        assert before == tools.digest(cluster, topic)
+    fragile.broker(1).kill()
+    assert not fragile.broker(1).running
+    fragile.broker(1).start()
+    assert before == tools.digest(fragile, topic)
 
-        cluster.broker(1).stop()
-        cluster.broker(1).start()
-        assert before == tools.digest(cluster, topic)
-        assert address == cluster.bootstrap
+    fragile.broker(1).stop()
+    fragile.broker(1).start()
+    assert before == tools.digest(fragile, topic)
+    assert address == fragile.bootstrap
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_leaders_answer_as_soon_as_their_broker_has_started(fragile: KafkaCluster, end: str):
+    """An admin call that needs leaders waits for them, however fresh the broker's start."""
+    topic = fragile.create_topic(f"led-{end}", partitions=2)
+    tools.load(fragile, topic, 100, partition=0)
+
+    getattr(fragile.broker(1), end)()
+    fragile.broker(1).start()
+    fragile.delete_records(topic, {0: 10})
+    assert {0: 10, 1: 0} == fragile.start_offsets(topic)
+
+    getattr(fragile.broker(1), end)()
+    fragile.broker(1).start()
+    assert {0: 100, 1: 0} == fragile.end_offsets(topic)
 
 
 def test_leader_moves_when_it_is_killed_or_frozen():

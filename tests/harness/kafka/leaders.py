@@ -1,0 +1,36 @@
+"""A question that only leaders answer, asked until there are leaders."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.harness.kafka.processes import wait_until
+
+T = TypeVar("T")
+# What an admin client is told, or tells itself, while a leader is on its way: after a broker's start, for a new topic.
+NO_LEADER_YET = frozenset(
+    {
+        KafkaError._NOENT,  # no connection yet to ask who leads
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,  # elected, and not told yet
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+
+
+def ask_leaders(topic: str, ask: Callable[[], T], *, timeout_s: float) -> T:
+    """What *ask* gives once *topic* has leaders that know it; any other refusal is raised at once."""
+
+    def answered() -> tuple[T] | None:
+        try:
+            return (ask(),)
+        except KafkaException as error:
+            if error.args[0].code() in NO_LEADER_YET:
+                return None
+            raise
+
+    found = wait_until(f"{topic} has leaders that know it", answered, timeout_s=timeout_s)
+    assert found is not None
+    return found[0]
