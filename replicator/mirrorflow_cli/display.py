@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mirrorflow_cli.progress import Progress
+from mirrorflow_cli.rates import RecentRates
+from mirrorflow_cli.rows import is_starting, reasons, troubles
 
 
 class Display(Protocol):
@@ -38,6 +40,10 @@ class Display(Protocol):
 class PlainDisplay:
     """A line a second on stdout, what happens to the processes on stderr."""
 
+    def __init__(self) -> None:
+        self._rates = RecentRates()
+        self._troubles: frozenset[str] = frozenset()
+
     def started(self, connector: str, pid: int, starts: int) -> None:
         """One line."""
         self._say(f"{connector} {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
@@ -50,9 +56,14 @@ class PlainDisplay:
         )
 
     def progress(self, seen: Sequence[Progress]) -> None:
-        """One line for each connector, one for each partition that has stopped."""
+        """One line for each connector; one, once, for each of the first topics and partitions with which something is wrong."""
+        found = [sentence for one in seen for sentence in troubles(one)]
+        for sentence in found:
+            if sentence not in self._troubles:
+                self._say(sentence)
+        self._troubles = frozenset(found)
         for one in seen:
-            print(one_line(one), flush=True)
+            print(one_line(self._rates.of(one)), flush=True)
 
     def caught_up(self) -> None:
         """One line."""
@@ -76,6 +87,8 @@ class PlainDisplay:
 
 def one_line(progress: Progress) -> str:
     """The summary in words; figures that are not known are left out."""
+    if is_starting(progress):
+        return f"{progress.connector}: starting"
     summary = progress.summary
     parts = [
         f"{progress.connector}: {summary.get('replicating', '')}",
@@ -84,6 +97,6 @@ def one_line(progress: Progress) -> str:
         f"{summary.get('recordsPerSecond', 0):,.0f} records/s",
         f"{summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s",
         f"{summary.get('records', 0):,} copied",
+        *reasons(progress),
     ]
-    parts.extend(f"{reason['reason']} x{reason['count']}" for reason in summary.get("reasons", ()))
     return ", ".join(parts)

@@ -25,13 +25,14 @@ class JsonDisplay:
         )
 
     def progress(self, seen: Sequence[Progress]) -> None:
-        """`progress`: connector, the process's own summary, and its partitions."""
+        """`progress`: connector, the process's own summary, its partitions, and what it says of topics without a copy."""
         for one in seen:
             self._event(
                 "progress",
                 connector=one.connector,
                 summary=dict(one.summary),
                 partitions=list(one.partitions),
+                uncopied=list(one.uncopied),
             )
 
     def caught_up(self) -> None:

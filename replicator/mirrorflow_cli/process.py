@@ -7,6 +7,7 @@ so that Ctrl-C reaches the runner alone, which then stops it in order. What it r
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,9 @@ RESTART_BACKOFF_MAX_S = 30.0  # a broken cluster is asked twice a minute, and a 
 HEALTHY_AFTER_S = 60.0
 EXIT_SETTINGS = 2  # of the replicator: a setting is wrong, which no restart heals
 TAIL_BYTES = 4_096  # of the log, to find the sentence it died with
+# What the replicator logs begins so; a traceback's lines and the sentence of its exit do not.
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
+_NEWS = frozenset({"INFO", "DEBUG"})
 REPLICATOR = (sys.executable, "-m", "mirrorflow_replicator", "standalone")
 
 
@@ -114,13 +118,25 @@ class ConnectorProcess:
                 self._process.send_signal(number)
 
     def last_words(self) -> str:
-        """The last line that it has logged since its start; empty where the log is not a file."""
+        """What it has logged since its start that explains its end; empty where the log is not a file.
+
+        The newest warning, error, last line of a traceback or bare sentence; where there is none, the last line.
+        """
         if self._log is None or self._log_size() <= self._log_mark:
             return ""
         with Path(self._log.name).open("rb") as log:
-            log.seek(max(self._log_mark, self._log_size() - TAIL_BYTES))
-            lines = log.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+            start = max(self._log_mark, self._log_size() - TAIL_BYTES)
+            log.seek(start)
+            text = log.read().decode("utf-8", "replace")
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        if start > self._log_mark:
+            lines = lines[1:] or lines  # the first is the rest of one
+        return next((line for line in reversed(lines) if not _is_news(line)), lines[-1] if lines else "")
 
     def _log_size(self) -> int:
         return 0 if self._log is None else os.fstat(self._log.fileno()).st_size
+
+
+def _is_news(line: str) -> bool:
+    found = _LOGGED.match(line)
+    return found is not None and found.group(1) in _NEWS

@@ -18,11 +18,16 @@ PARTITIONS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One connector at one moment; `summary` and `partitions` are the JSON values as they were sent."""
+    """One connector at one moment; `summary` and `partitions` are the JSON values as they were sent.
+
+    `uncopied` holds sentences about topics of the flow that are not, or not wholly, copied: the first of `uncopied_total`.
+    """
 
     connector: str
     summary: Mapping[str, Any] = field(default_factory=dict)
     partitions: tuple[Mapping[str, Any], ...] = ()
+    uncopied: tuple[str, ...] = ()
+    uncopied_total: int = 0
 
     @property
     def caught_up(self) -> bool:
@@ -33,6 +38,11 @@ class Progress:
     def partitions_total(self) -> int:
         """How many partitions it copies."""
         return int(self.summary.get("partitions", {}).get("total", 0))
+
+    @property
+    def behind(self) -> int:
+        """How many partitions have not reached the end offset that was seen at start."""
+        return sum(not row.get("reachedStartEnd") for row in self.partitions)
 
     @property
     def uptime_s(self) -> float:
@@ -54,7 +64,13 @@ def read_progress(url: str, connector: str) -> Progress | None:
     rows = _get(url, f"/progress/partitions?limit={PARTITIONS_MAX}")
     if summary is None or rows is None:
         return None
-    return Progress(connector=connector, summary=summary, partitions=tuple(rows.get("partitions", ())))
+    return Progress(
+        connector=connector,
+        summary=summary,
+        partitions=tuple(rows.get("partitions", ())),
+        uncopied=tuple(rows.get("uncopied", ())),
+        uncopied_total=int(rows.get("uncopiedTotal", 0)),
+    )
 
 
 def _get(url: str, path: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a line of the live table says: partitions of a topic together, a connector's totals."""
+"""What a line of the live table says: partitions of a topic together, a connector's totals, what is wrong."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from mirrorflow_cli.progress import Progress
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
 FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
 PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
+TROUBLES_MAX = 5  # sentences of one connector: they tend to say the same of each topic
 
 
 def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -35,8 +36,28 @@ def cells(topic: str, partitions: Sequence[Mapping[str, Any]]) -> tuple[str, ...
     )
 
 
+def is_starting(progress: Progress) -> bool:
+    """Whether nothing is known yet of what it copies: figures would be zeros that mean nothing."""
+    return progress.partitions_total == 0 and progress.summary.get("replicating") == "Waiting"
+
+
+def troubles(progress: Progress) -> list[str]:
+    """What is wrong with topics and partitions, the first few of each; the rest is a number."""
+    messages = [str(row["message"]) for row in progress.partitions if row.get("message")]
+    further = progress.uncopied_total - len(progress.uncopied[:TROUBLES_MAX])
+    rest = [f"Not copied either: {further} more."] if further > 0 else []
+    return [*progress.uncopied[:TROUBLES_MAX], *rest, *messages[:TROUBLES_MAX]]
+
+
+def reasons(progress: Progress) -> list[str]:
+    """Why something does not go on, each with how often."""
+    return [f"{one['reason']} x{one['count']}" for one in progress.summary.get("reasons", ())]
+
+
 def totals(progress: Progress) -> str:
     """The summary of a connector in words."""
+    if is_starting(progress):
+        return f"{progress.connector}: starting"
     summary = progress.summary
     lag_s = summary.get("lagSeconds")
     behind = "" if lag_s is None else f" ({lag_s:,.1f} s)"
@@ -44,5 +65,5 @@ def totals(progress: Progress) -> str:
         f"{progress.connector}: {summary.get('replicating', '')}, {progress.partitions_total} partitions,"
         f" lag {summary.get('lagRecords', 0):,} records{behind},"
         f" {summary.get('recordsPerSecond', 0):,.0f} records/s, {summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s,"
-        f" {summary.get('records', 0):,} copied"
+        f" {summary.get('records', 0):,} copied" + "".join(f", {reason}" for reason in reasons(progress))
     )

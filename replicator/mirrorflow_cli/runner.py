@@ -18,6 +18,7 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
 from mirrorflow_cli.files import ConnectorFiles
 from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ConnectorProcess
 from mirrorflow_cli.progress import Progress, read_progress
+from mirrorflow_cli.verdict import verdict
 from mirrorflow_operator.plan.plan import ConnectorPlan
 
 TICK_S = 0.1  # how late a signal, a death or the end of catching up may be noticed
@@ -25,7 +26,6 @@ PROGRESS_INTERVAL_S = 1.0
 CATCH_UP_INTERVAL_S = 0.25  # a script waits for the answer
 GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
 KILLED_WITHIN_S = 10.0  # SIGKILL needs no consent; longer means a process stuck in the kernel
-NOTHING_MATCHES_AFTER_S = 15.0  # topics are listed within a second or two of the start
 HTTP_LISTENERS: Mapping[str, str] = {"mirrorflow.http.listeners": "http://127.0.0.1:0"}
 
 
@@ -112,38 +112,22 @@ class Runner:
             return None
         self._asked_at_s = now_s
         seen = [self._progress(process) for process in self._processes]
-        done = self._verdict(seen) if self._options.until_caught_up else None
-        if done is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S:
+        over = verdict(seen) if self._options.until_caught_up else None
+        if over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S:
             self._shown_at_s = now_s
             self._display.progress([progress for progress in seen if progress is not None])
-        if done == EXIT_DONE:
-            self._display.caught_up()
-        return done
+        if over is None:
+            return None
+        if over.failure:
+            self._display.failed(over.failure)
+            return EXIT_FAILED
+        self._display.caught_up()
+        return EXIT_DONE
 
     @staticmethod
     def _progress(process: ConnectorProcess) -> Progress | None:
         url = process.files.url() if process.running else None
         return None if url is None else read_progress(url, process.name)
-
-    def _verdict(self, seen: Sequence[Progress | None]) -> int | None:
-        known = [progress for progress in seen if progress is not None]
-        if len(known) == len(seen) and all(progress.caught_up for progress in known):
-            return EXIT_DONE
-        for progress in known:
-            if progress.partitions_total == 0 and progress.uptime_s >= NOTHING_MATCHES_AFTER_S:
-                self._display.failed(
-                    f"{progress.connector} copies no partition: no topic of the source matches, or it cannot be"
-                    " reached; `mirrorflow check` says which."
-                )
-                return EXIT_FAILED
-            if progress.hopeless:
-                first = progress.hopeless[0]
-                self._display.failed(
-                    f"{len(progress.hopeless)} partitions have stopped before they had caught up; first:"
-                    f" {first.get('message') or first.get('reason')}"
-                )
-                return EXIT_FAILED
-        return None
 
     def _stop(self) -> None:
         asked = len(self._signals)

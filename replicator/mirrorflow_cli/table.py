@@ -6,13 +6,14 @@ What stands in a line is `rows`'.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mirrorflow_cli.progress import Progress
-from mirrorflow_cli.rows import COLUMNS, FIGURES, by_topic, cells, totals
+from mirrorflow_cli.rates import RecentRates
+from mirrorflow_cli.rows import COLUMNS, FIGURES, by_topic, cells, totals, troubles
 
 ROWS_MAX = 30  # a screen; the summary line counts all
 EVENTS_MAX = 5  # the newest: restarts and what was said at death
@@ -25,6 +26,7 @@ class TableDisplay:
         self._title = title
         self._events: list[str] = []
         self._seen: tuple[Progress, ...] = ()
+        self._rates = RecentRates()
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
@@ -39,7 +41,7 @@ class TableDisplay:
 
     def progress(self, seen: Sequence[Progress]) -> None:
         """Redraw."""
-        self._seen = tuple(seen)
+        self._seen = tuple(self._rates.of(one) for one in seen)
         self._draw()
 
     def caught_up(self) -> None:
@@ -64,12 +66,14 @@ class TableDisplay:
 
     def _draw(self) -> None:
         rows = [row for one in self._seen for row in one.partitions]
-        troubles = [row for row in rows if row.get("message")][:EVENTS_MAX]
+        # An empty frame would look as if there were nothing to copy.
+        title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
         self._live.update(
             Group(
-                _table(self._title, rows),
+                title,
                 *(Text(totals(one)) for one in self._seen),
-                *(Text(str(row["message"]), style="red") for row in troubles),
+                *([] if self._seen else [Text("starting")]),
+                *(Text(sentence, style="red") for one in self._seen for sentence in troubles(one)),
                 *(Text(event, style="dim") for event in self._events),
             ),
             refresh=True,

@@ -22,6 +22,8 @@ NAME_MAX = 249  # as Kafka's topic names; a resource's name has 253 letters with
 STUCK_AFTER_S = 30.0  # one window without a record while the source has some
 LIMIT_DEFAULT = 1000  # of `/progress/partitions`: a table that nobody reads to the end
 LIMIT_MAX = 1_000_000
+NOT_COPIED = "TopicNotCopied"  # the reason of a topic that is selected and has no, or no whole, copy
+UNCOPIED_MAX = 100  # sentences about those in `/progress/partitions`; they tend to say the same of each
 
 
 class Replicating(Enum):
@@ -30,11 +32,11 @@ class Replicating(Enum):
     ADVANCING = "Advancing"  # records were delivered within the window
     IDLE = "Idle"  # nothing to copy
     THROTTLED = "Throttled"  # a broker makes us wait, and there is something to copy
-    STUCK = "Stuck"  # something to copy, and nothing moved for the window
+    STUCK = "Stuck"  # something to copy, and nothing moved for the window; or a topic that cannot be copied
     SOURCE_DATA_LOST = (
         "SourceDataLost"  # a partition stopped because records were gone before they were copied
     )
-    WAITING = "Waiting"  # starting, or another copier of the flow is at work
+    WAITING = "Waiting"  # starting, what there is to copy is not known yet, or another copier of the flow is at work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Totals:
     phases: Counter[Phase]
     behind_start: int  # partitions that have not reached the end offsets seen at start
     lag_records: int
+    lags_unknown: int  # partitions at work whose lag is not known
     lag_s: float  # the greatest; -1: no partition with a lag knows its age
     rate: Rate
     guarantees: Counter[Guarantee]
@@ -77,7 +80,7 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
     phases: Counter[Phase] = Counter()
     guarantees: Counter[Guarantee] = Counter()
     reasons: Counter[str] = Counter()
-    behind_start = lag = count = 0
+    behind_start = lag = unknown = count = 0
     age_s, age_known, rate = 0.0, False, NO_RATE
     for part in partitions_of(report):
         count += 1
@@ -87,6 +90,7 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
         if part.reason:
             reasons[part.reason] += 1
         records = lag_records(part)
+        unknown += records < 0 and part.phase is not Phase.STOPPED
         if records > 0:
             lag += records
             age = view.samples.lag_s(report.name, part, view.now_s, view.now_s)
@@ -94,11 +98,14 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
             age_s = max(age_s, age)
         rate = rate.plus(view.samples.rate(report.name, part.topic, part.partition, view.now_s))
     reasons.update(word for word in (report.reason, *(task.reason for task in report.tasks)) if word)
+    if report.uncopied:
+        reasons[NOT_COPIED] += len(report.uncopied)
     return Totals(
         partitions=count,
         phases=phases,
         behind_start=behind_start,
         lag_records=lag,
+        lags_unknown=unknown,
         lag_s=age_s if age_known or lag == 0 else -1.0,
         rate=rate,
         guarantees=guarantees,
@@ -118,15 +125,19 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
     starting = total.phases[Phase.STARTING] or total.partitions == 0
     if report.state == "FAILED" or (report.tasks and all(task.state == "FAILED" for task in report.tasks)):
         return Replicating.STUCK
+    # Known from the first pass on: nothing has to be waited for, and no partition tells of a topic without a copy.
+    if report.uncopied:
+        return Replicating.STUCK
     if view.now_s - report.started_at_s < STUCK_AFTER_S and (starting or total.lag_records):
         return Replicating.WAITING
-    if total.phases[Phase.STARTING]:
+    if total.phases[Phase.STARTING] or report.state == "UNASSIGNED":
         return Replicating.STUCK
     if waiting and total.lag_records:
         return Replicating.WAITING
     if total.lag_records or (stopped and stopped == total.partitions):
         return Replicating.STUCK
-    return Replicating.IDLE
+    # Right after the start nothing is known to be missing, which is not the same as nothing missing.
+    return Replicating.WAITING if total.lags_unknown else Replicating.IDLE
 
 
 def answer(query: dict[str, str], view: WorkerView) -> Response:
@@ -172,7 +183,7 @@ def _summary(
             "behindStart": total.behind_start,
         },
         # Not before every partition was heard of: the first one to report is not all of them.
-        "caughtUp": view.ready and total.partitions > 0 and total.behind_start == 0,
+        "caughtUp": view.ready and total.partitions > 0 and total.behind_start == 0 and not report.uncopied,
         "lagRecords": total.lag_records,
         "lagSeconds": None if total.lag_s < 0 else round(total.lag_s, 3),
         "recordsPerSecond": round(total.rate.records, 1),
@@ -201,7 +212,8 @@ def _summary(
 def partitions(query: dict[str, str], view: WorkerView) -> Response:
     """`GET /progress/partitions?limit=&connector=`: every partition, the one with the greatest lag first.
 
-    Meant for the local runner's table: unlike the summary it does name topics.
+    Meant for the local runner's table: unlike the summary it does name topics. So do the sentences about topics that are
+    not copied, which have no partition to be said of.
     """
     limit_text = query.get("limit", str(LIMIT_DEFAULT))
     if not (
@@ -211,14 +223,15 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
         and int(limit_text) <= LIMIT_MAX
     ):
         return error_response(400, f"limit: {limit_text[:WORD_MAX]} is no number from 0 to {LIMIT_MAX}.")
-    rows = [
-        (lag_records(part), report, part) for report in _chosen(query, view) for part in partitions_of(report)
-    ]
+    chosen = _chosen(query, view)
+    rows = [(lag_records(part), report, part) for report in chosen for part in partitions_of(report)]
     rows.sort(key=lambda row: (-row[0], row[1].name, row[2].topic, row[2].partition))
     return json_response(
         {
             "version": VERSION,
             "total": len(rows),
+            "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
+            "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
             "partitions": [
                 _partition(report, part, lag, view) for lag, report, part in rows[: int(limit_text)]
             ],

@@ -97,3 +97,4 @@ class ConnectorReport:
     bytes_per_s: float = 0.0
     lag_s: float = -1.0
     warnings: tuple[str, ...] = ()
+    uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not wholly, copied

@@ -28,8 +28,10 @@ Hand = Callable[[Assignment], Awaitable[None]]
 # After a failure of a cluster: soon at first, for brokers restart in seconds, then twice a minute.
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
-# A topic that could not be created is tried again after this, not after the ten minutes of a refresh.
-INCOMPLETE_RETRY_S = 30.0
+# A topic that could not be created is tried again after these, not after the ten minutes of a refresh: soon at first, for
+# a target that has just started does not have all of its brokers, then as rarely as above.
+INCOMPLETE_RETRY_MIN_S = 1.0
+INCOMPLETE_RETRY_MAX_S = 30.0
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 WARNINGS_MAX = 100  # sentences of one kind that are shown; the rest is a number
 GONE_MAX = 20  # topics that left, newest last
@@ -52,6 +54,7 @@ class SourceConnector:
         self._config_warnings: tuple[str, ...] = ()
         self._gone: deque[str] = deque(maxlen=GONE_MAX)
         self._failures = 0  # passes in a row
+        self._incomplete = 0  # passes in a row after which a topic had no place on the target
         self.assignment: Assignment | None = None
         self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
 
@@ -73,6 +76,11 @@ class SourceConnector:
         return self._arrangement.names if self._arrangement is not None else {}
 
     @property
+    def uncopied(self) -> tuple[str, ...]:
+        """A sentence for each selected topic that is not, or not wholly, copied."""
+        return tuple(self._arrangement.uncopied.values()) if self._arrangement is not None else ()
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What failed for single topics, or was left out; bounded."""
         arranged = self._arrangement.warnings if self._arrangement is not None else ()
@@ -81,7 +89,13 @@ class SourceConnector:
             nothing = (
                 f"No topic of {self._settings.source_alias} is selected by `topics`, or Describe on them is not granted.",
             )
-        return (*nothing, *_shown(arranged), *_shown(self._config_warnings), *self._gone)
+        return (
+            *nothing,
+            *_shown(self.uncopied),
+            *_shown(arranged),
+            *_shown(self._config_warnings),
+            *self._gone,
+        )
 
     async def run(self, hand: Hand) -> None:
         """Follow both clusters until cancelled. *hand* is given all tasks' partitions whenever they are others."""
@@ -145,7 +159,12 @@ class SourceConnector:
 
     def _refresh_after_s(self, arrangement: Arrangement) -> float:
         every_s = NEVER if self._settings.refresh_topics_s is None else self._settings.refresh_topics_s
-        return min(every_s, INCOMPLETE_RETRY_S) if arrangement.incomplete else every_s
+        if not arrangement.incomplete:
+            self._incomplete = 0
+            return every_s
+        retry_s = min(INCOMPLETE_RETRY_MAX_S, INCOMPLETE_RETRY_MIN_S * 2.0 ** min(self._incomplete, 10))
+        self._incomplete += 1
+        return min(every_s, retry_s)
 
     async def _take(self, arrangement: Arrangement, hand: Hand) -> None:
         before = self.names

@@ -201,6 +201,7 @@ class HostedConnector:
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
             warnings=self._discovery.warnings,
+            uncopied=self._discovery.uncopied,
         )
 
     def _task_properties(self, child: Child) -> dict[str, str]:

@@ -32,7 +32,10 @@ class Arrangement:
     names: Mapping[str, str]  # source topic -> target topic, of all that are selected
     sizes: Mapping[str, int]  # source topic -> its partitions on the source
     warnings: tuple[str, ...]
-    incomplete: bool  # something failed that may succeed later
+    uncopied: Mapping[
+        str, str
+    ]  # source topic that has no, or no whole, place on the target -> why, a sentence
+    incomplete: bool  # some of those may have one later
 
 
 class Topics:
@@ -71,7 +74,7 @@ class Topics:
             rules=self._rules,
             replication_factor=self._replication_factor,
         )
-        failures = {**await self._create(plan.create), **await self._grow(plan)}
+        failures = {**await self._create(plan.create), **await self._grow(plan)}  # by target name
         if plan.create or plan.grow:
             wanted = {new.name: new.partitions for new in plan.create} | {
                 new.name: new.total for new in plan.grow
@@ -86,16 +89,22 @@ class Topics:
             for topic, name in sorted(names.items())
             for number in range(min(source[topic], target.get(name, 0)))
         )
-        clashes = [
-            f"Topic {topic} is not copied: its copy would have the name of the copy of {other}, {remote(topic)}."
+        clashes = {
+            topic: f"Topic {topic} is not copied: its copy would have the name of the copy of {other}, {remote(topic)}."
             for topic, other in plan.clashes.items()
-        ]
+        }
+        lacking = {
+            topic: failures.get(name) or self._unseen(name)
+            for topic, name in sorted(names.items())
+            if target.get(name, 0) < source[topic]
+        }
         return Arrangement(
             partitions=partitions,
             names=names,
             sizes={topic: source[topic] for topic in names},
-            warnings=(*warnings, *failures.values(), *clashes),
-            incomplete=bool(failures) or len(partitions) < sum(source[topic] for topic in names),
+            warnings=tuple(warnings),
+            uncopied=lacking | clashes,
+            incomplete=bool(lacking),
         )
 
     async def sync_configs(self, names: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,6 +196,12 @@ class Topics:
             # Another process was quicker.
             if refusal.code != INVALID_PARTITIONS
         }
+
+    def _unseen(self, name: str) -> str:
+        return (
+            f"Target topic {name} is there, but not all of its partitions are to be seen on {self._target.alias}:"
+            " they have no leader yet, or Describe on it is not granted."
+        )
 
     def _why(self, refusal: admin.Refusal, operation: str, name: str) -> str:
         if refusal.code in _UNAUTHORIZED:

@@ -294,6 +294,7 @@ def test_a_topic_that_cannot_be_made_is_named_and_others_go_on(
 
     assert [TopicPartition(short, 0)] == flow.partitions
     assert [True] == [f"east.{long} cannot be created" in warning for warning in flow.connector.warnings]
+    assert flow.connector.warnings == flow.connector.uncopied
     assert "RUNNING" == flow.connector.state
 
 
@@ -340,20 +341,27 @@ def test_a_wrong_password_is_named(west: KafkaCluster):
 
 
 def test_a_missing_acl_is_named(east: KafkaCluster, unique_topic: Callable[[], str]):
-    """Without Create on the target the sentence names operation, topic and cluster; the connector waits for the ACL."""
+    """Without Create on the target the sentence names operation, topic and cluster.
+
+    The connector waits for the ACL, and asks again long before the next refresh of all topics.
+    """
     topic = east.create_topic(unique_topic())
     with KafkaCluster(name="strict", listeners=("SASL_PLAINTEXT",), authorizer=True) as strict:
-        plain = settings(east, strict, topic)
+        plain = settings(east, strict, topic, refresh_topics_s=600.0)
         client = replace(plain.target_admin, properties=strict.java_client("SASL_PLAINTEXT"))
 
-        async def main() -> tuple[tuple[str, ...], list[TopicPartition]]:
+        async def main() -> tuple[tuple[str, ...], list[TopicPartition], list[TopicPartition]]:
             async with running(replace(plain, target_admin=client)) as flow:
-                await flow.until(lambda: flow.connector.warnings)
-                return flow.connector.warnings, flow.partitions
+                await flow.until(lambda: flow.connector.uncopied)
+                warnings, partitions = flow.connector.uncopied, flow.partitions
+                for operation in ("CREATE", "DESCRIBE"):
+                    await asyncio.to_thread(strict.allow, operation, "TOPIC", f"east.{topic}")
+                await flow.until(lambda: not flow.connector.uncopied)
+                return warnings, partitions, flow.partitions
 
-        warnings, partitions = asyncio.run(main())
+        warnings, partitions, granted = asyncio.run(main())
 
-    assert [] == partitions
+    assert ([], [TopicPartition(topic, 0)]) == (partitions, granted)
     assert [True] == [
         f"west does not authorize Create on topic east.{topic}" in warning for warning in warnings
     ]

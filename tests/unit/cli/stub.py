@@ -1,7 +1,7 @@
 """Stands for the replicator: a process that serves `/progress`, and lives, dies or dawdles as its first argument says.
 
 `serve`: until SIGTERM or the end of stdin. `die`: at once, with a sentence and status 1. `refuse`: with status 2.
-`deaf`: as serve, but SIGTERM is passed over. It appends a line `start PID` and `end REASON` to the file STUB_JOURNAL.
+`deaf`: as serve, but SIGTERM is passed over. `crash`: at once, and what it logs is in STUB_LOG. It appends a line `start PID` and `end REASON` to the file STUB_JOURNAL.
 """
 
 import json
@@ -33,14 +33,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
         behind = sum(not row["reachedStartEnd"] for row in rows)
+        uncopied = json.loads(os.environ.get("STUB_UNCOPIED", "[]"))
         summary = {
             "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
-            "caughtUp": bool(rows) and behind == 0, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
+            "caughtUp": bool(rows) and behind == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
             "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
         }  # fmt: skip
-        value = (
-            {"version": 1, "partitions": rows} if self.path.startswith("/progress/partitions") else summary
-        )
+        table = {"version": 1, "partitions": rows, "uncopied": uncopied, "uncopiedTotal": len(uncopied)}
+        value = table if self.path.startswith("/progress/partitions") else summary
         body = json.dumps(value).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -62,6 +62,9 @@ def main() -> None:
     if mode in {"die", "refuse"}:
         print(f"the stub was told to {mode}", file=sys.stderr)
         sys.exit(1 if mode == "die" else 2)
+    if mode == "crash":
+        sys.stderr.write(os.environ["STUB_LOG"])
+        sys.exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else lambda *_: end("SIGTERM"))
     if mode == "serve":
         threading.Thread(target=watch_stdin, daemon=True).start()

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,14 +20,15 @@ STUB = Path(__file__).with_name("stub.py")
 WAIT_S = 20.0
 POLL_S = 0.01
 RUNNER = """
-import sys
+import os, sys
 from mirrorflow_cli.json_lines import JsonDisplay
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
 stub, mode, until = sys.argv[1:]
 plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,
     worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"x": "${dir:/a:b}"})
-options = RunOptions(until_caught_up=until == "until", command=(sys.executable, stub, mode))
+log = open(os.environ["TMPDIR"] + "/log", "ab", buffering=0)
+options = RunOptions(until_caught_up=until == "until", log=log, command=(sys.executable, stub, mode))
 sys.exit(Runner([plan], JsonDisplay(), options).run())
 """
 
@@ -35,11 +36,9 @@ sys.exit(Runner([plan], JsonDisplay(), options).run())
 class Running:
     """A runner with its stub."""
 
-    def __init__(self, folder: Path, mode: str, *, until: bool, rows: str | None) -> None:
+    def __init__(self, folder: Path, mode: str, *, until: bool, more: Mapping[str, str]) -> None:
         self.journal = folder / "journal"
-        environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(folder)}
-        if rows is not None:
-            environment["STUB_ROWS"] = rows
+        environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(folder), **more}
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", RUNNER, str(STUB), mode, "until" if until else "ever"],
@@ -78,8 +77,8 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start a runner; afterwards nothing of it is left."""
     started: list[Running] = []
 
-    def start(mode: str, *, until: bool = False, rows: str | None = None) -> Running:
-        started.append(Running(tmp_path, mode, until=until, rows=rows))
+    def start(mode: str, *, until: bool = False, **more: str) -> Running:
+        started.append(Running(tmp_path, mode, until=until, more=more))
         return started[-1]
 
     yield start
@@ -108,10 +107,52 @@ def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[.
         "reachedStartEnd": False,
         "message": "t-0: the record is too large.",
     }
-    running = run("serve", until=True, rows=json.dumps([row]))
+    running = run("serve", until=True, STUB_ROWS=json.dumps([row]))
 
     assert 1 == running.process.wait(WAIT_S)
     assert "t-0: the record is too large." in str([e for e in running.events() if e["event"] == "failed"])
+
+
+def test_runner_does_not_exit_0_while_a_topic_is_not_copied(run: Callable[..., Running]) -> None:
+    """All that there is has caught up, and a topic could not be created: status 1, with the reason."""
+    sentence = "Target topic east.t cannot be created: no."
+    running = run("serve", until=True, STUB_UNCOPIED=json.dumps([sentence]))
+
+    assert 1 == running.process.wait(WAIT_S)
+    assert sentence in str([e for e in running.events() if e["event"] == "failed"])
+    assert [sentence] == next(e for e in running.events() if e["event"] == "progress")["uncopied"]
+
+
+INFO = "2026-01-01 00:00:00,000 INFO mirrorflow.worker listening on http://127.0.0.1:1"
+WARNING = "2026-01-01 00:00:01,000 WARNING mirrorflow.worker the disk is full"
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError: no more files'
+
+
+@pytest.mark.parametrize(
+    ("logged", "words"),
+    [
+        ([INFO], INFO),
+        ([INFO, WARNING, INFO], WARNING),
+        ([WARNING, WARNING.replace("WARNING", "ERROR"), INFO], WARNING.replace("WARNING", "ERROR")),
+        ([INFO, TRACEBACK], "OSError: no more files"),
+        ([INFO, TRACEBACK, INFO], "OSError: no more files"),
+        ([WARNING, "Cluster west cannot be reached."], "Cluster west cannot be reached."),
+        ([INFO + "x" * 5_000, INFO], INFO),
+        ([], ""),
+    ],
+    ids=[
+        "nothing but news", "a warning before the last news", "an error after a warning", "a traceback",
+        "a traceback before the last news", "the sentence that it ends with", "news cut in the middle", "silence",
+    ],
+)  # fmt: skip
+def test_death_is_told_with_what_explains_it(
+    run: Callable[..., Running], logged: list[str], words: str
+) -> None:
+    """Not with whatever came last: the newest warning, error or traceback; without one, the last line."""
+    running = run("crash", STUB_LOG="".join(line + "\n" for line in logged))
+    until(lambda: "ended" in [event["event"] for event in running.events()], "it did not end")
+
+    assert words == next(event["message"] for event in running.events() if event["event"] == "ended")
 
 
 def test_process_that_dies_is_started_again(run: Callable[..., Running]) -> None:

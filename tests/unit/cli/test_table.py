@@ -1,10 +1,12 @@
-"""The live table, drawn on a terminal that is only remembered."""
+"""What `run` shows: the live table, drawn on a terminal that is only remembered, and the plain lines."""
 
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from mirrorflow_cli.display import PlainDisplay
 from mirrorflow_cli.progress import Progress
 from mirrorflow_cli.table import TableDisplay
 
@@ -13,16 +15,27 @@ SUMMARY: dict[str, Any] = {
     "partitions": {"total": 3},
     "lagRecords": 1_234,
     "lagSeconds": 1.5,
-    "recordsPerSecond": 10_000.0,
-    "bytesPerSecond": 2_500_000.0,
+    "recordsPerSecond": 1.0,  # of its last thirty seconds
+    "bytesPerSecond": 1.0,
     "records": 99,
+    "uptimeSeconds": 4.0,
 }
+REFUSED = "Target topic east.t cannot be created: no."
 
 
-def _row(topic: str, **more: object) -> dict[str, object]:
+def _row(topic: str, partition: int = 0, **more: object) -> dict[str, object]:
     plain = {"targetTopic": f"east.{topic}", "phase": "copying", "guarantee": "exactly-once", "reason": ""}
-    figures = {"lagRecords": 600, "recordsPerSecond": 5_000.0, "bytesPerSecond": 1_000_000.0}
-    return {"topic": topic, **plain, **figures, **more}
+    figures = {"lagRecords": 600, "records": 20_000, "bytes": 4_000_000}
+    return {"topic": topic, "partition": partition, **plain, **figures, **more}
+
+
+def _drawn(*seen: Progress) -> str:
+    """What stands on the terminal after *seen* was shown, colours left out."""
+    out = io.StringIO()
+    display = TableDisplay("east → west", Console(file=out, width=160))
+    display.progress(seen)
+    display.close()
+    return out.getvalue()
 
 
 def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
@@ -30,11 +43,16 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, force_terminal=True, width=160))
     stopped = _row(
-        "big", phase="stopped", reason="RecordTooLarge", message="big-0: too large [x].", lagRecords=None
+        "big",
+        phase="stopped",
+        reason="RecordTooLarge",
+        message="big-0: too large [x].",
+        lagRecords=None,
+        records=0,
     )
 
     display.progress(
-        [Progress(connector="C", summary=SUMMARY, partitions=(_row("orders"), _row("orders"), stopped))]
+        [Progress(connector="C", summary=SUMMARY, partitions=(_row("orders"), _row("orders", 1), stopped))]
     )
     display.close()
 
@@ -44,4 +62,53 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
     ]  # fmt: skip
     assert all(word in lines[1] for word in ("?", "stopped", "RecordTooLarge"))
     assert "big-0: too large [x]." in lines[2]
-    assert "lag 1,234 records (1.5 s), 10,000 records/s, 2.5 MB/s, 99 copied" in out.getvalue()
+    assert "lag 1,234 records (1.5 s), 10,000 records/s, 2.0 MB/s, 99 copied" in out.getvalue()
+
+
+NOTHING_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
+
+
+@pytest.mark.parametrize("seen", [(), (NOTHING_YET,)], ids=["nobody answers", "no topic was found yet"])
+def test_table_says_starting_until_there_is_something_to_say(seen: tuple[Progress, ...]) -> None:
+    """No empty frame, and nothing that could be taken for the state of a flow that runs."""
+    drawn = _drawn(*seen)
+
+    assert "east → west" in drawn
+    assert "starting" in drawn
+    assert not any(word in drawn for word in ("topic", "Idle", "Waiting", "lag"))
+
+
+def test_topics_that_are_not_copied_are_named_with_their_sentences() -> None:
+    """Though no line of the table is theirs; the rest is a number."""
+    reasons = [{"reason": "TopicNotCopied", "count": 200}]
+    summary = {**SUMMARY, "replicating": "Stuck", "partitions": {"total": 0}, "reasons": reasons}
+    drawn = _drawn(Progress(connector="C", summary=summary, uncopied=(REFUSED,) * 9, uncopied_total=200))
+
+    assert 5 == drawn.count(REFUSED)
+    assert "Not copied either: 195 more." in drawn
+    assert "C: Stuck" in drawn
+    assert "TopicNotCopied x200" in drawn
+
+
+def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a second is enough; and the rate is the recent one here too."""
+    display = PlainDisplay()
+    stopped = _row("big", phase="stopped", reason="RecordTooLarge", message="big-0: too large.")
+    seen = Progress(
+        connector="C", summary=SUMMARY, partitions=(stopped,), uncopied=(REFUSED,), uncopied_total=1
+    )
+
+    display.progress([seen])
+    display.progress([seen])
+
+    captured = capsys.readouterr()
+    assert 2 == captured.out.count("C: Advancing")
+    assert "5,000 records/s" in captured.out.splitlines()[0]
+    assert [REFUSED, "big-0: too large."] == captured.err.splitlines()
+
+
+def test_plain_line_says_starting_until_topics_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the table."""
+    PlainDisplay().progress([NOTHING_YET])
+
+    assert "C: starting\n" == capsys.readouterr().out

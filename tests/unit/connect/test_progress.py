@@ -59,6 +59,11 @@ def test_summary_names_no_topic_and_stays_small():
 
 
 CAUGHT_UP = partition(source_offset=100, reached_start_end=True)
+LOST_TRACK = partition(1, phase=Phase.STOPPED, source_offset=-1, source_end_offset=-1)
+REFUSED = (
+    "Target topic A.secret-topic cannot be created: no.",
+    "Target topic A.other cannot be created: no.",
+)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +78,47 @@ CAUGHT_UP = partition(source_offset=100, reached_start_end=True)
         ([CAUGHT_UP, LOST], {}, "SourceDataLost"),
         ([CAUGHT_UP], {"state": "FAILED"}, "Stuck"),
         ([], {}, "Idle"),
+        ([partition(source_end_offset=-1)], {}, "Waiting"),
+        ([CAUGHT_UP, partition(1, source_end_offset=-1)], {"started_at_s": NOW_S - 1}, "Waiting"),
+        ([LOST_TRACK], {}, "Stuck"),
+        ([CAUGHT_UP, LOST_TRACK], {}, "Idle"),
+        ([], {"state": "UNASSIGNED", "started_at_s": NOW_S - 5}, "Waiting"),
+        ([], {"state": "UNASSIGNED"}, "Stuck"),
+        ([], {"uncopied": REFUSED}, "Stuck"),
+        ([], {"uncopied": REFUSED, "started_at_s": NOW_S - 5}, "Stuck"),
+        ([CAUGHT_UP], {"uncopied": REFUSED}, "Stuck"),
+        ([CAUGHT_UP, LOST], {"uncopied": REFUSED}, "SourceDataLost"),
     ],
 )
 def test_replicating_is_what_was_seen(parts, changes, word):
     """One word, from lag, phases and what moved; a copier that copies nothing while there is data is stuck."""
     assert word == summary(connector(task(*parts), **changes))["replicating"]
+
+
+def test_what_copies_all_it_may_is_advancing_though_a_topic_is_refused():
+    """The word says what moves; the reasons say what does not."""
+    report = connector(task(partition()), uncopied=REFUSED)
+
+    assert "Advancing" == summary(report, samples=moved(report))["replicating"]
+
+
+def test_topics_without_a_copy_are_counted_and_never_caught_up():
+    """By a reason, without their names; a partition that has caught up does not make up for them."""
+    report = connector(task(CAUGHT_UP))
+    ready = summary(report, ready=True)
+    refused = summary(replace(report, uncopied=REFUSED), ready=True)
+
+    assert [True, False] == [ready["caughtUp"], refused["caughtUp"]]
+    assert [[], [{"reason": "TopicNotCopied", "count": 2}]] == [ready["reasons"], refused["reasons"]]
+    assert "secret-topic" not in json.dumps(refused)
+
+
+def test_partitions_name_the_topics_that_are_not_copied():
+    """With their sentences, the first of them; the number is of all."""
+    many = tuple(f"Target topic A.t{number} cannot be created: no." for number in range(150))
+    shown = json.loads(content(progress.partitions({}, view(connector(task(), uncopied=many)))))
+
+    assert (150, list(many[:100])) == (shown["uncopiedTotal"], shown["uncopied"])
 
 
 def test_throttled_needs_a_recent_wait():
