@@ -37,7 +37,8 @@ _runs = itertools.count()
 class Replicator:
     """One process. *form* is `standalone` or `mm2`, *files* its properties; `standalone` and `mm2` make the usual ones.
 
-    A file that is a text is written as it is; *arguments* follow the files.
+    A file that is a text is written as it is; *arguments* follow the files. *source* is where all of its topics are, if
+    they are all in one cluster.
     """
 
     form: str
@@ -46,6 +47,7 @@ class Replicator:
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = "replicator"
+    source: KafkaCluster | None = None
     child: Child | None = field(default=None, init=False)
     _address_file: Path | None = field(default=None, init=False)
 
@@ -83,7 +85,11 @@ class Replicator:
             "mirrorflow.http.listeners": "http://127.0.0.1:0",
         } | dict(worker or {})
         return cls(
-            form="standalone", files=(process, lines), folder=folder, environment=dict(environment or {})
+            form="standalone",
+            files=(process, lines),
+            folder=folder,
+            environment=dict(environment or {}),
+            source=source,
         )
 
     @classmethod
@@ -219,19 +225,49 @@ class Replicator:
     # Waits.
 
     def wait_until_caught_up(self, timeout_s: float = CAUGHT_UP_WAIT_S, *, partitions: int = 1) -> None:
-        """Until at least *partitions* are copied to the end that the source has now."""
+        """Until at least *partitions* are copied to the end that the source has now.
+
+        The source is asked itself: right after a load the process has not heard of it yet, and lacks nothing that it knows
+        of. Where *source* is not known (the mm2 form), the process alone is asked: `wait_for_copy` first.
+        """
+        ends: dict[str, dict[int, int]] = {}
 
         def caught_up() -> bool:
             said = self.partitions()
-            return len(said) >= partitions and all(
+            believed = len(said) >= partitions and all(
                 one["sourceOffset"] is not None
                 and one["lagRecords"] == 0
                 and one["reachedStartEnd"]
                 and one["phase"] == "copying"
                 for one in said
             )
+            if not believed:
+                return False
+            try:
+                self._ask_ends({one["topic"] for one in said}, ends)
+            except KafkaException:
+                return False  # a leader is being elected, or its broker is down
+            return all(one["sourceOffset"] >= ends[one["topic"]].get(one["partition"], 0) for one in said)
 
         self._wait("all partitions are copied", caught_up, timeout_s=timeout_s)
+
+    def _ask_ends(self, topics: set[str], ends: dict[str, dict[int, int]]) -> None:
+        """Adds to *ends* those of *topics* that it lacks; a topic that is gone has none."""
+        unasked = sorted(topics - ends.keys())
+        if self.source is None:
+            ends.update((topic, {}) for topic in unasked)
+        elif unasked:
+            there = self.source.topics()
+            for topic in unasked:
+                found = topic in there
+                ends[topic] = self.source.end_offsets(topic, isolation=self._isolation()) if found else {}
+
+    def _isolation(self) -> str:
+        lines = self.files[-1]
+        keys = ("source.consumer.isolation.level", "consumer.isolation.level")
+        if isinstance(lines, str) or not any(lines.get(key) == "read_committed" for key in keys):
+            return "read_uncommitted"
+        return "read_committed"
 
     def wait_for_copy(
         self,
