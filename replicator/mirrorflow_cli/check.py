@@ -1,23 +1,21 @@
 """`mirrorflow check`: would the flow run? Both clusters are asked, nothing is changed.
 
-Here: reachability with each client's own credentials, and what the brokers offer. What we may do, and what would be
-created, is `permissions`'. The transactional id is not tried: asking for it would raise the epoch of a flow that runs.
+Here: reachability with each client's own credentials, and what the brokers offer. What we may do is `permissions`', what
+would be created `creation`'s. No producer id is asked for: that would raise the epoch of a flow that runs.
 """
 
 import argparse
 import asyncio
 
 from mirrorflow_cli.clusters import reached, selected_topics
+from mirrorflow_cli.creation import check_creation
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.permissions import check_source, check_target
 from mirrorflow_cli.settings import source_settings
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_replicator.errors import (
-    ClusterError,
-    SettingError,
-)
+from mirrorflow_replicator.errors import ClusterError, SettingError
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import SourceSettings
@@ -41,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
     flow = flow_from(arguments)
     planned = plan(flow, layout_from(arguments))
     settings, warnings = source_settings(planned)
-    for sentence in (*planned.notes, *warnings):
-        print(f"note  {sentence}")
     findings = Findings()
+    for sentence in (*planned.notes, *warnings):
+        findings.note(sentence)
     asyncio.run(_check(settings, findings))
     for problem in findings.problems:
         print(f"fail  {problem}")
@@ -55,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 async def _check(settings: SourceSettings, findings: Findings) -> None:
-    topics: dict[str, int] | None = None
+    topics: dict[str, int] = {}
     configs: dict[str, tuple[ConfigEntry, ...]] = {}
     try:
         async with reached(settings.source_admin, settings) as source:
@@ -67,7 +65,8 @@ async def _check(settings: SourceSettings, findings: Findings) -> None:
     try:
         async with reached(settings.target_admin, settings) as target:
             await _reachable(target, settings.target_alias, TARGET_APIS, findings)
-            await check_target(target, settings, topics or {}, configs, findings)
+            await check_target(target, settings, topics, findings)
+            await check_creation(target, settings, topics, configs, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     await _other_clients(settings, findings)
@@ -85,6 +84,7 @@ async def _other_clients(settings: SourceSettings, findings: Findings) -> None:
         try:
             async with reached(client, settings):
                 findings.fact(f"{client.client_id} is accepted by {client.alias}")
+            findings.note(f"What {client.client_id} may do is not asked: it has credentials of its own.")
         except (ClusterError, SettingError) as error:
             findings.problem(f"{client.client_id}: {error}")
 

@@ -1,4 +1,4 @@
-"""What `mirrorflow check` has found: facts at once, problems at the end."""
+"""What `mirrorflow check` has found: facts and notes at once, problems at the end."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ SHOWN_MAX = 20  # of one kind; the rest is a number
 
 
 class Findings:
-    """What was found: problems decide the exit status, facts do not."""
+    """What was found: problems decide the exit status, facts and notes do not."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -19,6 +19,11 @@ class Findings:
     def fact(sentence: str) -> None:
         """Printed as it is found, because the next question may take seconds."""
         print(f"ok    {sentence}", flush=True)
+
+    @staticmethod
+    def note(sentence: str) -> None:
+        """Worth knowing, and no reason not to run."""
+        print(f"note  {sentence}", flush=True)
 
 
 def show_some(what: str, names: Sequence[str]) -> None:

@@ -1,112 +1,95 @@
-"""What a flow may do on both clusters, and what it would create there.
+"""What the flow's user may do on both clusters, asked without doing any of it.
 
-KIP-430's authorized operations, which are all of them where no authorizer is set; what would be created, the target's
-controller is asked to validate.
+KIP-430's authorized operations, which are all of them where no authorizer is set; a broker tells them of topics that do
+not exist yet, too. What must be allowed is what `mirrorflow acls` prints (`grants`), but for Create, which is `creation`'s.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
-from mirrorflow_cli.clusters import target_plan, topic_sizes
-from mirrorflow_cli.findings import Findings, show_some
+from mirrorflow_cli.findings import Findings
 from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.errors import (
-    NotAuthorizedError,
-    UnsupportedBrokerError,
-)
-from mirrorflow_replicator.flow.identity import identity_topic
+from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 
-# AclOperation codes (org.apache.kafka.common.acl.AclOperation).
-OPERATIONS = {3: "READ", 4: "WRITE", 7: "ALTER", 8: "DESCRIBE", 10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS"}
-READ, WRITE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
+# AclOperation codes (org.apache.kafka.common.acl.AclOperation), by the names that kafka-acls has for them.
+OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeConfigs", 11: "AlterConfigs"}
+DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 async def check_source(
-    source: Cluster, settings: SourceSettings, topics: dict[str, int], findings: Findings
+    source: Cluster, settings: SourceSettings, topics: Mapping[str, int], findings: Findings
 ) -> dict[str, tuple[ConfigEntry, ...]]:
-    """Find what is lacking on the source; the settings of *topics* that it shows."""
-    if not topics:
+    """Find what is lacking on the source; the settings of those of *topics* that show them."""
+    findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
+    wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
+    lacking = await _lacking(
+        source, dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS)), settings.source_alias, findings
+    )
+    if not topics and not lacking:
         findings.problem(
             f"No topic of {settings.source_alias} matches {', '.join(settings.topics)}, or Describe on them is missing;"
             " correct spec.topics.include, or grant what `mirrorflow acls` prints."
         )
-        return {}
-    findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
-    await _operations(source, list(topics), (READ, DESCRIBE), findings)
-    try:
-        return await admin.describe_topic_configs(source, list(topics))
-    except NotAuthorizedError as error:
-        findings.problem(str(error))
-        return {}
+    silent = lacking.get(DESCRIBE_CONFIGS, [])
+    return await admin.describe_topic_configs(source, [topic for topic in topics if topic not in silent])
 
 
 async def check_target(
-    target: Cluster,
-    settings: SourceSettings,
-    topics: dict[str, int],
-    configs: dict[str, tuple[ConfigEntry, ...]],
-    findings: Findings,
+    target: Cluster, settings: SourceSettings, topics: Iterable[str], findings: Findings
 ) -> None:
-    """Find what is lacking on the target, and show what would be created and grown."""
-    present = await topic_sizes(target)
-    planned = target_plan(settings, topics, present, configs)
-    for topic, other in planned.clashes.items():
-        findings.problem(f"Topic {topic} would have the target name of {other}; exclude one of them.")
+    """Find what is lacking on the target for the copies of *topics*, the internal topics and the flow's identity."""
     remote = make_selection(settings).target_topic
-    existing = [name for topic in topics if (name := remote(topic)) in present]
-    await _operations(target, existing, (READ, WRITE, DESCRIBE, *_settings_operations(settings)), findings)
-    await _operations(target, [growth.name for growth in planned.grow], (ALTER,), findings)
-    internal = [identity_topic(settings.source_alias)]
+    synced = () if settings.sync_configs_s is None else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
+    needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
+    needed[identity_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
     if settings.offsets.store is OffsetStore.KAFKA:
-        internal.append(settings.offsets.topic)
-    await _operations(
-        target, [name for name in internal if name in present], (READ, WRITE, DESCRIBE), findings
-    )
-    wanted = [
-        admin.NewTopic(
-            name=new.name,
-            partitions=new.partitions,
-            replication_factor=new.replication_factor,
-            configs=new.configs,
-        )
-        for new in planned.create
-    ] + [
-        admin.NewTopic(name=name, partitions=1, replication_factor=settings.offsets.replication_factor)
-        for name in internal
-        if name not in present
-    ]
-    refusals = await admin.create_topics(target, wanted, validate_only=True) if wanted else {}
-    for name, refusal in refusals.items():
-        if refusal is not None:
-            findings.problem(
-                f"Topic {name} could not be created on {settings.target_alias}: {refusal.message}."
-            )
-    show_some("would be created", [new.name for new in wanted if refusals.get(new.name) is None])
-    show_some("would grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+        needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
+    await _lacking(target, needed, settings.target_alias, findings)
+    identity = transactional_id(settings.source_alias)
+    if not await admin.may_write_as(target, identity):
+        findings.problem(refused(settings.target_alias, "Write", f"transactional id {identity}"))
 
 
-def _settings_operations(settings: SourceSettings) -> tuple[int, ...]:
-    return () if settings.sync_configs_s is None else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
+def refused(cluster: str, operation: str, resource: str) -> str:
+    """The sentence that `run` would log and REST would show."""
+    return str(NotAuthorizedError(cluster=cluster, operation=operation, resource=resource))
 
 
-async def _operations(
-    cluster: Cluster, topics: Sequence[str], needed: Iterable[int], findings: Findings
-) -> None:
-    if not topics:
-        return
+def first_of(topics: Sequence[str]) -> str:
+    """The first of *topics*, and how many more there are."""
+    return f"topic {topics[0]}" + (f" and {len(topics) - 1} more" if len(topics) > 1 else "")
+
+
+def _names(settings: SourceSettings) -> list[str]:
+    """The topics that are wanted by name: without Describe on them they are not in any list."""
+    selects = make_selection(settings).selects
+    names = [pattern.replace("\\", "") for pattern in settings.topics if _NAME.fullmatch(pattern)]
+    return [name for name in names if selects(name)]
+
+
+async def _lacking(
+    cluster: Cluster, needed: Mapping[str, Iterable[int]], alias: str, findings: Findings
+) -> dict[int, list[str]]:
+    """Operation -> topics on which it is not allowed, which are told; nothing from brokers that do not tell."""
     try:
-        allowed = await admin.topic_operations(cluster, topics)
+        allowed = await admin.topic_operations(cluster, list(needed))
     except UnsupportedBrokerError as error:
-        print(f"note  Permissions cannot be asked for: {error}")
-        return
-    for operation in needed:
-        lacking = [topic for topic in topics if operation not in allowed.get(topic, frozenset())]
-        if lacking:
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            findings.problem(
-                f"Cluster {cluster.alias} does not allow {OPERATIONS[operation]} on topic {lacking[0]}{more};"
-                " grant what `mirrorflow acls` prints."
-            )
+        findings.note(f"Permissions cannot be asked for: {error}")
+        return {}
+    found: dict[int, list[str]] = {}
+    for topic, operations in needed.items():
+        if topic not in allowed:
+            continue
+        # Who may not describe a topic is told nothing else of it.
+        for operation in operations if allowed[topic] else (DESCRIBE,):
+            if operation not in allowed[topic]:
+                found.setdefault(operation, []).append(topic)
+    for operation in sorted(found, key=list(OPERATIONS).index):
+        findings.problem(refused(alias, OPERATIONS[operation], first_of(found[operation])))
+    return found

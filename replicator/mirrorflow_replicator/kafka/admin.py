@@ -29,6 +29,7 @@ from mirrorflow_replicator.kafka.transactions import (
     empty_transaction,
     end_txn,
     init_producer_id,
+    may_write_as,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "init_producer_id",
     "list_offsets",
     "list_topics",
+    "may_write_as",
     "produce",
     "topic_operations",
 ]

@@ -130,9 +130,9 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
 
 
 async def topic_operations(cluster: Cluster, topics: Sequence[str]) -> dict[str, frozenset[int]]:
-    """The AclOperation codes that we have on each topic (KIP-430); topics that we may not describe are absent.
+    """The AclOperation codes that we have on each topic (KIP-430), whether or not it exists; none without DESCRIBE.
 
-    Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
+    Topics of which the broker tells nothing are absent. Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
     found: dict[str, frozenset[int]] = {}
     for at in range(0, len(topics), TOPICS_MAX):
@@ -144,6 +144,8 @@ async def topic_operations(cluster: Cluster, topics: Sequence[str]) -> dict[str,
         )
         for answer in (await cluster.call(request)).topics:
             topic = topic_from(answer)
-            if not topic.error:
-                found[topic.name] = topic.authorized_operations or frozenset()
+            if topic.error == codes.TOPIC_AUTHORIZATION_FAILED:
+                found[topic.name] = frozenset()
+            elif topic.authorized_operations is not None:
+                found[topic.name] = topic.authorized_operations
     return found

@@ -12,11 +12,12 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorflow_replicator.errors import BrokerError
 from mirrorflow_replicator.kafka.cluster import CALL_TIMEOUT_S, Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, raise_for
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
 OLD_VERSION: Final = 1
 NO_PRODUCER_ID: Final = -1
+NOBODYS_PRODUCER_ID: Final = 2**63 - 1  # controllers count up from 0
 
 
 async def init_producer_id(
@@ -103,6 +104,24 @@ async def end_txn(
         request, coordinator=(TRANSACTION_COORDINATOR, transactional_id), timeout_s=timeout_s
     )
     raise_for(answer.error_code, cluster=cluster.alias, request="EndTxn", subject=transactional_id)
+
+
+async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
+    """Whether we have WRITE on *transactional_id*, which nothing is done with. Raises ClusterError.
+
+    Any broker looks at the ACL first, and only then finds that it does not coordinate the id, or that the transaction that
+    is to be ended is nobody's. Looking for the coordinator could create the topic of all transactions.
+    """
+    node_id = min(cluster.metadata.brokers)
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=NOBODYS_PRODUCER_ID,
+        producer_epoch=0,
+        committed=False,
+        max_version=OLD_VERSION,
+    )
+    answer = await (await cluster.connection(node_id)).call(request, timeout_s=CALL_TIMEOUT_S)
+    return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 async def empty_transaction(

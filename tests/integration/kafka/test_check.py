@@ -1,0 +1,289 @@
+"""`mirrorflow check` against brokers with passwords and ACLs: what it says is what `run` would meet, and it changes nothing."""
+
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import free_port
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.comparing import assert_copied
+
+COMMAND_WAIT_S = 240.0  # two seconds alone
+PASSWORD = "mirror-secret"
+FLOW = """
+apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorFlow
+metadata: {{name: checked}}
+spec:
+  source:
+    alias: {alias}
+    bootstrapServers: ["{source}"]
+    authentication:
+      type: Plain
+      username: {{value: mirror}}
+      password: {{secretName: of-source, key: password}}
+  target:
+    alias: gated
+    bootstrapServers: ["{target}"]
+    authentication:
+      type: ScramSha512
+      username: {{value: mirror}}
+      password: {{secretName: of-target, key: password}}
+  topics: {{include: ["{topics}"]}}
+"""
+
+Names = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def walled() -> Iterator[KafkaCluster]:
+    """A source that wants a password and grants nothing by itself."""
+    with KafkaCluster(name="walled", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gated() -> Iterator[KafkaCluster]:
+    """A target of the same kind."""
+    with KafkaCluster(name="gated", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Grant:
+    """One operation that `mirrorflow acls` prints."""
+
+    side: str
+    kind: str
+    name: str
+    operation: str
+    prefixed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A flow from *walled* to *gated* by a file of its own, and the command about it."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    topic: str
+    folder: Path
+
+    @property
+    def alias(self) -> str:
+        return self.topic.upper()
+
+    def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What `mirrorflow` *name* says of the file."""
+        file = ["-f", str(self.folder / "flow.yaml"), "--secrets", str(self.folder)]
+        return subprocess.run(
+            [sys.executable, "-m", "mirrorflow_cli", name, *file, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_WAIT_S,
+            check=False,
+            env={"HOME": str(self.folder)},
+        )
+
+    def grants(self) -> list[Grant]:
+        """Each operation of each command that `mirrorflow acls` prints."""
+        side, found = "", []
+        for line in self.command("acls").stdout.splitlines():
+            if line.startswith("#"):
+                side = "source" if ", source " in line else "target"
+            else:
+                found += _grants(side, line)
+        return found
+
+    def grant(self, grants: list[Grant]) -> None:
+        """Add them as ACLs."""
+        for one in grants:
+            cluster = self.source if one.side == "source" else self.target
+            cluster.allow(one.operation, one.kind, one.name, prefixed=one.prefixed)
+
+    def write(
+        self, *, source: str = "", target: str = "", passwords: tuple[str, str] = (PASSWORD, PASSWORD)
+    ) -> None:
+        """The file and its secrets; *source* and *target* are addresses other than the clusters' own."""
+        text = FLOW.format(
+            alias=self.alias,
+            source=source or self.source.bootstrap,
+            target=target or self.target.bootstrap,
+            topics=self.topic,
+        )
+        (self.folder / "flow.yaml").write_text(text)
+        for side, password in zip(("source", "target"), passwords, strict=True):
+            secret = self.folder / f"of-{side}" / "password"
+            secret.parent.mkdir(exist_ok=True)
+            secret.write_text(password)
+
+
+def _grants(side: str, line: str) -> list[Grant]:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--operation", action="append")
+    for flag in ("bootstrap-server", "allow-principal", "topic", "transactional-id", "resource-pattern-type"):
+        parser.add_argument(f"--{flag}")
+    parser.add_argument("--add", action="store_true")
+    program, *words = shlex.split(line)
+    given = parser.parse_args(words)
+    assert (program, given.add, given.allow_principal) == ("kafka-acls.sh", True, "User:mirror")
+    kind, name = ("TOPIC", given.topic) if given.topic else ("TRANSACTIONAL_ID", given.transactional_id)
+    return [
+        Grant(
+            side=side,
+            kind=kind,
+            name=name,
+            operation="".join(f"_{letter}" if letter.isupper() else letter for letter in operation)
+            .strip("_")
+            .upper(),
+            prefixed=given.resource_pattern_type == "prefixed",
+        )
+        for operation in given.operation
+    ]
+
+
+@pytest.fixture
+def checked(walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path) -> Checked:
+    """A flow of one topic with 200 records; nothing is granted yet."""
+    topic = walled.create_topic(unique_topic(), partitions=2, config={"retention.ms": "86400000"})
+    load(walled, topic, 200, keys=True)
+    flow = Checked(source=walled, target=gated, topic=topic, folder=tmp_path)
+    flow.write()
+    return flow
+
+
+def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_flow_runs(
+    checked: Checked,
+) -> None:
+    """Check names what would be created and creates nothing; then the flow replicates, and check has nothing to add."""
+    checked.grant(checked.grants())
+    before = (checked.source.topics(), checked.target.topics())
+
+    first = checked.command("check")
+    assert (0, "") == (first.returncode, first.stderr), first.stdout
+    assert before == (checked.source.topics(), checked.target.topics())
+    created = {line.split()[-1] for line in first.stdout.splitlines() if "would be created" in line}
+    internal = {f"mm2-{name}.{checked.alias}.internal" for name in ("identity", "offsets")}
+    assert {f"{checked.alias}.{checked.topic}"} | internal == created
+
+    ran = checked.command("run", "--until-caught-up", "--log", "-")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert_copied(
+        checked.source, checked.topic, checked.target, f"{checked.alias}.{checked.topic}", count=200
+    )
+
+    second = checked.command("check")
+    assert (0, "") == (second.returncode, second.stderr), second.stdout
+    assert "would" not in second.stdout
+
+
+MISSING = [
+    # On the source, on the target: kind, name after the alias, operation.
+    ("READ", ("TOPIC", "{alias}.", "WRITE"), "Write on topic {alias}.{topic}"),
+    ("DESCRIBE_CONFIGS", ("TOPIC", "{alias}.", "CREATE"), "Create on topic {alias}.{topic}"),
+    ("READ", ("TOPIC", "{alias}.", "READ"), "Read on topic {alias}.{topic}"),
+    ("READ", ("TOPIC", "{alias}.", "ALTER"), "Alter on topic {alias}.{topic}"),
+    ("READ", ("TOPIC", "{alias}.", "ALTER_CONFIGS"), "AlterConfigs on topic {alias}.{topic}"),
+    (
+        "READ",
+        ("TOPIC", "mm2-offsets.{alias}.internal", "DESCRIBE_CONFIGS"),
+        "DescribeConfigs on topic mm2-offsets.{alias}.internal",
+    ),
+    (
+        "READ",
+        ("TOPIC", "mm2-identity.{alias}.internal", "CREATE"),
+        "Create on topic mm2-identity.{alias}.internal",
+    ),
+    (
+        "READ",
+        ("TRANSACTIONAL_ID", "mirrorflow.{alias}", "WRITE"),
+        "Write on transactional id mirrorflow.{alias}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lacking", "target", "named"), MISSING)
+def test_a_grant_that_is_missing_is_named_with_its_side(
+    checked: Checked, lacking: str, target: tuple[str, str, str], named: str
+) -> None:
+    """One on each side: two findings, each with cluster, operation and resource, and nothing else."""
+    kind, name, operation = target
+    missing = {
+        ("source", "TOPIC", checked.topic, lacking),
+        ("target", kind, name.format(alias=checked.alias), operation),
+    }
+    grants = checked.grants()
+    given = [one for one in grants if (one.side, one.kind, one.name, one.operation) not in missing]
+    assert len(grants) - len(missing) == len(given)
+    checked.grant(given)
+
+    done = checked.command("check")
+
+    assert (1, "") == (done.returncode, done.stderr), done.stdout
+    words = {"READ": "Read", "DESCRIBE_CONFIGS": "DescribeConfigs"}[lacking]
+    what = named.format(alias=checked.alias, topic=checked.topic)
+    found = [line.split(";")[0] for line in done.stdout.splitlines() if line.startswith("fail")]
+    assert [
+        f"fail  Cluster {checked.alias} does not authorize {words} on topic {checked.topic}",
+        f"fail  Cluster gated does not authorize {what}",
+    ] == found
+
+
+def test_a_topic_that_we_may_not_see_is_named(checked: Checked) -> None:
+    """With nothing granted on the source the topic of that name is asked for, and Describe on it is what lacks."""
+    checked.grant([one for one in checked.grants() if one.side == "target"])
+
+    done = checked.command("check")
+
+    assert done.returncode == 1
+    sentence = (
+        f"Cluster {checked.alias} does not authorize Describe on topic {checked.topic}; `mirrorflow acls`"
+    )
+    assert [f"fail  {sentence}"] == [
+        line.split(" prints")[0] for line in done.stdout.splitlines() if line.startswith("fail")
+    ]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_wrong_password_is_one_sentence_that_names_the_cluster(checked: Checked, side: str) -> None:
+    """The other side is looked at all the same, and no password is shown."""
+    checked.grant(checked.grants())
+    wrong = "hunter2-wrong"
+    checked.write(passwords=(wrong, PASSWORD) if side == "source" else (PASSWORD, wrong))
+
+    done = checked.command("check")
+
+    cluster, alias, mechanism = (
+        (checked.source, checked.alias, "PLAIN")
+        if side == "source"
+        else (checked.target, "gated", "SCRAM-SHA-512")
+    )
+    other = "gated" if side == "source" else checked.alias
+    assert (1, "") == (done.returncode, done.stderr)
+    (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
+    assert found.startswith(f"fail  Cluster {alias} at {cluster.bootstrap} refuses our {mechanism}: ")
+    assert f"ok    {other} is cluster" in done.stdout
+    assert wrong not in done.stdout
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_cluster_that_cannot_be_reached_is_one_sentence_that_names_it(checked: Checked, side: str) -> None:
+    """With its address; the other side is looked at all the same."""
+    checked.grant(checked.grants())
+    address = f"127.0.0.1:{free_port()}"
+    checked.write(**{side: address})  # type: ignore[arg-type]
+
+    done = checked.command("check")
+
+    alias, other = (checked.alias, "gated") if side == "source" else ("gated", checked.alias)
+    assert (1, "") == (done.returncode, done.stderr)
+    (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
+    assert found.startswith(f"fail  Cluster {alias} cannot be reached at {address}: ")
+    assert f"ok    {other} is cluster" in done.stdout
