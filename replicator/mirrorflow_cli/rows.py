@@ -43,6 +43,10 @@ def is_starting(progress: Progress) -> bool:
 
 def troubles(progress: Progress) -> list[str]:
     """What is wrong with topics and partitions, the first few of each; the rest is a number."""
+    if progress.partitions_total == 0 and progress.summary.get("replicating") == "Idle":
+        return [
+            "No topic of the source matches, or Describe on it is not granted; `mirrorflow check` says which."
+        ]
     messages = [str(row["message"]) for row in progress.partitions if row.get("message")]
     further = progress.uncopied_total - len(progress.uncopied[:TROUBLES_MAX])
     rest = [f"Not copied either: {further} more."] if further > 0 else []

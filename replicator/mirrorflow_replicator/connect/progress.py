@@ -122,13 +122,14 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
     if total.rate.records > 0:
         return Replicating.ADVANCING
     stopped, waiting = total.phases[Phase.STOPPED], total.phases[Phase.WAITING]
-    starting = total.phases[Phase.STARTING] or total.partitions == 0
+    starting = total.phases[Phase.STARTING] or (total.partitions == 0 and not view.ready)
     if report.state == "FAILED" or (report.tasks and all(task.state == "FAILED" for task in report.tasks)):
         return Replicating.STUCK
-    # Known from the first pass on: nothing has to be waited for, and no partition tells of a topic without a copy.
-    if report.uncopied:
+    young = view.now_s - report.started_at_s < STUCK_AFTER_S
+    # No partition tells of a topic without a copy, and once all were heard of there is nothing to wait for.
+    if report.uncopied and (view.ready or not young):
         return Replicating.STUCK
-    if view.now_s - report.started_at_s < STUCK_AFTER_S and (starting or total.lag_records):
+    if young and (starting or total.lag_records):
         return Replicating.WAITING
     if total.phases[Phase.STARTING] or report.state == "UNASSIGNED":
         return Replicating.STUCK

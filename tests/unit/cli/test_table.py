@@ -90,6 +90,16 @@ def test_topics_that_are_not_copied_are_named_with_their_sentences() -> None:
     assert "TopicNotCopied x200" in drawn
 
 
+def test_a_flow_that_matches_nothing_says_so() -> None:
+    """Idle alone would look as if all were well."""
+    drawn = _drawn(
+        Progress(connector="C", summary={**SUMMARY, "replicating": "Idle", "partitions": {"total": 0}})
+    )
+
+    assert "C: Idle, 0 partitions" in drawn
+    assert "No topic of the source matches, or Describe on it is not granted" in drawn
+
+
 def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A line a second is enough; and the rate is the recent one here too."""
     display = PlainDisplay()

@@ -85,7 +85,7 @@ REFUSED = (
         ([], {"state": "UNASSIGNED", "started_at_s": NOW_S - 5}, "Waiting"),
         ([], {"state": "UNASSIGNED"}, "Stuck"),
         ([], {"uncopied": REFUSED}, "Stuck"),
-        ([], {"uncopied": REFUSED, "started_at_s": NOW_S - 5}, "Stuck"),
+        ([], {"uncopied": REFUSED, "started_at_s": NOW_S - 5}, "Waiting"),
         ([CAUGHT_UP], {"uncopied": REFUSED}, "Stuck"),
         ([CAUGHT_UP, LOST], {"uncopied": REFUSED}, "SourceDataLost"),
     ],
@@ -100,6 +100,20 @@ def test_what_copies_all_it_may_is_advancing_though_a_topic_is_refused():
     report = connector(task(partition()), uncopied=REFUSED)
 
     assert "Advancing" == summary(report, samples=moved(report))["replicating"]
+
+
+def test_topics_without_a_copy_are_told_as_soon_as_all_partitions_were_heard_of():
+    """Before, those that have a copy may not have begun; nobody has to wait half a minute for what is known."""
+    report = connector(task(), uncopied=REFUSED, started_at_s=NOW_S - 5)
+
+    assert ["Waiting", "Stuck"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
+
+
+def test_nothing_to_copy_is_told_as_soon_as_it_is_known():
+    """A `topics` that matches nothing does not look like a long start."""
+    report = connector(task(), started_at_s=NOW_S - 5)
+
+    assert ["Waiting", "Idle"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
 def test_topics_without_a_copy_are_counted_and_never_caught_up():
