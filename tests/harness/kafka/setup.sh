@@ -17,13 +17,25 @@ java_release() {  # of javac on the path: 17, 21, ...; 0 without one
   echo "${version%%.*}"
 }
 
-if [ "$(java_release)" -lt 17 ] || ! command -v mvn >/dev/null; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openjdk-17-jdk-headless maven >/dev/null
-  fi
-  if [ "$(java_release)" -lt 17 ] || ! command -v mvn >/dev/null; then
-    fail "The tests run real Kafka: install a JDK 17 or later and Maven (openjdk-17-jdk-headless and maven), then try again."
-  fi
+lacking() { [ "$(java_release)" -lt 17 ] || ! command -v mvn >/dev/null; }
+
+install_by_apt() {
+  local release
+  apt-get update -qq
+  for release in 17 21 25; do  # Debian and Ubuntu carry one or several of them, and none carries all
+    if apt-cache show "openjdk-$release-jdk-headless" >/dev/null 2>&1; then
+      echo "Installing openjdk-$release-jdk-headless and Maven by apt ..."
+      DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "openjdk-$release-jdk-headless" maven >/dev/null
+      return
+    fi
+  done
+}
+
+if lacking && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  install_by_apt || true  # what is still lacking is said next
+fi
+if lacking; then
+  fail "The tests run real Kafka: install a JDK 17 or later and Maven (on Debian and Ubuntu: openjdk-21-jdk-headless, or the release they have, and maven), then try again."
 fi
 
 for release in "${releases[@]}"; do
@@ -31,7 +43,7 @@ for release in "${releases[@]}"; do
   if [ ! -f "$libs/.complete" ] || [ "$here/pom.xml" -nt "$libs/.complete" ]; then
     echo "Kafka $release: fetching its jars (about 60 MB) ..."
     rm -rf "$libs"
-    mvn -q -B --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" dependency:copy-dependencies \
+    mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" dependency:copy-dependencies \
       -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs"
     touch "$libs/.complete"
   fi

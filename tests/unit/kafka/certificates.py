@@ -72,7 +72,28 @@ def _sign(name: str, issuer: Identity | None, *, ca: bool, names: tuple[str, ...
         .not_valid_before(NOW - 3 * DAY)
         .not_valid_after(NOW - DAY if expired else NOW + 30 * DAY)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        # Without the key identifiers ssl.create_default_context refuses them, since Python 3.13.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key((issuer.key if issuer else key).public_key()),
+            critical=False,
+        )
     )
+    if ca:
+        builder = builder.add_extension(
+            x509.KeyUsage(
+                digital_signature=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                key_cert_sign=True,
+                crl_sign=True,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
     if names:
         ip = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if "localhost" in names else []
         alternatives = [*[x509.DNSName(each) for each in names], *ip]
