@@ -11,6 +11,10 @@ against an attack that was run:
 3. What lies above the high watermark is not delivered, whoever remembers it.
 4. A record takes an offset. Where the target has fewer offsets after a known pair than records it is said to have, there
    is a hole, or not all of them are replicated; and where all offsets are gone, nobody knows whose they were.
+5. A known pair is no witness of today: the target may have lost its tail since, and others may have written over it. So
+   without memory the offset of the pair is read. Another's record there refutes the pair, and the next lower one is
+   looked at, down to the anchor. Where retention or compaction has taken the offset, a pair is believed as long as
+   nothing contradicts it.
 
 An *ordinal* is the number of a record since the anchor of its stream, unbounded; on the wire it is the sequence
 `ordinal mod 2^31` (KIP-98). Nothing here knows of time, sockets or policies.
@@ -65,7 +69,8 @@ class Tail:
     scanned_from: int
     sequence: int | None  # last sequence of the last batch of ours; None: no batch of ours
     target_offset: int = -1  # offset of that record
-    foreign: bool = False  # other producers' records, or markers, were among them
+    taken: bool = False  # another producer's batch, or a marker, lies at `scanned_from`
+    has_gaps: bool = False  # some offsets hold nothing: compaction took what was there, ours or others'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +120,15 @@ def align(evidence: Evidence) -> Verdict:
 
     Keeps: a verdict GoOn never names an ordinal that nothing but a guess supports; without memory it is always `alone`.
     """
-    memory = evidence.memory
-    if memory is not None and memory.epoch > evidence.epoch:
+    if evidence.memory is not None and evidence.memory.epoch > evidence.epoch:
         return Need.FENCED
-    if memory is not None and memory.epoch < evidence.epoch:
-        memory = (
-            None  # what an older epoch wrote says nothing of ours; the fence comes before the first write
-        )
+    memory, newest = _memory(evidence), evidence.ladder[0]
     if evidence.tail is not None:
         return _by_log(evidence, memory, evidence.tail)
-    newest = evidence.ladder[0]
     if memory is None:
-        if evidence.high_watermark == newest.target_offset + 1:
+        is_at_end = evidence.high_watermark == newest.target_offset + 1
+        # The anchor is no record, and what retention took cannot be read: there is nothing that could refute these two.
+        if is_at_end and (len(evidence.ladder) == 1 or newest.target_offset < evidence.log_start):
             return _go_on(evidence, newest.ordinal, newest.target_offset, alone=True)
         return Need.READ_TAIL
     if evidence.high_watermark > newest.target_offset and _ordinal(memory, newest.ordinal) == newest.ordinal:
@@ -137,23 +139,52 @@ def align(evidence: Evidence) -> Verdict:
 
 
 def guess(evidence: Evidence) -> GoOn:
-    """Where to go on if it cannot be decided and somebody wants to go on all the same: the log's word, else counting."""
+    """Where to go on if it cannot be decided and somebody wants to go on all the same: the log's word, else counting.
+
+    Only offsets that could not be read are counted; what was read and is not ours is known not to be.
+    """
     tail, last = evidence.tail, evidence.high_watermark - 1
     if tail is not None and tail.sequence is not None:
         ordinal, last = ordinal_near(tail.sequence, evidence.ladder[0].ordinal), tail.target_offset
     else:
-        below = next((pair for pair in evidence.ladder if pair.target_offset <= last), evidence.ladder[-1])
-        ordinal = max(below.ordinal, below.ordinal + last - below.target_offset)
+        pair = _standing(evidence)
+        if tail is not None:
+            last = min(last, max(tail.scanned_from - 1, pair.target_offset))
+        ordinal = max(pair.ordinal, pair.ordinal + last - pair.target_offset)
     known = next((pair for pair in evidence.ladder if pair.ordinal <= ordinal), evidence.ladder[-1])
     return GoOn(ordinal=max(ordinal, known.ordinal), target_offset=last, known=known, alone=True)
 
 
 def scan_from(evidence: Evidence) -> int:
-    """The lowest target offset from which reading the log can tell something new."""
-    for pair in evidence.ladder:
-        if pair.target_offset < evidence.high_watermark:
-            return max(evidence.log_start, pair.target_offset + 1)
-    return evidence.log_start
+    """Down to which offset the log is to be read: where the newest known pair lies that nothing refutes yet."""
+    pair, anchor = _standing(evidence), evidence.ladder[-1]
+    if pair is not anchor:
+        return max(evidence.log_start, pair.target_offset)
+    first = anchor.target_offset + 1
+    if first > min((evidence.high_watermark, *(pair.target_offset for pair in evidence.ladder[:-1]))):
+        # The target lost even what was before the anchor, and the stream began anew below it.
+        return evidence.log_start
+    return max(evidence.log_start, first)
+
+
+def _standing(evidence: Evidence) -> Pair:
+    """The newest known pair that nothing refutes; the anchor, which is no record that could be lost, if all are."""
+    return next((pair for pair in evidence.ladder[:-1] if _stands(evidence, pair)), evidence.ladder[-1])
+
+
+def _stands(evidence: Evidence, pair: Pair) -> bool:
+    """Whether the record of *pair* may still be where it was, for all that was read (and found silent)."""
+    tail, at = evidence.tail, pair.target_offset
+    if at >= evidence.high_watermark:
+        return False  # the log is shorter than it was
+    if tail is None or at < max(evidence.log_start, tail.scanned_from):
+        return True
+    if at > tail.scanned_from or tail.taken:
+        return False
+    # Compaction took the record. While a leader remembers somebody, the cleaner keeps a header of his last batch; so who
+    # remembers less than the pair, and has not that header there, never had the pair's.
+    memory = _memory(evidence)
+    return memory is None or _ordinal(memory, pair.ordinal) >= pair.ordinal
 
 
 def _by_log(evidence: Evidence, memory: Memory | None, tail: Tail) -> Verdict:
@@ -172,23 +203,35 @@ def _by_log(evidence: Evidence, memory: Memory | None, tail: Tail) -> Verdict:
 
 def _by_silence(evidence: Evidence, memory: Memory | None, tail: Tail) -> Verdict:
     """Nothing of ours from `tail.scanned_from` to the end of the log."""
-    below = next(
-        (pair for pair in evidence.ladder if pair.target_offset < evidence.high_watermark),
-        evidence.ladder[-1],
-    )
-    complete = tail.scanned_from <= below.target_offset + 1
+    if scan_from(evidence) < tail.scanned_from:
+        return Need.READ_TAIL  # what was read refutes the pair that it was read for: on to the next lower one
+    pair = _standing(evidence)
+    complete = tail.scanned_from <= pair.target_offset + 1
     if memory is not None and memory.sequence >= 0:
-        remembered = _ordinal(memory, below.ordinal)
-        if complete and remembered != below.ordinal:
+        remembered = _ordinal(memory, pair.ordinal)
+        if complete and remembered != pair.ordinal:
             return Need.WAIT
-        if remembered - below.ordinal > evidence.high_watermark - 1 - below.target_offset:
-            return Need.WAIT  # so many do not fit below the high watermark
-        # Retention took our records, the leader still remembers their number.
-        return _go_on(evidence, remembered, evidence.high_watermark - 1, alone=not complete)
-    if complete:
-        return _go_on(evidence, below.ordinal, below.target_offset, alone=memory is None)
-    # Retention took records that nobody has a number of: they may be ours or others'.
-    return Need.UNDECIDED
+        if complete:
+            return _go_on(evidence, remembered, pair.target_offset, alone=False)
+        # Retention took our records, the leader still remembers their number. The offset is the last that it can be: a
+        # pair at one where others lie would be refuted by them as soon as the leader forgets us.
+        below = tail.scanned_from - 1
+        if remembered - pair.ordinal > below - pair.target_offset:
+            return Need.WAIT  # so many do not fit below what was read
+        return _go_on(evidence, remembered, below, alone=True)
+    if not complete:
+        # Retention took records that nobody has a number of: they may be ours or others'.
+        return Need.UNDECIDED
+    if pair is not evidence.ladder[0] and (pair is not evidence.ladder[-1] or tail.has_gaps):
+        # The target lost its tail, that much is known; how much of it lay at offsets that are gone, nobody knows.
+        return Need.UNDECIDED
+    return _go_on(evidence, pair.ordinal, pair.target_offset, alone=memory is None)
+
+
+def _memory(evidence: Evidence) -> Memory | None:
+    """What the leader remembers of our epoch: what an older one wrote says nothing of ours, and is fenced before we write."""
+    memory = evidence.memory
+    return None if memory is None or memory.epoch < evidence.epoch else memory
 
 
 def _ordinal(memory: Memory, near: int) -> int:

@@ -8,7 +8,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from mirrorflow_replicator.errors import (
     BrokerError,
@@ -17,12 +16,12 @@ from mirrorflow_replicator.errors import (
     NotAuthorizedError,
     UndecidedError,
 )
-from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, align, guess, scan_from
+from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.succession import SILENCE_S, Predecessor, Watch, must_wait
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import is_metadata_stale, raise_for
-from mirrorflow_replicator.kafka.witnesses import Testimony, ask, read_tail
+from mirrorflow_replicator.kafka.witnesses import Testimony, ask, settle
 from mirrorflow_replicator.runtime.anchoring import Anchoring
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State
@@ -221,18 +220,9 @@ class Aligner:
             log_start=heard.log_start,
             high_watermark=heard.high_watermark,
         )
-        verdict = align(evidence)
-        if verdict is Need.READ_TAIL:
-            tail = await read_tail(
-                self._target,
-                lane.target,
-                producer_id=identity.producer_id,
-                epoch=identity.producer_epoch,
-                scan_from=scan_from(evidence),
-                high_watermark=heard.high_watermark,
-            )
-            evidence = replace(evidence, tail=tail)
-            verdict = align(evidence)
+        verdict, evidence = await settle(
+            self._target, lane.target, evidence, producer_id=identity.producer_id
+        )
         if isinstance(verdict, GoOn):
             await self._go_on(lane, verdict)
         elif verdict is Need.FENCED:

@@ -6,10 +6,9 @@ used as it was decided. Deciding comes before the first record and after a loss;
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from mirrorflow_replicator.errors import SourceDataLostError, TargetDataLostError, UndecidedError
-from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Pair, align, ordinal_near, scan_from
+from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Pair, ordinal_near
 from mirrorflow_replicator.flow.identity import Anchor, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -18,7 +17,7 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.metadata import NO_TOPIC_ID
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, read_tail
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, settle
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import Loss
 from mirrorflow_replicator.runtime.walking import count_on
@@ -164,15 +163,7 @@ class Anchoring:
             log_start=heard.log_start,
             high_watermark=end,
         )
-        tail = await read_tail(
-            self._target,
-            lane.target,
-            producer_id=identity.producer_id,
-            epoch=identity.producer_epoch,
-            scan_from=scan_from(evidence),
-            high_watermark=end,
-        )
-        at = align(replace(evidence, tail=tail))
+        at, _ = await settle(self._target, lane.target, evidence, producer_id=identity.producer_id)
         if isinstance(at, GoOn):
             if at.walk_records == 0:
                 return at.known.source_offset + 1, identity.why

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import Record, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, contents, reassign, replicas
 
@@ -19,7 +19,9 @@ BACKLOG = 60_000
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
 NEVER = {"offset.flush.interval.ms": "3600000"}
 REPLICATED = {"replication.factor": "3"}
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 ELECTION_WAIT_S = 90.0
+FOREIGN_BYTES = 33  # by which records of others are told from ours
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,11 @@ def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int]
 def address(cluster: KafkaCluster, broker: int) -> str:
     """Of one broker alone."""
     return cluster.internal_bootstrap.split(",")[broker - 1]
+
+
+def ours(cluster: KafkaCluster, topic: str) -> list[Record]:
+    """What others have not written."""
+    return [one for one in records(cluster, topic) if len(one.value or b"") != FOREIGN_BYTES]
 
 
 def copying(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Replicator:
@@ -178,41 +185,56 @@ def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow
 def test_an_unclean_election_is_filled_again(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The new leader holds a part of ours, or nothing; a copier that lives and one that died both fill exactly what is gone."""
+    """The new leader holds a part of ours, or nothing. Three copiers fill exactly what is gone: one that lives, one that
+    died, and one that had left with a position, over which others wrote exactly as many records as were lost.
+    """
     part, nothing = east.create_topic(unique_topic()), east.create_topic(unique_topic())
     pattern = f"{part},{nothing}"
-    dead = Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker)
-    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    flows = (flow, dead)
+    dead, left = (Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker) for _ in range(2))
+    flows = (flow, dead, left)
     remotes = [one.remote(topic) for one in flows for topic in (part, nothing)]
     for remote in remotes:
-        trio.create_topic(remote, replication_factor=3, config=unclean)
+        trio.create_topic(remote, replication_factor=3, config=UNCLEAN)
         reassign(trio, remote, [1, 2])
-    with flow.replicator(pattern) as alive, dead.replicator(pattern, NEVER) as killed:
+    with (
+        flow.replicator(pattern) as alive,
+        dead.replicator(pattern, NEVER) as killed,
+        left.replicator(pattern) as stopped,
+    ):
+        running = (alive, killed, stopped)
         load(east, part, 1_000)
-        for one in (alive, killed):
+        for one in running:
             one.wait_until_caught_up(partitions=2)
         trio.broker(2).stop()
         load(east, part, 1_000, first=1_000)
         load(east, nothing, 1_500)
-        for one in (alive, killed):
+        for one in running:
             one.wait_until_caught_up(partitions=2)
         killed.kill()
+        assert stopped.stop() == 0
         trio.broker(1).kill()
         trio.broker(2).start()
         for remote in remotes:
             wait_for_leader(trio, remote, lambda leader: leader == 2)
+        load(trio, left.remote(part), 1_000, size_bytes=FOREIGN_BYTES)
+        load(trio, left.remote(nothing), 1_500, size_bytes=FOREIGN_BYTES)
         load(east, part, 500, first=2_000)
         load(east, nothing, 500, first=1_500)
         killed.start()
-        for one, its in ((alive, flow), (killed, dead)):
-            one.wait_for_copy(trio, its.remote(part), 2_500)
-            one.wait_for_copy(trio, its.remote(nothing), 2_000)
+        stopped.start()
+        for one, its, foreign in (
+            (alive, flow, (0, 0)),
+            (killed, dead, (0, 0)),
+            (stopped, left, (1_000, 1_500)),
+        ):
+            one.wait_for_copy(trio, its.remote(part), 2_500 + foreign[0])
+            one.wait_for_copy(trio, its.remote(nothing), 2_000 + foreign[1])
         trio.broker(1).start()
 
-    for its in flows:
-        its.assert_exact(part)
-        its.assert_exact(nothing)
+    for topic in (part, nothing):
+        flow.assert_exact(topic)
+        dead.assert_exact(topic)
+        assert contents(records(east, topic)) == contents(ours(trio, left.remote(topic)))
 
 
 def test_an_emptied_target_and_a_rolling_restart_leave_no_memory_and_no_harm(
@@ -255,23 +277,21 @@ def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_goes_on(flow:
     load(flow.source, topic, 2_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        load(flow.target, remote, 300, size_bytes=33)
+        load(flow.target, remote, 300, size_bytes=FOREIGN_BYTES)
         flow.target.delete_records(remote, {0: 2_000})
         reassign(flow.target, remote, [2])
         assert flow.memory(topic) is None
         load(flow.source, topic, 1_000, first=2_000)
         replicator.wait_for_copy(flow.target, remote, 3_300)
 
-    found = [one for one in records(flow.target, remote) if len(one.value or b"") != 33]
-    assert contents(records(flow.source, topic))[2_000:] == contents(found)
+    assert contents(records(flow.source, topic))[2_000:] == contents(ours(flow.target, remote))
 
 
 def test_a_source_that_lost_its_tail_goes_by_policy(
     trio: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """An unclean election on the source: its log is shorter than what was copied, then grows again with other records."""
-    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    topic = trio.create_topic(unique_topic(), replication_factor=3, config=unclean)
+    topic = trio.create_topic(unique_topic(), replication_factor=3, config=UNCLEAN)
     reassign(trio, topic, [1, 2])
     flows = {
         policy: Flow.new(trio, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy})

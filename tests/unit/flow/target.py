@@ -3,7 +3,7 @@
 The log is a list of what lies at each offset. The leader's memory follows the log and may be lost (KIP-98, ProducerStateManager).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirrorflow_replicator.flow.alignment import (
     Evidence,
@@ -22,12 +22,16 @@ FOREIGN = -1  # a record of another producer, or a marker: it takes an offset an
 
 @dataclass(kw_only=True)
 class Target:
-    """*log* holds the ordinal of our record at each offset, or FOREIGN. *first* is the anchor's ordinal."""
+    """*log* holds the ordinal of our record at each offset, or FOREIGN. *first* is the anchor's ordinal.
+
+    What is in *gone* was compacted away since.
+    """
 
     first: int = 0
     log: list[int] = field(default_factory=list)
     high_watermark: int = 0
     log_start: int = 0
+    gone: set[int] = field(default_factory=set)
     remembers: bool = False
     ladder: list[Pair] = field(default_factory=list)
     delivered: int = field(init=False)  # the last ordinal below the high watermark, wherever it is now
@@ -47,19 +51,33 @@ class Target:
         return self.ours(self.high_watermark, len(self.log))
 
     @property
-    def has_foreign(self):
-        """Whether others wrote since the newest known pair that is still there."""
-        known = max(
-            (p.target_offset for p in self.ladder if p.target_offset < self.high_watermark), default=-1
-        )
-        return FOREIGN in self.log[known + 1 : self.high_watermark]
+    def leader_has(self):
+        """The last ordinal that the leader's log has, replicated or not."""
+        return max([self.delivered, *self.unreplicated])
 
     @property
-    def is_overwritten(self):
-        """Whether something else lies where a known pair was, which was lost."""
-        return any(
-            self.log[p.target_offset : p.target_offset + 1] not in ([], [p.ordinal]) for p in self.ladder[:-1]
-        )
+    def lost_pairs(self):
+        """The known pairs in whose place lies something else, or lay before it was taken."""
+        return [
+            p
+            for p in self.ladder[:-1]
+            if self.log[p.target_offset : p.target_offset + 1] not in ([], [p.ordinal])
+        ]
+
+    @property
+    def hides_a_loss(self):
+        """Whether retention or compaction took what was written over a known pair."""
+        return any(p.target_offset < self.log_start or p.target_offset in self.gone for p in self.lost_pairs)
+
+    @property
+    def hides_ours(self):
+        """Whether compaction took the last record of ours that is delivered."""
+        return any(self.log[offset] == self.delivered for offset in self.gone)
+
+    @property
+    def is_shifted(self):
+        """Whether another record of ours lies where a known pair was: it was written again, at lower offsets."""
+        return any(self.log[p.target_offset] != FOREIGN for p in self.lost_pairs)
 
     def write(self, count):
         """*count* records of ours, in their order; the leader remembers us from now on."""
@@ -85,6 +103,18 @@ class Target:
                 self.ladder.insert(0, Pair(source_offset=ordinal, ordinal=ordinal, target_offset=offset))
                 return
 
+    def settle(self, count):
+        """*count* records of ours, replicated and noted."""
+        self.write(count)
+        self.replicate()
+        self.acknowledge()
+
+    def lose(self, end, foreign):
+        """An unclean election down to *end*, and others write over what is lost before anybody of us comes back."""
+        self.truncate(end)
+        self.write_foreign(foreign)
+        self.replicate()
+
     def elect(self):
         """A clean election: what was not replicated is gone, and what the new leader remembers is what its log holds."""
         self.truncate(self.high_watermark)
@@ -93,14 +123,23 @@ class Target:
         """An unclean election, down to *end*."""
         end = max(end, self.log_start)
         del self.log[end:]
-        self.high_watermark = min(self.high_watermark, end)
+        self.gone = {offset for offset in self.gone if offset < end}
         self.high_watermark = len(self.log)
         self.delivered = max([self.first - 1, *self.ours(0, end)])
-        self.remembers = self.remembers and bool(self.ours(self.log_start, end))
+        self.remembers = self.remembers and any(offset >= self.log_start for offset in self.batches())
 
     def delete(self, before):
         """Retention, or DeleteRecords: the log begins later, the leader remembers all the same."""
         self.log_start = max(self.log_start, min(before, self.high_watermark))
+
+    def compact(self, first, count):
+        """The cleaner takes records that are replicated, but leaves a header of ours while the leader remembers us."""
+        kept = self.batches()[-1:] if self.remembers else []
+        self.gone.update(set(range(first, min(first + count, self.high_watermark))) - set(kept))
+
+    def batches(self):
+        """The offsets of what is ours in the log, and not compacted away."""
+        return [o for o, ordinal in enumerate(self.log) if ordinal != FOREIGN and o not in self.gone]
 
     def forget(self):
         """A restart without our records, a move to another broker, or timestamps older than a day.
@@ -113,7 +152,7 @@ class Target:
         """DescribeProducers."""
         if not self.remembers:
             return None
-        return Memory(epoch=EPOCH, sequence=sequence_of(self.ours(0, len(self.log))[-1]))
+        return Memory(epoch=EPOCH, sequence=sequence_of(self.log[self.batches()[-1]]))
 
     def evidence(self, memory="now", tail=None):
         """What a copier is told."""
@@ -128,22 +167,32 @@ class Target:
 
     def tail(self, start):
         """Reading the log from *start* to the high watermark."""
-        found, foreign = None, False
-        for offset in range(max(start, self.log_start), self.high_watermark):
-            if self.log[offset] == FOREIGN:
-                foreign = True
-            else:
-                found = (self.log[offset], offset)
-        if found is None:
-            return Tail(scanned_from=start, sequence=None, foreign=foreign)
-        return Tail(
-            scanned_from=start, sequence=sequence_of(found[0]), target_offset=found[1], foreign=foreign
-        )
+        read = range(start, self.high_watermark)
+        ours = [offset for offset in self.batches() if offset in read]
+        if not ours:
+            taken = start in read and start not in self.gone
+            return Tail(
+                scanned_from=start, sequence=None, taken=taken, has_gaps=not self.gone.isdisjoint(read)
+            )
+        return Tail(scanned_from=start, sequence=sequence_of(self.log[ours[-1]]), target_offset=ours[-1])
+
+    def witnesses(self, memory="now"):
+        """All that a copier gets to know before it decides: the log is read as far back as it asks."""
+        evidence = self.evidence(memory)
+        while align(evidence) is Need.READ_TAIL:
+            start = scan_from(evidence)
+            assert evidence.tail is None or start < evidence.tail.scanned_from, "each look reaches farther"
+            evidence = replace(evidence, tail=self.tail(start))
+        return evidence
 
     def verdict(self, memory="now"):
-        """What `align` says in the end, the log read where it asks for it."""
-        evidence = self.evidence(memory)
-        said = align(evidence)
-        if said is Need.READ_TAIL:
-            return align(self.evidence(evidence.memory, self.tail(scan_from(evidence))))
-        return said
+        """What `align` says in the end."""
+        return align(self.witnesses(memory))
+
+
+def settled(count, *, foreign=0, first=0):
+    """A target that has *count* records of ours, all replicated and acknowledged; other records before them."""
+    target = Target(first=first, log=[-1] * foreign)
+    target.replicate()
+    target.settle(count)
+    return target

@@ -5,6 +5,7 @@ remembered, an exact repeat of one of them succeeds with its offset, and who is 
 """
 
 from collections import deque
+from dataclasses import replace
 
 from mirrorflow_replicator.flow.alignment import SEQUENCES, Evidence, Memory, Need, Tail, align, scan_from
 from mirrorflow_replicator.wire.batch import checksum_holds, split
@@ -55,22 +56,17 @@ class Leader:
     def verdict(self, ladder, epoch):
         """Where a copier that knows *ladder* is to go on."""
         memory = Memory(epoch=epoch, sequence=self.recent[-1][1]) if self.recent else None
-        facts = {
-            "epoch": epoch,
-            "ladder": ladder,
-            "memory": memory,
-            "log_start": 0,
-            "high_watermark": len(self.log),
-        }
-        said = align(Evidence(**facts))
-        if said is not Need.READ_TAIL:
-            return said
-        start = scan_from(Evidence(**facts))
-        found = [(at, self.log[at][0]) for at in range(start, len(self.log)) if self.log[at][0] is not None]
-        foreign = any(sequence is None for sequence, _ in self.log[start:])
-        at, sequence = found[-1] if found else (-1, None)
-        return align(
-            Evidence(
-                **facts, tail=Tail(scanned_from=start, sequence=sequence, target_offset=at, foreign=foreign)
-            )
+        evidence = Evidence(
+            epoch=epoch, ladder=ladder, memory=memory, log_start=0, high_watermark=len(self.log)
         )
+        said = align(evidence)
+        while said is Need.READ_TAIL:
+            evidence = replace(evidence, tail=self._tail(scan_from(evidence)))
+            said = align(evidence)
+        return said
+
+    def _tail(self, start):
+        found = [(at, self.log[at][0]) for at in range(start, len(self.log)) if self.log[at][0] is not None]
+        at, sequence = found[-1] if found else (-1, None)
+        taken = start < len(self.log) and self.log[start][0] is None
+        return Tail(scanned_from=start, sequence=sequence, target_offset=at, taken=taken)
