@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from mirrorflow_replicator.flow.alignment import Pair
 
+_new = tuple.__new__
+
 
 class Span(NamedTuple):
     """Consecutive records of the stream in one batch. A tuple, because there is one for each batch."""
@@ -35,6 +37,13 @@ class Span(NamedTuple):
         if index == self.count - 1:
             return self.next_offset - 1
         return self.base_offset + index if self.offsets is None else self.offsets[index]
+
+
+def span_of(
+    first: int, count: int, base_offset: int, next_offset: int, max_timestamp: int, size_bytes: int
+) -> Span:
+    """A span without gaps, made in half the time that its class takes."""
+    return _new(Span, (first, count, base_offset, next_offset, max_timestamp, size_bytes, None))
 
 
 class Stream:
@@ -81,12 +90,15 @@ class Stream:
         takes what follows a refused batch for the next, and then the target has a hole.
         """
         span = self.in_flight.popleft()
-        continues = self.expected_target in (-1, base_offset)
-        self.has_strayed = self.has_strayed or not continues
-        last = base_offset + span.count - 1
-        if not self._has_refusals or self.expected_target == base_offset:
-            self.delivered = Pair(span.next_offset - 1, span.first + span.count - 1, last)
-        self.expected_target = last + 1
+        first, count, _, next_offset, _, _, _ = span
+        expected = self.expected_target
+        continues = expected in (base_offset, -1)
+        if not continues:
+            self.has_strayed = True
+        end = base_offset + count
+        if not self._has_refusals or expected == base_offset:
+            self.delivered = _new(Pair, (next_offset - 1, first + count - 1, end - 1))
+        self.expected_target = end
         return span, continues
 
     def refuse(self) -> Span:

@@ -12,7 +12,8 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
 
 from mirrorflow_replicator.errors import (
     AuthenticationFailedError,
@@ -39,10 +40,23 @@ _CORRELATION = struct.Struct(">i")
 _generations = itertools.count(1)
 
 
+class Answer(Protocol):
+    """Whom an answer goes to, at once: a future, or what need not wait for the next turn of the loop."""
+
+    def done(self) -> bool:
+        """Whether nobody waits for it any more."""
+
+    def set_result(self, result: memoryview, /) -> None:
+        """The body after the response header."""
+
+    def set_exception(self, exception: ClusterError, /) -> None:
+        """There will be none."""
+
+
 class _Held(NamedTuple):
     """A request that waits until the connection is authenticated again."""
 
-    answer: asyncio.Future[memoryview]
+    answer: Answer
     api_key: int
     api_version: int
     parts: Sequence[Part]
@@ -52,7 +66,7 @@ class _Held(NamedTuple):
 class _Pending(NamedTuple):
     """A request on its way."""
 
-    answer: asyncio.Future[memoryview]
+    answer: Answer
     correlation_id: int
     has_tags: bool  # the response header is version 1
     expires_at: float
@@ -109,20 +123,26 @@ class Connection:
         """Send one request and give the future of its answer: the body after the response header.
 
         *parts* are written as they are and must not be changed before the answer came. The answer is a writable view
-        of the frame's own bytearray. It fails with ConnectionLostError.
+        of the frame's own memory. It fails with ConnectionLostError.
         """
         answer: asyncio.Future[memoryview] = self._loop.create_future()
+        self.send_for(answer, api_key, api_version, parts, flexible=flexible)
+        return answer
+
+    def send_for(
+        self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> None:
+        """As `send`, for somebody who is told in the moment in which the answer arrives; it must not raise."""
         if self.lost.done():
             _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
         elif self._held is not None:
             self._held.append(_Held(answer, api_key, api_version, parts, flexible))
         else:
             self._write(answer, api_key, api_version, parts, flexible)
-        return answer
 
     def _write(
         self,
-        answer: asyncio.Future[memoryview],
+        answer: Answer,
         api_key: int,
         api_version: int,
         parts: Sequence[Part],
@@ -134,7 +154,7 @@ class Connection:
         # Request header 1, or 2 with its empty tagged fields (KIP-482); the client id is never compact.
         size = _HEADER.size - 4 + len(client_id) + flexible + sum(map(len, parts))
         header = _HEADER.pack(size, api_key, api_version, correlation_id, len(client_id)) + client_id
-        expires_at = self._loop.time() + self._answer_timeout_s
+        expires_at = monotonic() + self._answer_timeout_s  # the loop's clock, without its detour
         # The response header of ApiVersions stays 0 so that any client can read it (KIP-511).
         has_tags = flexible and api_key != _API_VERSIONS_KEY
         self._pending.append(_Pending(answer, correlation_id, has_tags, expires_at))
@@ -142,7 +162,7 @@ class Connection:
             self._timer = self._loop.call_at(expires_at, self._check_oldest)
         self.frames.write((header + b"\x00" if flexible else header, *parts), size + 4)
 
-    def _answered(self, frame: bytearray) -> None:
+    def _answered(self, frame: memoryview) -> None:
         if not self._pending:
             self._end("it sent an answer that nobody asked for")
             return
@@ -156,8 +176,8 @@ class Connection:
             return
         start = _CORRELATION.size
         if has_tags:
-            start = start + 1 if frame[start : start + 1] == b"\x00" else after_tags(frame, start)
-        answer.set_result(memoryview(frame)[start:])
+            start = start + 1 if frame[start] == 0 else after_tags(frame, start)
+        answer.set_result(frame[start:])
 
     def _check_oldest(self) -> None:
         self._timer = None
@@ -315,7 +335,7 @@ class Connection:
             self.frames.transport.abort()
 
 
-def _fail(answer: asyncio.Future[memoryview], error: ClusterError, *, cluster: str, address: str) -> None:
+def _fail(answer: Answer, error: ClusterError, *, cluster: str, address: str) -> None:
     """Fail one future with an error of its own, chained; an answer nobody waits for is not a warning in the log."""
     if isinstance(error, ConnectionLostError):
         own = ConnectionLostError(cluster=cluster, address=address, problem=error.problem)
@@ -323,4 +343,5 @@ def _fail(answer: asyncio.Future[memoryview], error: ClusterError, *, cluster: s
         own = ConnectionLostError(cluster=cluster, address=address, problem=str(error))
     own.__cause__ = error
     answer.set_exception(own)
-    answer.exception()
+    if isinstance(answer, asyncio.Future):
+        answer.exception()

@@ -1,8 +1,8 @@
 """Frames of Kafka's protocol on a socket: four bytes of length, then the body.
 
-A large body is received straight into one fresh bytearray, so a fetched batch is not copied before it is rewritten (but
-for the few kilobytes that came with its length), and a large request is written from the buffers it lies in. Small
-answers come many at a time.
+A large body is received straight into a buffer of its own (`kafka.buffers`), so a fetched batch is not copied before it
+is rewritten (but for the few kilobytes that came with its length), and a large request is written from the buffers it
+lies in. Small answers come many at a time.
 What a frame means, and which request it answers, is `kafka.connection`'s.
 """
 
@@ -10,7 +10,10 @@ import asyncio
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Sequence
+
+from mirrorflow_replicator.kafka.buffers import Buffers
 
 # A fetch answer is at most fetch.max.bytes (50 MiB) plus one batch that is larger than that; what exceeds this is
 # not Kafka speaking (a TLS alert read as a length is 352 MB, "HTTP" is 1.2 GB) and must not be allocated.
@@ -26,6 +29,9 @@ SCRATCH_BYTES = (
 # Below this, joining the parts costs less than a system call that gathers them.
 GATHERED_BYTES_MIN = 64 * 1024
 GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
+# Of a large body, wait for so much before waking up: each time costs more than the system call. Much less than what a
+# kernel holds for a socket, or the sender would stand still meanwhile.
+WAKE_BYTES = 512 * 1024
 
 _SIZE = struct.Struct(">i")
 _TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
@@ -38,20 +44,24 @@ class FrameError(Exception):
 class FrameProtocol(asyncio.BufferedProtocol):
     """Cuts what arrives into frames and keeps the sender's back-pressure.
 
-    `on_frame` gets each body as its own bytearray, in order. `on_lost` is called once, with the reason if there is one.
+    `on_frame` gets each body as a writable view of memory of its own, in order. `on_lost` is called once, with the reason
+    if there is one.
     """
 
     def __init__(
-        self, *, on_frame: Callable[[bytearray], None], on_lost: Callable[[Exception | None], None]
+        self, *, on_frame: Callable[[memoryview], None], on_lost: Callable[[Exception | None], None]
     ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._scratch = bytearray(SCRATCH_BYTES)
         self._scratch_view = memoryview(self._scratch)
-        self._body: bytearray | None = None
+        self._buffers = Buffers()
+        self._body: memoryview | None = None
         self._view = self._scratch_view
+        self._wake_bytes = 1  # what the kernel waits for
         self._received = 0  # of the body, or else of the scratch
-        self._plain_fd = -1  # of the socket, where nothing encrypts
+        self._plain: socket.socket | None = None  # where nothing encrypts
+        self._plain_fd = -1
         self._fault: Exception | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_lost = False
@@ -65,11 +75,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.use(transport)
-        self._plain_fd = peer.fileno() if peer is not None else -1
+        self._plain = peer
+        self._plain_fd = -1 if peer is None else peer.fileno()
 
     def use(self, transport: asyncio.Transport) -> None:
         """Write to *transport* from now on: the plain one, then the one that encrypts."""
-        self._plain_fd = -1
+        self._plain, self._plain_fd = None, -1
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         self.transport = transport
 
@@ -78,7 +89,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         transport = self.transport
         assert transport is not None
         gathers = size_bytes >= GATHERED_BYTES_MIN and len(parts) <= GATHERED_PARTS_MAX
-        if self._plain_fd < 0 or not gathers or transport.get_write_buffer_size():
+        if not gathers or self._plain_fd < 0 or transport.get_write_buffer_size():
             transport.writelines(parts)
             return
         try:
@@ -104,7 +115,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._cut(self._received)
         elif self._received == len(body):
             self._body, self._view, self._received = None, self._scratch_view, 0
+            self._wake_at(1)
             self._on_frame(body)
+        elif len(body) - self._received < self._wake_bytes:
+            self._wake_at(len(body) - self._received)
 
     def _cut(self, end: int) -> None:
         """Cut frames from the scratch, which is filled up to *end*."""
@@ -117,14 +131,21 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             begin, at = at + _SIZE.size, at + _SIZE.size + size
             if at > end:
-                self._body = bytearray(size)
-                self._view = memoryview(self._body)
+                self._body = self._view = self._buffers.take(size)
                 self._received = end - begin
                 self._view[: self._received] = scratch[begin:end]
+                self._wake_at(min(size - self._received, WAKE_BYTES))
                 return
-            self._on_frame(bytearray(scratch[begin:at]))
+            self._buffers.unused()
+            self._on_frame(memoryview(bytearray(scratch[begin:at])))
         scratch[: end - at] = scratch[at:end]
         self._received = end - at
+
+    def _wake_at(self, wake_bytes: int) -> None:
+        """Have the kernel tell of this socket only when so much can be received (Linux; elsewhere it tells at once)."""
+        if self._plain is not None and wake_bytes != self._wake_bytes and sys.platform == "linux":
+            self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
+            self._wake_bytes = wake_bytes
 
     def _refuse(self, size: int, head: bytes) -> None:
         problem = f"it sent a frame of {size} bytes"
@@ -163,7 +184,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             await asyncio.shield(self._writable)
 
 
-def after_tags(frame: bytearray, at: int) -> int:
+def after_tags(frame: memoryview, at: int) -> int:
     """The position after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
     count, at = _uvarint(frame, at)
     for _ in range(count):
@@ -173,7 +194,7 @@ def after_tags(frame: bytearray, at: int) -> int:
     return at
 
 
-def _uvarint(frame: bytearray, at: int) -> tuple[int, int]:
+def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = frame[at]

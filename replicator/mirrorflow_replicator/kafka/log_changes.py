@@ -61,7 +61,7 @@ async def produce(
         parts = wire.produce_request(by_topic, timeout_ms=timeout_ms)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         answers, _ = wire.read_produced(body)
-        return {TopicPartition(one.topic, one.partition): one.error for one in answers}
+        return {TopicPartition(*key): one.error for key, one in answers.items()}
 
     return await of_leaders(cluster, batches, ask, _code, lambda code: code, rounds_max=1, purpose="append")
 

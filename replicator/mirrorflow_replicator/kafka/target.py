@@ -16,7 +16,7 @@ from typing import Protocol
 
 from kafka.protocol.metadata import MetadataRequest
 
-from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.connection import Connection
 from mirrorflow_replicator.wire import produce
@@ -172,28 +172,54 @@ class Pipe:
         parts = produce.produce_request(batches, timeout_ms=REQUEST_TIMEOUT_MS)
         self._in_flight_bytes += size_bytes
         self._in_flight += 1
-        answer = connection.send(produce.API_KEY, produce.VERSION, parts, flexible=False)
-        answer.add_done_callback(lambda future: self._answered(future, sent, size_bytes))
+        request = _Request(self, sent, size_bytes)
+        connection.send_for(request, produce.API_KEY, produce.VERSION, parts, flexible=False)
 
-    def _answered(self, future: asyncio.Future[memoryview], sent: list[Partition], size_bytes: int) -> None:
+    def lost(self, sent: list[Partition], size_bytes: int) -> None:
+        """A request of that many bytes will not be answered."""
         self._in_flight_bytes -= size_bytes
         self._in_flight -= 1
-        if future.cancelled() or future.exception() is not None:
-            for partition in sent:
-                partition.lost()
-            return
-        answers, throttle_ms = produce.read_produced(future.result())
-        self.throttle_ms += throttle_ms
-        by_name = {answer[:2]: answer for answer in answers}
         for partition in sent:
-            answer = by_name.get((partition.target_topic, partition.partition))
+            partition.lost()
+
+    def answered(self, body: memoryview, sent: list[Partition], size_bytes: int) -> None:
+        """A request of that many bytes is answered."""
+        self._awake()
+        self._in_flight_bytes -= size_bytes
+        self._in_flight -= 1
+        answers, throttle_ms = produce.read_produced(body)
+        self.throttle_ms += throttle_ms
+        for partition in sent:
+            answer = answers.get((partition.target_topic, partition.partition))
             if answer is None:
                 partition.lost()
-            elif answer.error:
-                partition.refused(answer.error, answer.message)
+                continue
+            error, base_offset, message = answer
+            if error:
+                partition.refused(error, message)
             else:
-                partition.acknowledged(answer.base_offset)
+                partition.acknowledged(base_offset)
         self.pump()
+
+
+class _Request:
+    """A produce request on its way: hands its answer to the pipe in the moment in which it arrives."""
+
+    __slots__ = ("_pipe", "_sent", "_size_bytes")
+
+    def __init__(self, pipe: Pipe, sent: list[Partition], size_bytes: int) -> None:
+        self._pipe = pipe
+        self._sent = sent
+        self._size_bytes = size_bytes
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, body: memoryview, /) -> None:
+        self._pipe.answered(body, self._sent, self._size_bytes)
+
+    def set_exception(self, error: ClusterError, /) -> None:
+        self._pipe.lost(self._sent, self._size_bytes)
 
 
 class TargetWriter:

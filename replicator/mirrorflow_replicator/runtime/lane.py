@@ -194,7 +194,7 @@ class Lane:
             self.reader.changed(self.topic, self.partition)
 
     def _judge_age(self, span: Span) -> None:
-        old = span.max_timestamp < self.around.clock_ms() - self.around.old_after_ms
+        old = span.max_timestamp < self.around.now_ms - self.around.old_after_ms
         if old != self.single_writer:
             self.single_writer = old
             # Behind an old record the leader may have forgotten us: the first new one has to be acknowledged alone.
@@ -216,12 +216,14 @@ class Lane:
             self.doubt()
             return
         self.alone = False
-        self._recovered()
+        if self.error is not None:
+            self._recovered()
         self.refusals = 0
-        self.records += span.count
-        self.bytes += span.size_bytes
-        self.record_timestamp_ms = span.max_timestamp
-        self.latency_ms = self.around.clock_ms() - span.max_timestamp
+        _, count, _, _, timestamp, size_bytes, _ = span
+        self.records += count
+        self.bytes += size_bytes
+        self.record_timestamp_ms = timestamp
+        self.latency_ms = self.around.now_ms - timestamp
         self.around.changed(self)
         if not continues:
             # Somebody else has written here: a foreign producer, or a copier that the leader did not know.

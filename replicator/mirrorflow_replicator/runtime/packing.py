@@ -17,9 +17,9 @@ from mirrorflow_replicator.errors import (
     RecordTooLargeError,
     UnsupportedBatchError,
 )
-from mirrorflow_replicator.flow.alignment import sequence_of
+from mirrorflow_replicator.flow.alignment import SEQUENCES, sequence_of
 from mirrorflow_replicator.flow.identity import Identity
-from mirrorflow_replicator.flow.stream import Span, Stream
+from mirrorflow_replicator.flow.stream import Span, Stream, span_of
 from mirrorflow_replicator.wire.batch import Batch, checksum_holds, raw_refusal, rewrite
 from mirrorflow_replicator.wire.coalesce import SMALL_BYTES, coalesce, worth_coalescing
 from mirrorflow_replicator.wire.produce import Buffer
@@ -130,18 +130,21 @@ class Packer:
                 with suppress(CorruptRecordsError):
                     return self._merge(sound, stream)
         self._verify(batch)
-        self._take(1)
-        assert self.identity is not None
+        self._queue.popleft()
+        size_bytes = batch.size_bytes
+        self.queued_bytes -= size_bytes
+        identity = self.identity
+        assert identity is not None
         first = stream.next_ordinal
         data = rewrite(
             batch,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
-            base_sequence=sequence_of(first),
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=first % SEQUENCES,
         )
         self.raw += 1
-        return data, Span(
-            first, batch.count, batch.base_offset, next_offset, batch.max_timestamp, batch.size_bytes
+        return data, span_of(
+            first, batch.count, batch.base_offset, next_offset, batch.max_timestamp, size_bytes
         )
 
     def _merge(self, batches: list[Batch], stream: Stream) -> tuple[Buffer, Span]:

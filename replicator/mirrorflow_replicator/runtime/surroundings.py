@@ -42,10 +42,15 @@ class Surroundings:
         self.refused = refused
         self.stopped = stopped
         self.changed = changed
-        self.clock_ms = clock_ms
+        self.now_ms = clock_ms()
+        self._clock_ms = clock_ms
         self.buffered_bytes = 0
         # Older than this, and the target's leaders may forget us (clause 3); None until the target was asked.
         self.old_after_ms = 12 * 3_600_000
+
+    def look_at_clock(self) -> None:
+        """Set `now_ms`: before anything is sent and when something is answered, for all that is sent or answered then."""
+        self.now_ms = self._clock_ms()
 
 
 class Loss(NamedTuple):

@@ -340,6 +340,7 @@ class CopyTask:
 
     def _awake(self) -> None:
         self.pauses.beat()
+        self._around.look_at_clock()
         self._room.set()
 
     async def _wait_for_room(self, answer_bytes: int, largest_bytes: int) -> None:
