@@ -34,9 +34,13 @@ PARTITION_BYTES_MAX = 4 << 20
 BANDWIDTH_BYTES_PER_S = 256 << 20
 RETRY_S = 0.2  # after a lost connection; the cluster's own back-off comes on top
 FETCH_TIMEOUT_S = 30.0
-# A trickle over many partitions comes a record at a time; fetching each by itself costs ten times what it is worth.
+# A trickle over many partitions comes a record at a time, and what a fetch and a write cost is then the cost of a record.
+# So small answers of many partitions are let gather for a moment, the more of them the longer: it costs a few partitions
+# nothing, and many no more than a short way between clusters does.
 SMALL_ANSWER_BYTES = 64 << 10
-GATHER_S = 0.008
+FEW_PARTITIONS = 4
+GATHER_S = 0.001  # for each partition beyond a few
+GATHER_MAX_S = 0.025
 SESSION_ERRORS = {
     70,
     71,
@@ -180,8 +184,10 @@ class SourceReader:
                     self._dirty.add(found[:2])
                     found[2].fetched(part, self._asked.get(part.key, -1))
             await self._room(len(body), self.answer_bytes)
-            if fetched.partitions and len(body) < SMALL_ANSWER_BYTES:
-                await asyncio.sleep(GATHER_S)
+            spread = len(fetched.partitions) - FEW_PARTITIONS
+            if spread > 0 and len(body) < SMALL_ANSWER_BYTES:
+                self._after()
+                await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
 
     def _understood(self, connection: Connection, body: memoryview) -> Fetched:
         try:

@@ -42,7 +42,7 @@ class Partition(Protocol):
     partition: int
 
     def next_batch(self) -> Buffer | None:
-        """The next batch, which counts as sent; None: nothing (more) to be sent now."""
+        """The next batch, which counts as sent; None: nothing to be sent now. Who has more says `Pipe.ready`."""
 
     def acknowledged(self, base_offset: int) -> None:
         """The oldest batch in flight is in the target, its first record at *base_offset*."""
@@ -148,12 +148,11 @@ class Pipe:
             sent: list[Partition] = []
             size_bytes = 0
             for partition in tuple(ready):
-                # To the end of the line: whoever did not fit comes first next time.
+                # Who has more goes to the end of the line: whoever did not fit comes first next time.
                 del ready[partition]
                 batch = partition.next_batch()
                 if batch is None:
                     continue
-                ready[partition] = None
                 batches.setdefault(partition.target_topic, []).append((partition.partition, batch))
                 sent.append(partition)
                 size_bytes += len(batch)

@@ -184,6 +184,8 @@ class Lane:
         data, span = packed
         stream.take(span)
         self._judge_age(span)
+        if self.packer and self.pipe is not None:
+            self.pipe.ready(self)
         if self._is_full and self.packer.queued_bytes < self._queued_bytes_max // 2:
             self._hungry()
         return data

@@ -17,6 +17,10 @@ _HEAD = struct.Struct(">iiiibii")
 _PARTITION_V11 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty set of tagged fields
 _ANSWER = struct.Struct(">ihqqq")
+_PLAIN_ANSWER = struct.Struct(
+    ">ihqqqBi"
+)  # up to the preferred replica, where nothing was aborted (flexible form)
+_NOTHING = (0, 1)  # the length of a null and of an empty array, in the flexible form
 _ABORTED = struct.Struct(">qq")
 
 
@@ -36,9 +40,11 @@ class FetchFrom(NamedTuple):
     max_bytes: int = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPartition:
-    """The answer for one partition. `records` is a writable view of the frame; offsets are -1 where an error came."""
+class FetchedPartition(NamedTuple):
+    """The answer for one partition. `records` is a writable view of the frame; offsets are -1 where an error came.
+
+    A tuple, because a trickle over many partitions makes one for nearly every record.
+    """
 
     key: FetchKey
     error: int
@@ -124,13 +130,18 @@ def read_fetched(version: int, body: memoryview) -> Fetched:
 
 
 def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
-    partition, error, high_watermark, last_stable, log_start = _ANSWER.unpack_from(cursor.data, cursor.at)
-    cursor.at += _ANSWER.size
-    aborted = []
-    for _ in range(cursor.count()):
-        aborted.append(_ABORTED.unpack(cursor.raw(16)))
-        cursor.tags()
-    preferred = cursor.int32()
+    partition, error, high_watermark, last_stable, log_start, count, preferred = _PLAIN_ANSWER.unpack_from(
+        cursor.data, cursor.at
+    )
+    aborted: list[tuple[int, int]] = []
+    if cursor.flexible and count in _NOTHING:
+        cursor.at += _PLAIN_ANSWER.size
+    else:
+        cursor.at += _ANSWER.size
+        for _ in range(cursor.count()):
+            aborted.append(_ABORTED.unpack(cursor.raw(16)))
+            cursor.tags()
+        preferred = cursor.int32()
     records = cursor.records()
     diverging = leader = None
     tags = cursor.tags()
