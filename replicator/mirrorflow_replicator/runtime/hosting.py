@@ -42,7 +42,7 @@ class HostedConnector:
         self._stepping: asyncio.Task[None] | None = None
         # Said by whoever started us again after our own death (the local runner).
         self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
-        self._told = ""
+        self._told = ""  # the reason of the problem that was logged last
         self._discovery = SourceConnector(settings, resolve=Resolver(settings.providers).resolve_client)
 
     async def run(self) -> None:
@@ -137,13 +137,16 @@ class HostedConnector:
         return self._identity
 
     async def _watch(self) -> None:
-        """Tell a problem of the discovery once, when it is new; so with what it warns of."""
+        """Tell a problem of the discovery once, until it is over; so with what it warns of."""
         warned: frozenset[str] = frozenset()
         while True:
-            problem = "" if self._discovery.problem is None else str(self._discovery.problem)
-            if problem and problem != self._told:
+            problem = self._discovery.problem
+            if problem is None:
+                self._told = ""
+            elif problem.reason != self._told:
+                # By its reason: what a lost connection says changes from one attempt to the next.
+                self._told = problem.reason
                 log.warning("%s: %s", self._connector.name, problem)
-            self._told = problem
             warnings = self._discovery.warnings
             for warning in warnings:
                 if warning not in warned:
