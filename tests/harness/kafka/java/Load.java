@@ -19,12 +19,15 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * <p>Record i has the key "i", and its value begins with i as eight bytes where it is that long.
  */
 public final class Load {
-    private static final int VARIANTS = 64;
+    /** Contents to choose from: so many that no batch, and no codec's window, sees one twice; fewer where they are large. */
+    private static final int VARIANTS_MAX = 8192;
+    private static final int VARIANTS_MIN = 16;
+    private static final int VARIANTS_BYTES = 8 << 20;
 
     private final Options options;
     private final long records;
     private final int partitions;
-    private final byte[][] contents = new byte[VARIANTS][];
+    private byte[][] contents;
     private final AtomicReference<Exception> failure = new AtomicReference<>();
     private long aborted;
 
@@ -44,36 +47,45 @@ public final class Load {
         }
         var bytes = new ByteArraySerializer();
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(client, bytes, bytes);
-        Load load = new Load(options, producer.partitionsFor(options.text("topic")).size());
+        try {
+            Load load = new Load(options, producer.partitionsFor(options.text("topic")).size());
+            load.run(producer, !id.isEmpty());
+            if (options.flag("leave_open")) {
+                Runtime.getRuntime().halt(0); // a closing producer would abort what is to be left open
+            }
+        } finally {
+            producer.close();
+        }
+    }
+
+    private void run(KafkaProducer<byte[], byte[]> producer, boolean transactional) throws Exception {
         long begin = System.nanoTime();
-        if (id.isEmpty()) {
-            load.send(producer, 0, load.records);
-            producer.flush();
+        if (transactional) {
+            transactions(producer);
         } else {
-            load.transactions(producer);
+            send(producer, 0, records);
+            producer.flush();
         }
         double seconds = (System.nanoTime() - begin) / 1e9;
-        if (load.failure.get() != null) {
-            throw load.failure.get();
+        if (failure.get() != null) {
+            throw failure.get();
         }
         System.out.printf(
                 Locale.ROOT,
                 "{\"records\": %d, \"aborted\": %d, \"seconds\": %.3f, \"megabytes_per_s\": %.1f}%n",
-                load.records,
-                load.aborted,
+                records,
+                aborted,
                 seconds,
-                load.records * (double) load.contents[0].length / 1e6 / seconds);
+                records * (double) contents[0].length / 1e6 / seconds);
         System.out.flush();
-        if (options.flag("leave_open")) {
-            Runtime.getRuntime().halt(0); // a closing producer would abort what is to be left open
-        }
-        producer.close();
     }
 
     private void fill(int size) {
         Random random = new Random(options.number("seed", 1));
+        int variants = Math.max(VARIANTS_MIN, Math.min(VARIANTS_MAX, VARIANTS_BYTES / Math.max(size, 1)));
+        contents = new byte[variants][];
         boolean compressible = options.text("content", "text").equals("text");
-        for (int variant = 0; variant < VARIANTS; variant++) {
+        for (int variant = 0; variant < variants; variant++) {
             if (compressible) {
                 StringBuilder text = new StringBuilder(size + 80);
                 while (text.length() < size) {
@@ -145,7 +157,7 @@ public final class Load {
 
     private byte[] value(long sequence) {
         // The producer copies a value while send() runs, so one array for each variant is enough.
-        byte[] content = contents[(int) (sequence % VARIANTS)];
+        byte[] content = contents[(int) (sequence % contents.length)];
         if (content.length >= Long.BYTES) {
             ByteBuffer.wrap(content).putLong(sequence);
         }
