@@ -125,6 +125,31 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeatSettings:
+    """One cluster that heartbeats are written to, and what they say there."""
+
+    source_alias: str  # as the heartbeat says it
+    target_alias: str  # the cluster itself
+    producer: ClientSettings
+    admin: ClientSettings  # creates the topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSettings:
+    """Everything that a MirrorHeartbeatConnector does, typed."""
+
+    name: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    interval_s: float = 1.0
+    replication_factor: int = 3  # of the topic, where it is created
+    beats: tuple[BeatSettings, ...]  # the target first; the source only by `mirrorflow.heartbeats.emit.to`
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """The process's own HTTP server."""
 
@@ -142,6 +167,9 @@ class ConnectorSettings:
     connector_class: str  # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector
     properties: Mapping[str, str] = field(repr=False)
     source: SourceSettings | None = None  # None: not a source connector, or `enabled=false`
+    heartbeat: HeartbeatSettings | None = (
+        None  # None: no heartbeat connector, or `emit.heartbeats.enabled=false`
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +182,7 @@ class WorkerSettings:
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
     shutdown_s: float = 5.0
     warnings: tuple[str, ...] = ()
-    providers: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what references in `http.tls` are resolved by
+    # What references in `http.tls` are resolved by.
+    providers: Mapping[str, str] = field(default_factory=dict)
+    # Addresses, TLS and SASL of the target, which a connector may leave to the worker; unresolved.
+    shared: Mapping[str, str] = field(default_factory=dict, repr=False)

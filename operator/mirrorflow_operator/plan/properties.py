@@ -4,7 +4,6 @@ Source for names and defaults: Kafka's MirrorConnectorConfig, MirrorSourceConfig
 MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says that internal things are always left out.
 """
 
-from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec
 from mirrorflow_operator.api.topics import NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
@@ -96,7 +95,7 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
 def heartbeat_properties(spec: Spec) -> dict[str, str]:
     """What MirrorHeartbeatConnector is told besides."""
     return {
-        "emit.heartbeats.enabled": _flag(Side.TARGET in spec.heartbeats.emit_to),
+        "emit.heartbeats.enabled": _flag(bool(spec.heartbeats.emit_to)),
         "mirrorflow.heartbeats.emit.to": ",".join(side.value.lower() for side in spec.heartbeats.emit_to),
         "heartbeats.topic.replication.factor": str(spec.topics.replication_factor),
     }

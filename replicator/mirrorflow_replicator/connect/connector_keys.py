@@ -54,6 +54,12 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ("sync.topic.configs.interval.seconds", "default 600; negative is never"),
             ("heartbeats.replication.enabled", "default true"),
             ("emit.heartbeats.enabled", "default true; decides in an mm2.properties which herders exist"),
+            ("emit.heartbeats.interval.seconds", "default 1; negative is never"),
+            ("heartbeats.topic.replication.factor", "default 3; -1 is the cluster's default"),
+            (
+                "mirrorflow.heartbeats.emit.to",
+                "`target` (default), `source` or both; heartbeats on the source are those that a connector of the way back would write",
+            ),
             ("mirrorflow.flow", "default `A->B`: who claims the source alias on the target"),
             (
                 "mirrorflow.start.from",

@@ -29,8 +29,6 @@ IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
             ("sync.group.offsets.interval.seconds", _NOT_YET_CHECKPOINT),
             ("checkpoints.topic.replication.factor", _NOT_YET_CHECKPOINT),
             ("task.assigned.groups", _NOT_YET_CHECKPOINT),
-            ("emit.heartbeats.interval.seconds", "heartbeats are not written yet"),
-            ("heartbeats.topic.replication.factor", "heartbeats are not written yet"),
             ("tasks.max.enforce", "there are never more tasks than `tasks.max`"),
             ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
             ("auto.include.jmx.reporter", "metrics are served by HTTP"),

@@ -251,6 +251,7 @@ def _connectors(view: WorkerView) -> Iterator[str]:
     errors: list[Sample] = []
     throttles: list[Sample] = []
     states: list[Sample] = []
+    ages: list[Sample] = []
     refused: list[Sample] = []
     warnings: list[Sample] = []
     for report in view.connectors:
@@ -264,6 +265,13 @@ def _connectors(view: WorkerView) -> Iterator[str]:
         refused.append((labels(**own), len(settings)))
         warnings.append((labels(**own), len(report.warnings)))
         states.append((labels(connector=report.name, state=report.state.lower()), 1))
+        ages += [
+            (
+                labels(**own, cluster=one.cluster, topic=one.topic),
+                round(view.now_s - one.timestamp_ms / 1000, 3),
+            )
+            for one in report.heartbeats
+        ]
     yield from _family("mirrorflow_errors_total", "counter", "Errors by reason since the task began.", errors)
     about = "Milliseconds that brokers made us wait for a quota."
     yield from _family("mirrorflow_throttle_ms_total", "counter", about, throttles)
@@ -271,6 +279,8 @@ def _connectors(view: WorkerView) -> Iterator[str]:
     yield from _family("mirrorflow_refused_settings", "gauge", about, refused)
     about = "Topics and settings that could not be followed; REST and the log name them."
     yield from _family("mirrorflow_warnings", "gauge", about, warnings)
+    about = "Time since the newest heartbeat that was written to a topic, or has arrived in its copy."
+    yield from _family("mirrorflow_heartbeat_age_seconds", "gauge", about, ages)
     yield from _family(
         "mirrorflow_connector_state", "gauge", "1 for the state that the connector is in.", states
     )

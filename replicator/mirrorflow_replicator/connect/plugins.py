@@ -13,7 +13,7 @@ from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.flow.policy import ReplicationPolicy, make_policy
 from mirrorflow_replicator.flow.selection import TopicSelection
-from mirrorflow_replicator.settings import PolicyKind, PolicySettings, SourceSettings
+from mirrorflow_replicator.settings import HeartbeatSettings, PolicyKind, PolicySettings, SourceSettings
 
 MIRROR_PACKAGE = "org.apache.kafka.connect.mirror."
 
@@ -68,7 +68,7 @@ def _filter(read: PropertyReader, key: str, built_in: str) -> str:
     return python_class(key, written, built_in=built_in)
 
 
-def make_replication_policy(settings: SourceSettings) -> ReplicationPolicy:
+def make_replication_policy(settings: SourceSettings | HeartbeatSettings) -> ReplicationPolicy:
     """The policy of a connector; a class of the user's own is imported and called with *settings*."""
     if settings.policy.kind is not PolicyKind.CUSTOM:
         return make_policy(settings.policy)

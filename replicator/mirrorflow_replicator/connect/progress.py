@@ -75,6 +75,11 @@ def _has_started(report: ConnectorReport) -> bool:
     return all(partition.phase is not Phase.STARTING for partition in partitions_of(report))
 
 
+def is_ready(report: ConnectorReport, view: WorkerView) -> bool:
+    """Whether what *report* says holds for the whole connector; another one's trouble is not its own."""
+    return view.ready or (report.heard_of_all and _has_started(report))
+
+
 def totals(report: ConnectorReport, view: WorkerView) -> Totals:
     """Sum up *report* with the rates that *view* has sampled."""
     phases: Counter[Phase] = Counter()
@@ -122,12 +127,13 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
     if total.rate.records > 0:
         return Replicating.ADVANCING
     stopped, waiting = total.phases[Phase.STOPPED], total.phases[Phase.WAITING]
-    starting = total.phases[Phase.STARTING] or (total.partitions == 0 and not view.ready)
+    ready = is_ready(report, view)
+    starting = total.phases[Phase.STARTING] or (total.partitions == 0 and not ready)
     if report.state == "FAILED" or (report.tasks and all(task.state == "FAILED" for task in report.tasks)):
         return Replicating.STUCK
     young = view.now_s - report.started_at_s < STUCK_AFTER_S
     # No partition tells of a topic without a copy, and once all were heard of there is nothing to wait for.
-    if report.uncopied and (view.ready or not young):
+    if report.uncopied and (ready or not young):
         return Replicating.STUCK
     if young and (starting or total.lag_records):
         return Replicating.WAITING
@@ -184,7 +190,10 @@ def _summary(
             "behindStart": total.behind_start,
         },
         # Not before every partition was heard of: the first one to report is not all of them.
-        "caughtUp": view.ready and total.partitions > 0 and total.behind_start == 0 and not report.uncopied,
+        "caughtUp": is_ready(report, view)
+        and total.partitions > 0
+        and total.behind_start == 0
+        and not report.uncopied,
         "lagRecords": total.lag_records,
         "lagSeconds": None if total.lag_s < 0 else round(total.lag_s, 3),
         "recordsPerSecond": round(total.rate.records, 1),

@@ -30,7 +30,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "checkpoints.",
         "task.assigned.groups",
     ),
-    HEARTBEAT_CONNECTOR: ("emit.heartbeats.", "heartbeats.topic."),
+    HEARTBEAT_CONNECTOR: ("emit.heartbeats.", "heartbeats.topic.", "mirrorflow.heartbeats."),
     SOURCE_CONNECTOR: (
         "config.propert",
         "replication.factor",
@@ -72,6 +72,8 @@ _DEFAULTS = {
     "heartbeats.replication.enabled": "true",
     "emit.heartbeats.enabled": "true",
     "emit.heartbeats.interval.seconds": "1",
+    "heartbeats.topic.replication.factor": "3",
+    "mirrorflow.heartbeats.emit.to": "target",
     "emit.checkpoints.enabled": "true",
     "emit.checkpoints.interval.seconds": "60",
     "sync.group.offsets.enabled": "false",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mirrorflow_replicator.connect import clients, keys
 from mirrorflow_replicator.connect.comments import without_comments
+from mirrorflow_replicator.connect.heartbeat import parse_heartbeat
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
@@ -97,6 +98,7 @@ def worker_settings(
         shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", 5_000, minimum=0) / 1000,
         warnings=tuple(dict.fromkeys(warnings)),
         providers={key: value for key, value in worker.items() if key.startswith(PROVIDERS_KEY)},
+        shared=clients.shared(worker),
     )
 
 
@@ -112,11 +114,15 @@ def parse_connector(
         raise RefusedSettingError(
             key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
         )
-    source = None
-    if connector_class == SOURCE_CONNECTOR and read.flag("enabled", default=True):
-        source = parse_source(properties, worker, now_ms=now_ms)
+    enabled = read.flag("enabled", default=True)
+    is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
     return ConnectorSettings(
-        name=name, connector_class=connector_class, properties=dict(properties), source=source
+        name=name,
+        connector_class=connector_class,
+        properties=dict(properties),
+        source=parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None,
+        # Java's heartbeat connector does not look at `enabled`: an mm2.properties has herders for heartbeats alone.
+        heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
     )
 
 

@@ -75,6 +75,15 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReport:
+    """The newest heartbeat known in one topic: written there by this connector, or copied there."""
+
+    cluster: str  # alias of the cluster that has the topic
+    topic: str
+    timestamp_ms: int  # as the heartbeat says it, by the clock of who wrote it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorReport:
     """A connector and all it is known to do; what REST, /metrics and /progress are rendered from."""
 
@@ -97,4 +106,6 @@ class ConnectorReport:
     bytes_per_s: float = 0.0
     lag_s: float = -1.0
     warnings: tuple[str, ...] = ()
+    heartbeats: tuple[HeartbeatReport, ...] = ()
+    heard_of_all: bool = False  # every partition was heard of: what is said of the whole holds for the whole
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not wholly, copied

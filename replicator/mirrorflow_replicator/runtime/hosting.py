@@ -8,6 +8,7 @@ import secrets
 import time
 from typing import Any
 
+from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import FencedError, MirrorFlowError
@@ -19,6 +20,7 @@ from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime.children import Child
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
+from mirrorflow_replicator.runtime.pulse import Pulse
 from mirrorflow_replicator.settings import ConnectorSettings, PolicySettings, SourceSettings
 
 TOLD_MAX = 3  # sentences about stopped partitions in a task's trace; /progress/partitions has them all
@@ -44,16 +46,18 @@ class HostedConnector:
         self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
         self._told = ""  # the reason of the problem that was logged last
         self._discovery = SourceConnector(settings, resolve=Resolver(settings.providers).resolve_client)
+        self._pulse = Pulse(connector.name, make_replication_policy(settings).is_heartbeats_topic)
 
     async def run(self) -> None:
         """Discover and hand out until cancelled."""
         # Started before anything is known, so that its imports and connections run beside ours.
         self._child(0)
-        watching = asyncio.create_task(self._watch())
+        beside = [asyncio.create_task(self._watch()), asyncio.create_task(self._pulse.run(self._discovery))]
         try:
             await self._discovery.run(self._hand)
         finally:
-            watching.cancel()
+            for job in beside:
+                job.cancel()
 
     async def stop(self, grace_s: float) -> None:
         """End the tasks in order."""
@@ -203,7 +207,8 @@ class HostedConnector:
             topics=tuple(
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
-            warnings=self._discovery.warnings,
+            warnings=(*self._discovery.warnings, *self._pulse.warnings),
+            heartbeats=self._pulse.report(self._settings.target_alias),
             uncopied=self._discovery.uncopied,
         )
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mirrorflow_replicator.connect.clients import shared
 from mirrorflow_replicator.connect.progress import has_started
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import plugin_keys, problems
 from mirrorflow_replicator.connect.view import PluginKey, WorkerView
-from mirrorflow_replicator.connect.worker import SOURCE_CONNECTOR, STANDALONE
+from mirrorflow_replicator.connect.worker import CHECKPOINT_CONNECTOR, STANDALONE
 from mirrorflow_replicator.errors import RefusedSettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime import memory
-from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
+from mirrorflow_replicator.runtime.hosted import Hosted, host
+from mirrorflow_replicator.runtime.hosting import ended
 from mirrorflow_replicator.runtime.http import HttpServer
 from mirrorflow_replicator.runtime.mortality import stdin_ended
 from mirrorflow_replicator.settings import WorkerSettings
@@ -45,22 +45,19 @@ class Worker:
         self._settings = tuple(settings)
         self._samples = Samples()
         self._address = ""  # host:port of the first listener
-        self._hosted = [
-            # Every herder's connector has the same name in mm2 mode; with the flow it is one of its own.
-            HostedConnector(
-                replace(connector, name=_shown_name(worker, connector.name)),
-                connector.source,
-                samples=self._samples,
-            )
+        # Every herder's connectors have the same names in mm2 mode; with the flow each has one of its own.
+        named = [
+            replace(connector, name=_shown_name(worker, connector.name))
             for worker in self._settings
             for connector in worker.connectors
-            if connector.source is not None
         ]
+        hosted = (host(connector, samples=self._samples) for connector in named)
+        self._hosted = [one for one in hosted if one is not None]
         self._warnings = tuple(dict.fromkeys([*_left_out(self._settings), *self._setting_warnings()]))
         if not self._hosted:
             raise RefusedSettingError(
                 key="connector.class" if self._settings[0].name == STANDALONE else "enabled",
-                why=f"there is nothing to run, as no {SOURCE_CONNECTOR} is enabled and this version has no other connector",
+                why="there is nothing to run, as no connector is enabled",
             )
 
     async def run(self) -> None:
@@ -128,7 +125,7 @@ class Worker:
         """The worker now."""
         connectors = tuple(self._report(hosted) for hosted in self._hosted)
         first = self._settings[0]
-        ready = has_started(connectors) and all(hosted.heard_of_all for hosted in self._hosted)
+        ready = has_started(connectors) and all(report.heard_of_all for report in connectors)
         ids = (hosted.target_cluster_id for hosted in self._hosted)
         return WorkerView(
             connectors=connectors,
@@ -140,22 +137,19 @@ class Worker:
             metrics_level=first.metrics_level,
             warnings=self._warnings,
             samples=self._samples,
-            validate=partial(problems, worker=self._worker_properties()),
+            # What a connector may leave out because the worker says it.
+            validate=partial(problems, worker=first.shared),
             plugin_keys=_plugin_keys(),
         )
 
-    def _report(self, hosted: HostedConnector) -> ConnectorReport:
+    def _report(self, hosted: Hosted) -> ConnectorReport:
         """Connect names a worker by its address; MM2 in dedicated mode appends the flow (since 4.1)."""
         report = hosted.report()
         herder = (
             "" if self._settings[0].name == STANDALONE else f"/{report.source_alias}->{report.target_alias}"
         )
-        return replace(report, worker_id=f"{self._address or socket.getfqdn()}{herder}")
-
-    def _worker_properties(self) -> Mapping[str, str]:
-        """What a connector may leave out because the worker says it."""
-        sources = (one.source for worker in self._settings for one in worker.connectors)
-        return shared(next(source for source in sources if source is not None).target_producer.properties)
+        worker_id = f"{self._address or socket.getfqdn()}{herder}"
+        return replace(report, worker_id=worker_id, heard_of_all=hosted.heard_of_all)
 
 
 def _shown_name(worker: WorkerSettings, name: str) -> str:
@@ -168,11 +162,12 @@ def _left_out(settings: Sequence[WorkerSettings]) -> list[str]:
         _shown_name(worker, connector.name)
         for worker in settings
         for connector in worker.connectors
-        if connector.connector_class != SOURCE_CONNECTOR
+        if connector.connector_class == CHECKPOINT_CONNECTOR
+        and connector.properties.get("enabled", "true").strip().lower() == "true"
     ]
     if not missing:
         return []
-    what = "No heartbeats, checkpoints, offset syncs and group offsets are written by this version"
+    what = "No checkpoints and group offsets are written by this version"
     return [f"{what}; not run: {', '.join(missing)}."]
 
 

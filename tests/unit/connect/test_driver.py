@@ -67,6 +67,24 @@ def test_one_direction_has_a_herder_back_for_its_heartbeats():
     assert enabled(workers) == ["A->B"]
 
 
+def test_each_herder_writes_its_heartbeats_to_its_own_target():
+    """B->A, of which nothing else is enabled, writes to A what A->B then copies: by that B knows of A."""
+    beats = {worker.name: worker.connectors[1].heartbeat for worker in load_mm2(TWO)}
+
+    assert {
+        "A->B": ("A", "B", "b:9092"),
+        "B->A": ("B", "A", "a:9092"),
+    } == {
+        name: (
+            settings.beats[0].source_alias,
+            settings.beats[0].target_alias,
+            settings.beats[0].producer.bootstrap_servers.split(",")[0],
+        )
+        for name, settings in beats.items()
+        if settings is not None
+    }
+
+
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_replicator.connect import metrics
-from mirrorflow_replicator.flow.report import Phase
+from mirrorflow_replicator.flow.report import HeartbeatReport, Phase
 from mirrorflow_replicator.settings import MetricsLevel
-from tests.unit.connect.reports import connector, moved, partition, task, view
+from tests.unit.connect.reports import NOW_S, connector, moved, partition, task, view
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (-?[0-9.e+-]+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,|$)')
@@ -141,3 +141,16 @@ def test_five_thousand_partitions_in_pieces():
 
     assert max(len(piece) for piece in pieces) < 500_000
     assert took < 1.0  # a tenth of that on a quiet machine; this guards against a square, not a percent
+
+
+def test_a_heartbeat_grows_old_while_nothing_newer_arrives():
+    """By the time it was written, whatever the level of the other metrics; without one there is no line."""
+    beat = HeartbeatReport(cluster="B", topic="A.heartbeats", timestamp_ms=int(NOW_S * 1000) - 2_500)
+    levels = [
+        exposition(connector(task(), heartbeats=(beat,)), metrics_level=level) for level in MetricsLevel
+    ]
+    name = "mirrorflow_heartbeat_age_seconds"
+
+    for found in levels:
+        assert 2.5 == value(found, name, cluster="B", topic="A.heartbeats", source="A", target="B", flow="f")
+    assert [] == [key for key in exposition(connector(task())) if key[0] == name]

@@ -207,3 +207,24 @@ def test_unknown_connector_has_no_summary():
 def test_started_means_that_every_partition_was_asked(report, started):
     """Readiness waits for tasks and for each partition's first answer, not for its success."""
     assert started == progress.has_started((report,))
+
+
+def test_one_connectors_trouble_does_not_hold_back_anothers_word():
+    """A process of several: the source has caught up, though heartbeats are refused and the process is not ready."""
+    caught_up = partition(source_offset=100, reached_start_end=True)
+    source = connector(task(caught_up), heard_of_all=True)
+    heartbeat = connector(task(state="FAILED"), name="beat", state="FAILED", heard_of_all=True)
+    state = view(source, heartbeat, ready=False)
+
+    assert progress.summary(source, state)["caughtUp"]
+    assert not progress.summary(replace(source, heard_of_all=False), state)["caughtUp"]
+    assert "Stuck" == progress.summary(heartbeat, state)["replicating"]
+
+
+def test_a_connector_without_partitions_runs_and_copies_nothing():
+    """Heartbeats: a running task, nothing to catch up with."""
+    found = progress.summary(connector(task(), heard_of_all=True), view())
+
+    assert {"total": 1, "running": 1, "failed": 0} == found["tasks"]
+    assert 0 == found["partitions"]["total"]
+    assert ("Idle", False, 0) == (found["replicating"], found["caughtUp"], found["lagRecords"])

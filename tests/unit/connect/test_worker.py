@@ -19,16 +19,20 @@ HEARTBEAT = SOURCE.replace("name=source", "name=heartbeat").replace("MirrorSourc
 
 
 def test_three_connectors_of_one_process():
-    """With or without Java's package; only the source connector has source settings."""
+    """With or without Java's package; each has the settings of its own class."""
     worker = load_standalone(
         WORKER, [SOURCE.replace("org.apache.kafka.connect.mirror.", ""), CHECKPOINT, HEARTBEAT]
     )
 
-    assert [(each.name, each.connector_class, each.source is not None) for each in worker.connectors] == [
-        ("source", "MirrorSourceConnector", True),
-        ("checkpoint", "MirrorCheckpointConnector", False),
-        ("heartbeat", "MirrorHeartbeatConnector", False),
+    assert [
+        (each.name, each.connector_class, each.source is not None, each.heartbeat is not None)
+        for each in worker.connectors
+    ] == [
+        ("source", "MirrorSourceConnector", True, False),
+        ("checkpoint", "MirrorCheckpointConnector", False, False),
+        ("heartbeat", "MirrorHeartbeatConnector", False, True),
     ]
+    assert worker.shared == {"bootstrap.servers": "b:9092"}
     assert worker.name == "standalone"
     assert worker.warnings == ()
 

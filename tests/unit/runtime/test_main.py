@@ -111,11 +111,16 @@ def test_a_file_for_java_may_be_latin_1(ended: End, tmp_path: Path):
     )
 
 
-def test_an_mm2_file_of_heartbeats_alone_has_nothing_to_run(ended: End, tmp_path: Path):
-    """Java would write heartbeats; we do not yet, and idling would look like work."""
+def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End, tmp_path: Path):
+    """Java would start two herders for nothing; idling would look like work."""
     file = properties(
         tmp_path / "mm2.properties",
-        {"clusters": "A, B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1"},
+        {
+            "clusters": "A, B",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": "b:1",
+            "emit.heartbeats.interval.seconds": "-1",
+        },
     )
 
     status, said = ended("mm2", file)

@@ -1,0 +1,42 @@
+"""What the worker holds of each connector, whatever its class, and who hosts which.
+
+`host` is the only place that knows all classes: settings -> the object that runs them.
+"""
+
+from typing import Protocol
+
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.flow.report import ConnectorReport
+from mirrorflow_replicator.runtime.heartbeating import HostedHeartbeats
+from mirrorflow_replicator.runtime.hosting import HostedConnector
+from mirrorflow_replicator.settings import ConnectorSettings
+
+
+class Hosted(Protocol):
+    """One connector in this process. It survives every MirrorFlowError, says so in its report, and tries again."""
+
+    async def run(self) -> None:
+        """Work until cancelled. Its own end is the end of the process: a mistake of ours is not to go unnoticed."""
+
+    async def stop(self, grace_s: float) -> None:
+        """End in order what has to be; `run` is cancelled afterwards."""
+
+    def report(self) -> ConnectorReport:
+        """The connector now; always safe to ask."""
+
+    @property
+    def heard_of_all(self) -> bool:
+        """Whether everything that it does has been heard of once; before that, nothing may be called caught up."""
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's own id; "" before it was reached."""
+
+
+def host(connector: ConnectorSettings, *, samples: Samples) -> Hosted | None:
+    """What runs *connector*; None where its settings ask for nothing."""
+    if connector.source is not None:
+        return HostedConnector(connector, connector.source, samples=samples)
+    if connector.heartbeat is not None:
+        return HostedHeartbeats(connector, connector.heartbeat)
+    return None
