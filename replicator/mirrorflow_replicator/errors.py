@@ -11,6 +11,8 @@
     │   ├── AuthenticationFailedError  TLS or SASL said no
     │   ├── NotAuthorizedError       an ACL is missing
     │   ├── UnsupportedBrokerError   the brokers are too old for what is asked
+    │   ├── OffsetSyncsMissingError  the topic that checkpoints stand on is not there
+    │   ├── GroupNotMovedError       one group of the target was not given its offsets
     │   └── BrokerError              any other answer of a broker, by its name and code
     ├── IdentityError                the flow may not write here (DESIGN: exactly once by sequence)
     │   ├── FlowExistsError          another flow owns this source alias on this target
@@ -148,6 +150,33 @@ class UnsupportedBrokerError(ClusterError):
         self.cluster = cluster
         self.feature = feature
         super().__init__(f"The brokers of cluster {cluster} do not offer {feature}; it needs {needs}.")
+
+
+class OffsetSyncsMissingError(ClusterError):
+    """The topic that checkpoints stand on is not there (yet)."""
+
+    reason = "OffsetSyncsMissing"
+    retriable = True
+
+    def __init__(self, *, cluster: str, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(
+            f"Cluster {cluster} has no topic {topic}; the flow's source connector creates it: "
+            "see that it runs, with emit.offset-syncs.enabled=true and the same offset-syncs.topic.location."
+        )
+
+
+class GroupNotMovedError(ClusterError):
+    """One group of the target was not given its offsets, or not all of them."""
+
+    reason = "GroupNotMoved"
+    retriable = True
+
+    def __init__(self, *, cluster: str, group: str, why: str) -> None:
+        self.cluster = cluster
+        self.group = group
+        super().__init__(f"Group {group} of cluster {cluster} was not moved on: {why}.")
 
 
 class BrokerError(ClusterError):

@@ -125,6 +125,35 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """Everything that a MirrorCheckpointConnector does, typed. Durations are seconds."""
+
+    name: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topic_filter: str = ""  # python:package.module:Class
+    groups: tuple[str, ...] = (".*",)
+    groups_exclude: tuple[str, ...] = ("console-consumer-.*", "connect-.*", "__.*")
+    group_filter: str = ""  # python:package.module:Class
+    refresh_groups_s: float | None = 600.0  # None: never
+    emit_s: float | None = 60.0  # None: no checkpoint is written
+    sync_s: float | None = None  # None: no group of the target is moved on
+    replication_factor: int = 3  # of the checkpoints topic
+    syncs_on_source: bool = True  # where the offset-syncs topic is; else on the target
+    source_admin: ClientSettings
+    source_consumer: ClientSettings
+    target_admin: ClientSettings
+    target_consumer: ClientSettings
+    target_producer: ClientSettings
+    # `config.providers` and its keys: what the references in the clients' properties are resolved by.
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeatSettings:
     """One cluster that heartbeats are written to, and what they say there."""
 
@@ -170,6 +199,7 @@ class ConnectorSettings:
     heartbeat: HeartbeatSettings | None = (
         None  # None: no heartbeat connector, or `emit.heartbeats.enabled=false`
     )
+    checkpoint: CheckpointSettings | None = None  # None: not a checkpoint connector, or `enabled=false`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
 """The keys of MM2's connectors that change nothing here: other connectors' work, and what has no counterpart.
 
-Names are those of Kafka 4.3 (also MirrorCheckpointConfig).
+Names are those of Kafka 4.3.
 """
 
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
-_NOT_YET_CHECKPOINT = "belongs to the checkpoint connector, which does not copy offsets yet"
 _NOT_YET_SYNCS = "offset syncs are not written yet"
 
 IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
@@ -19,16 +18,6 @@ IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
             ("offset-syncs.topic.location", _NOT_YET_SYNCS),
             ("offset-syncs.topic.replication.factor", _NOT_YET_SYNCS),
             ("offset.lag.max", _NOT_YET_SYNCS),
-            ("groups", _NOT_YET_CHECKPOINT),
-            ("groups.exclude", _NOT_YET_CHECKPOINT),
-            ("refresh.groups.enabled", _NOT_YET_CHECKPOINT),
-            ("refresh.groups.interval.seconds", _NOT_YET_CHECKPOINT),
-            ("emit.checkpoints.enabled", _NOT_YET_CHECKPOINT),
-            ("emit.checkpoints.interval.seconds", _NOT_YET_CHECKPOINT),
-            ("sync.group.offsets.enabled", _NOT_YET_CHECKPOINT),
-            ("sync.group.offsets.interval.seconds", _NOT_YET_CHECKPOINT),
-            ("checkpoints.topic.replication.factor", _NOT_YET_CHECKPOINT),
-            ("task.assigned.groups", _NOT_YET_CHECKPOINT),
             ("tasks.max.enforce", "there are never more tasks than `tasks.max`"),
             ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
             ("auto.include.jmx.reporter", "metrics are served by HTTP"),

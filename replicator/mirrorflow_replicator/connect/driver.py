@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.checkpoint import why_not
 from mirrorflow_replicator.connect.comments import without_comments
 from mirrorflow_replicator.connect.key_rows import Scope, Verdict
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
@@ -143,10 +144,11 @@ def connector_properties(raw: Mapping[str, str], source: str, target: str, conne
 def _herder(
     raw: Mapping[str, str], source: str, target: str, warnings: list[str], now_ms: int | None
 ) -> WorkerSettings:
+    connectors = [connector_properties(raw, source, target, connector) for connector in _CONNECTORS]
     herder = worker_settings(
         f"{source}->{target}",
         worker_properties(raw, source, target),
-        [connector_properties(raw, source, target, connector) for connector in _CONNECTORS],
+        [_runnable(properties, f"{source}->{target}", warnings) for properties in connectors],
         (),
         warnings,
         now_ms=now_ms,
@@ -156,6 +158,20 @@ def _herder(
         key: value for key, value in raw.items() if key.startswith("ssl.")
     }
     return replace(herder, http=replace(herder.http, tls=tls))
+
+
+def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:
+    """*properties*, switched off where MM2 refuses this connector and runs the others."""
+    read = PropertyReader(properties, Resolver(properties))
+    if properties["connector.class"] != MIRROR_PACKAGE + CHECKPOINT_CONNECTOR or not read.flag(
+        "enabled", default=True
+    ):
+        return properties
+    problem = why_not(read)
+    if problem is None:
+        return properties
+    warnings.append(f"{flow}.{CHECKPOINT_CONNECTOR} is not run: {problem[0]} is false, and {problem[1]}.")
+    return {**properties, "enabled": "false"}
 
 
 def _has_herder(read: PropertyReader, source: str, target: str) -> bool:

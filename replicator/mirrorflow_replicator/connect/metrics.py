@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from mirrorflow_replicator.connect.group_metrics import group_families
 from mirrorflow_replicator.connect.progress import partitions_of
 from mirrorflow_replicator.connect.samples import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.connect.view import Response, WorkerView
@@ -80,6 +81,9 @@ def render(view: WorkerView) -> Iterator[str]:
     yield from _own(rows)
     yield from _partitions(view)
     yield from _connectors(view)
+    for family in group_families(view):
+        samples = ((labels(**own), value) for own, value in family.samples)
+        yield from _family(family.name, family.kind, family.about, samples)
 
 
 def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from mirrorflow_replicator.connect.python_classes import load_python_class, python_class
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.groups import GroupSelection
 from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.flow.policy import ReplicationPolicy, make_policy
 from mirrorflow_replicator.flow.selection import TopicSelection
-from mirrorflow_replicator.settings import HeartbeatSettings, PolicyKind, PolicySettings, SourceSettings
+from mirrorflow_replicator.settings import (
+    CheckpointSettings,
+    HeartbeatSettings,
+    PolicyKind,
+    PolicySettings,
+    SourceSettings,
+)
 
 MIRROR_PACKAGE = "org.apache.kafka.connect.mirror."
 
@@ -61,6 +68,11 @@ def config_filter(read: PropertyReader) -> str:
     return _filter(read, "config.property.filter.class", "DefaultConfigPropertyFilter")
 
 
+def group_filter(read: PropertyReader) -> str:
+    """`python:...` of the user's group filter, or "" for the built-in one."""
+    return _filter(read, "group.filter.class", "DefaultGroupFilter")
+
+
 def _filter(read: PropertyReader, key: str, built_in: str) -> str:
     written = read.text(key, built_in)
     if written.removeprefix(MIRROR_PACKAGE) == built_in:
@@ -68,7 +80,9 @@ def _filter(read: PropertyReader, key: str, built_in: str) -> str:
     return python_class(key, written, built_in=built_in)
 
 
-def make_replication_policy(settings: SourceSettings | HeartbeatSettings) -> ReplicationPolicy:
+def make_replication_policy(
+    settings: SourceSettings | CheckpointSettings | HeartbeatSettings,
+) -> ReplicationPolicy:
     """The policy of a connector; a class of the user's own is imported and called with *settings*."""
     if settings.policy.kind is not PolicyKind.CUSTOM:
         return make_policy(settings.policy)
@@ -99,6 +113,27 @@ def make_selection(settings: SourceSettings) -> TopicSelection:
     )
 
 
+def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
+    """Whether offsets of groups in a topic of the source are translated: MM2 asks the topic filter alone."""
+    if settings.topic_filter:
+        return _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
+    include = compile_patterns("topics", settings.topics)
+    exclude = compile_patterns("topics.exclude", settings.topics_exclude)
+    return lambda topic: (
+        include is not None
+        and include.fullmatch(topic) is not None
+        and (exclude is None or exclude.fullmatch(topic) is None)
+    )
+
+
+def make_group_selection(settings: CheckpointSettings) -> GroupSelection:
+    """Which groups are translated. A filter of the user's own offers `should_replicate_group(group) -> bool`."""
+    admits = None
+    if settings.group_filter:
+        admits = _method("group.filter.class", settings.group_filter, settings, "should_replicate_group")
+    return GroupSelection(include=settings.groups, exclude=settings.groups_exclude, admits=admits)
+
+
 def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
     """Whether a topic setting of that name is copied.
 
@@ -111,7 +146,9 @@ def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
     return lambda name: excluded is None or excluded.fullmatch(name) is None
 
 
-def _method(key: str, written: str, settings: SourceSettings, name: str) -> Callable[[str], bool]:
+def _method(
+    key: str, written: str, settings: SourceSettings | CheckpointSettings, name: str
+) -> Callable[[str], bool]:
     found = getattr(load_python_class(key, written)(settings), name, None)
     if not callable(found):
         raise InvalidSettingError(key=key, problem=f"{written} has no method {name}", action="add it")

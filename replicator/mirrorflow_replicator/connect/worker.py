@@ -8,6 +8,7 @@ API would be given. `connect.driver` derives the same two things from an mm2.pro
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
 from mirrorflow_replicator.connect.comments import without_comments
 from mirrorflow_replicator.connect.heartbeat import parse_heartbeat
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
@@ -116,11 +117,13 @@ def parse_connector(
         )
     enabled = read.flag("enabled", default=True)
     is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
+    is_checkpoint = connector_class == CHECKPOINT_CONNECTOR
     return ConnectorSettings(
         name=name,
         connector_class=connector_class,
         properties=dict(properties),
         source=parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None,
+        checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
         # Java's heartbeat connector does not look at `enabled`: an mm2.properties has herders for heartbeats alone.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
     )

@@ -84,6 +84,29 @@ class HeartbeatReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLatency:
+    """How long the last checkpoint of a group and target partition took until it was acknowledged (MM2's metric)."""
+
+    group: str
+    topic: str  # on the target
+    partition: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsReport:
+    """What a checkpoint connector does with consumer groups. Counts of groups are as of now, the others since it began."""
+
+    selected: int = 0  # groups of the source whose offsets are translated
+    failing: int = 0  # of these, groups that cannot be read or written; `warnings` name them
+    unlike: int = 0  # selected, but of a kind that has no offsets to translate
+    active: int = 0  # of these, groups with members on the target, which are left alone
+    checkpoints: int = 0  # written
+    moved: int = 0  # offsets that groups of the target were given
+    latencies: tuple[CheckpointLatency, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorReport:
     """A connector and all it is known to do; what REST, /metrics and /progress are rendered from."""
 
@@ -107,5 +130,6 @@ class ConnectorReport:
     lag_s: float = -1.0
     warnings: tuple[str, ...] = ()
     heartbeats: tuple[HeartbeatReport, ...] = ()
+    groups: GroupsReport | None = None  # of a checkpoint connector
     heard_of_all: bool = False  # every partition was heard of: what is said of the whole holds for the whole
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not wholly, copied

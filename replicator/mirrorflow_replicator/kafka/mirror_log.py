@@ -50,12 +50,12 @@ async def create_mirror_topic(cluster: Cluster, topic: str, *, replication_facto
 
 
 class MirrorLog:
-    """The only partition of *topic*, by the client that reads it."""
+    """The only partition of *topic* (or another *partition* of one that has several), by the client that reads it."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partition: int = 0) -> None:
         self.topic = topic
         self._cluster = cluster
-        self._partition = TopicPartition(topic, 0)
+        self._partition = TopicPartition(topic, partition)
         self._read_to = -1
 
     async def read_new(self) -> AsyncIterator[Record]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.flow.report import ConnectorReport
+from mirrorflow_replicator.runtime.checkpointing import HostedCheckpoints
 from mirrorflow_replicator.runtime.heartbeating import HostedHeartbeats
 from mirrorflow_replicator.runtime.hosting import HostedConnector
 from mirrorflow_replicator.settings import ConnectorSettings
@@ -39,4 +40,6 @@ def host(connector: ConnectorSettings, *, samples: Samples) -> Hosted | None:
         return HostedConnector(connector, connector.source, samples=samples)
     if connector.heartbeat is not None:
         return HostedHeartbeats(connector, connector.heartbeat)
+    if connector.checkpoint is not None:
+        return HostedCheckpoints(connector, connector.checkpoint)
     return None

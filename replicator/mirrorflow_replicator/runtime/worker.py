@@ -19,7 +19,7 @@ from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import plugin_keys, problems
 from mirrorflow_replicator.connect.view import PluginKey, WorkerView
-from mirrorflow_replicator.connect.worker import CHECKPOINT_CONNECTOR, STANDALONE
+from mirrorflow_replicator.connect.worker import STANDALONE
 from mirrorflow_replicator.errors import RefusedSettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime import memory
@@ -53,7 +53,7 @@ class Worker:
         ]
         hosted = (host(connector, samples=self._samples) for connector in named)
         self._hosted = [one for one in hosted if one is not None]
-        self._warnings = tuple(dict.fromkeys([*_left_out(self._settings), *self._setting_warnings()]))
+        self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
         if not self._hosted:
             raise RefusedSettingError(
                 key="connector.class" if self._settings[0].name == STANDALONE else "enabled",
@@ -154,21 +154,6 @@ class Worker:
 
 def _shown_name(worker: WorkerSettings, name: str) -> str:
     return name if worker.name == STANDALONE else f"{worker.name}.{name}"
-
-
-def _left_out(settings: Sequence[WorkerSettings]) -> list[str]:
-    """One sentence for all connectors that this version does not have."""
-    missing = [
-        _shown_name(worker, connector.name)
-        for worker in settings
-        for connector in worker.connectors
-        if connector.connector_class == CHECKPOINT_CONNECTOR
-        and connector.properties.get("enabled", "true").strip().lower() == "true"
-    ]
-    if not missing:
-        return []
-    what = "No checkpoints and group offsets are written by this version"
-    return [f"{what}; not run: {', '.join(missing)}."]
 
 
 @cache

@@ -1,0 +1,119 @@
+"""Connector properties of a MirrorCheckpointConnector -> `CheckpointSettings`.
+
+Keys, defaults and prefix rules are MM2's (MirrorConnectorConfig, MirrorCheckpointConfig of 4.3). Beyond Java,
+`emit.checkpoints.enabled=false` beside `sync.group.offsets.enabled=true` does what it says: groups are moved on, and no
+checkpoint is written (Java accepts it and then runs no task). Client properties keep their references.
+"""
+
+from collections.abc import Mapping
+
+from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.basics import Basics, interval_s
+from mirrorflow_replicator.connect.plugins import group_filter, policy_settings, topic_filter
+from mirrorflow_replicator.connect.source import TOPICS_EXCLUDE
+from mirrorflow_replicator.connect.storage import replication_factor
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.patterns import compile_patterns
+from mirrorflow_replicator.settings import CheckpointSettings, ClientSettings
+
+GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
+REPLICATION_FACTOR_KEY = "checkpoints.topic.replication.factor"
+EMIT, SYNC, REFRESH = "emit.checkpoints", "sync.group.offsets", "refresh.groups"
+SYNCS_KEY = "emit.offset-syncs.enabled"
+
+
+def parse_checkpoint(properties: Mapping[str, str], worker: Mapping[str, str]) -> CheckpointSettings:
+    """The settings of the connector with *properties*, in a worker with the derived *worker* properties.
+
+    Raises InvalidSettingError and RefusedSettingError.
+    """
+    basics = Basics.of(properties, worker)
+    read = basics.read
+    problem = why_not(read)
+    if problem:
+        raise InvalidSettingError(
+            key=problem[0], problem=problem[1], action="set it to true, or enabled=false"
+        )
+    made = _clients(properties, worker, basics)
+    return CheckpointSettings(
+        name=basics.name,
+        flow=basics.flow,
+        source_alias=basics.source_alias,
+        target_alias=basics.target_alias,
+        policy=policy_settings(read, basics.source_alias),
+        topics=_patterns(read, "topics", (".*",)),
+        topics_exclude=_patterns(read, "topics.exclude", TOPICS_EXCLUDE),
+        topic_filter=topic_filter(read),
+        groups=_patterns(read, "groups", (".*",)),
+        groups_exclude=_patterns(read, "groups.exclude", GROUPS_EXCLUDE),
+        group_filter=group_filter(read),
+        refresh_groups_s=interval_s(read, REFRESH, 600),
+        emit_s=interval_s(read, EMIT, 60),
+        sync_s=interval_s(read, SYNC, 60, enabled=False),
+        replication_factor=replication_factor(read, REPLICATION_FACTOR_KEY, 3),
+        syncs_on_source=read.choice("offset-syncs.topic.location", ("source", "target"), "source")
+        == "source",
+        source_admin=made["source", "admin"],
+        source_consumer=made["source", "consumer"],
+        target_admin=made["target", "admin"],
+        target_consumer=made["target", "consumer"],
+        target_producer=made["target", "producer"],
+        providers=basics.providers,
+    )
+
+
+def why_not(read: PropertyReader) -> tuple[str, str] | None:
+    """The key, and half a sentence, for which MM2 refuses the connector; None if it can run."""
+    if not read.flag(SYNCS_KEY, default=True):
+        return SYNCS_KEY, "a MirrorCheckpointConnector translates by offset syncs and cannot run without them"
+    emits, moves = (read.flag(f"{EMIT}.enabled", default=True), read.flag(f"{SYNC}.enabled", default=False))
+    if not emits and not moves:
+        return (
+            f"{EMIT}.enabled",
+            f"with {SYNC}.enabled=false too a MirrorCheckpointConnector has nothing to do",
+        )
+    return None
+
+
+def _patterns(read: PropertyReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of expressions; one that is none is refused before anything starts."""
+    patterns = read.names(key, default)
+    compile_patterns(key, patterns)
+    return patterns
+
+
+def _clients(
+    properties: Mapping[str, str], worker: Mapping[str, str], basics: Basics
+) -> dict[tuple[str, str], ClientSettings]:
+    """By side and kind; named as Java's task 0 names them."""
+    made = {
+        (side, kind): clients.connector_client(properties, side, kind)
+        for side in ("source", "target")
+        for kind in ("admin", "consumer")
+    }
+    for kind in ("admin", "consumer"):
+        if not made["target", kind].get("bootstrap.servers"):
+            made["target", kind] = clients.shared(worker) | made["target", kind]
+    made["target", "producer"] = clients.data_producer(properties, worker)
+    for key, client in (
+        ("source.cluster.bootstrap.servers", made["source", "admin"]),
+        ("bootstrap.servers", made["target", "producer"]),
+    ):
+        if not client.get("bootstrap.servers", "").strip():
+            raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
+    roles = {
+        ("source", "admin"): "checkpoint-source-admin",
+        ("source", "consumer"): "offset-syncs-source-consumer",
+        ("target", "admin"): "checkpoint-target-admin",
+        ("target", "consumer"): "checkpoints-target-consumer",
+    }
+    aliases = {"source": basics.source_alias, "target": basics.target_alias}
+    named = {
+        place: clients.client_settings(aliases[place[0]], f"{basics.label}-0|{role}", made[place])
+        for place, role in roles.items()
+    }
+    producer = clients.client_settings(
+        basics.target_alias, f"connector-producer-{basics.name}-0", made["target", "producer"]
+    )
+    return {**named, ("target", "producer"): producer}

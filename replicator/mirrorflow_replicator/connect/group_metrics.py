@@ -1,0 +1,88 @@
+"""What `/metrics` tells of checkpoint connectors: MirrorCheckpointMetrics by the exporter's names, and counts of groups.
+
+At `metrics.level` other than `partition` the latencies of groups are left out: MM2 has them by group and partition only.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from mirrorflow_replicator.connect.view import WorkerView
+from mirrorflow_replicator.flow.report import ConnectorReport, GroupsReport
+from mirrorflow_replicator.settings import MetricsLevel
+
+LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
+
+
+class Family(NamedTuple):
+    """One metric: its name, type, meaning, and values by labels."""
+
+    name: str
+    kind: str
+    about: str
+    samples: list[tuple[Mapping[str, str | int], float]]
+
+
+def group_families(view: WorkerView) -> Iterator[Family]:
+    """Empty ones too; they are not rendered."""
+    reports = [(report, report.groups) for report in view.connectors if report.groups is not None]
+    yield Family(
+        LATENCY,
+        "gauge",
+        "How long the last checkpoint took until it was acknowledged.",
+        [
+            (
+                {
+                    "source": report.source_alias,
+                    "target": report.target_alias,
+                    "group": one.group,
+                    "topic": one.topic,
+                    "partition": one.partition,
+                },
+                one.latency_ms,
+            )
+            for report, groups in reports
+            for one in groups.latencies
+            if view.metrics_level is MetricsLevel.PARTITION
+        ],
+    )
+    yield Family(
+        "mirrorflow_groups",
+        "gauge",
+        "Consumer groups of the source that are selected, by what becomes of them.",
+        [
+            ({**_own(report), "state": state}, count)
+            for report, groups in reports
+            for state, count in _states(groups)
+        ],
+    )
+    yield Family(
+        "mirrorflow_checkpoints_total",
+        "counter",
+        "Checkpoints written.",
+        [(_own(report), groups.checkpoints) for report, groups in reports],
+    )
+    yield Family(
+        "mirrorflow_group_offsets_total",
+        "counter",
+        "Offsets that groups of the target were given.",
+        [(_own(report), groups.moved) for report, groups in reports],
+    )
+
+
+def _own(report: ConnectorReport) -> dict[str, str | int]:
+    return {
+        "connector": report.name,
+        "flow": report.flow,
+        "source": report.source_alias,
+        "target": report.target_alias,
+    }
+
+
+def _states(groups: GroupsReport) -> tuple[tuple[str, int], ...]:
+    translated = max(0, groups.selected - groups.failing - groups.active)
+    return (
+        ("translated", translated),
+        ("active-on-target", groups.active),
+        ("failing", groups.failing),
+        ("not-synchronised", groups.unlike),
+    )

@@ -1,0 +1,375 @@
+"""What a checkpoint connector does again and again: look for groups, write checkpoints, move groups of the target on.
+
+Promises: one group, topic or permission that fails stops only itself, and is named in `warnings` until it succeeds again;
+a cluster that does not answer at all is raised, for then nothing can be said. A checkpoint that could not be written is
+written with the next ones. When each pass is due, and what becomes of errors, is `runtime.checkpointing`'s; what is written
+`flow.checkpoints` decides.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from mirrorflow_replicator.connect.mirror_records import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_offset_sync,
+    encode_checkpoint_key,
+    encode_checkpoint_value,
+)
+from mirrorflow_replicator.connect.plugins import (
+    make_group_selection,
+    make_replication_policy,
+    make_topic_filter,
+)
+from mirrorflow_replicator.errors import (
+    AuthenticationFailedError,
+    BrokerError,
+    ClusterError,
+    GroupNotMovedError,
+    OffsetSyncsMissingError,
+    SettingError,
+    UnreachableError,
+)
+from mirrorflow_replicator.flow import checkpoints as decisions
+from mirrorflow_replicator.flow.checkpoints import CheckpointStore, Point, Points, Standing
+from mirrorflow_replicator.flow.groups import Group, Writable, writable
+from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.report import CheckpointLatency, GroupsReport
+from mirrorflow_replicator.kafka import admin, groups, mirror_log
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, name_of
+from mirrorflow_replicator.kafka.groups import Committed
+from mirrorflow_replicator.kafka.mirror_log import MirrorLog
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
+from mirrorflow_replicator.settings import CheckpointSettings
+from mirrorflow_replicator.wire.records import Record
+
+# Questions about groups at once: a coordinator answers one of a connection at a time, in about a millisecond.
+GROUPS_AT_ONCE = 32
+WARNINGS_MAX = 100  # sentences that are shown; the rest is a number
+REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
+Answer = TypeVar("Answer")
+# What no group, topic or permission is to blame for.
+_WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError)
+
+
+class Clusters(NamedTuple):
+    """A client for each purpose; those with the same connection are one."""
+
+    source: Cluster  # groups
+    syncs: Cluster  # reads the offset-syncs topic, on either side
+    target: Cluster  # groups, creates the checkpoints topic
+    reader: Cluster  # reads the checkpoints topic
+    writer: Cluster  # writes it
+
+
+class Passes:
+    """The passes of one connector. `open` first; then in any order."""
+
+    def __init__(self, settings: CheckpointSettings, clusters: Clusters) -> None:
+        policy = make_replication_policy(settings)
+        self._settings = settings
+        self._clusters = clusters
+        self._selection = make_group_selection(settings)
+        self._selects_topic = make_topic_filter(settings)
+        self._rename = decisions.renaming(
+            policy, source_alias=settings.source_alias, target_alias=settings.target_alias
+        )
+        self.topic = policy.checkpoints_topic(settings.source_alias)
+        other = settings.target_alias if settings.syncs_on_source else settings.source_alias
+        self._syncs_topic = policy.offset_syncs_topic(other)
+        self._syncs_log = MirrorLog(clusters.syncs, self._syncs_topic)
+        self._syncs = OffsetSyncStore(must_read_to_end=True)
+        self._store = CheckpointStore()
+        self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
+        self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
+        self._groups: tuple[str, ...] = ()
+        self._warnings: dict[str, str] = {}  # by what they are about
+        self._unlike: tuple[str, ...] = ()  # sentences about groups of other kinds
+        self._latencies: dict[tuple[str, TopicPartition], float] = {}
+        self._written = self._moved = self._active = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What stands still for itself, and which groups nobody can translate; bounded."""
+        found = (*self._warnings.values(), *self._unlike)
+        more = len(found) - WARNINGS_MAX
+        return found if more <= 0 else (*found[:WARNINGS_MAX], f"{more} further warnings are not shown.")
+
+    @property
+    def report(self) -> GroupsReport:
+        """Counts and latencies."""
+        return GroupsReport(
+            selected=len(self._groups),
+            failing=len(
+                {subject.partition(": ")[0] for subject in self._warnings if subject.startswith("group ")}
+            ),
+            unlike=len(self._unlike),
+            active=self._active,
+            checkpoints=self._written,
+            moved=self._moved,
+            latencies=tuple(
+                CheckpointLatency(group=group, topic=at.topic, partition=at.partition, latency_ms=latency_ms)
+                for (group, at), latency_ms in sorted(self._latencies.items())
+            ),
+        )
+
+    async def open(self) -> None:
+        """Make the checkpoints topic, read it, and read all offset syncs. Raises ClusterError for the last alone."""
+        if self._settings.emit_s is not None:
+            await self._alone(
+                f"topic {self.topic}: creation",
+                f"Checkpoints topic {self.topic} cannot be created",
+                mirror_log.create_mirror_topic(
+                    self._clusters.target,
+                    self.topic,
+                    replication_factor=self._settings.replication_factor,
+                    key=REPLICATION_FACTOR_KEY,
+                ),
+            )
+        read = await self._alone(
+            f"topic {self.topic}: reading",
+            f"Checkpoints of before cannot be read from {self.topic}, so that groups that lag are translated only from "
+            "what is copied from now on",
+            self._read_checkpoints(),
+        )
+        self._syncs = OffsetSyncStore(must_read_to_end=read is None)
+        self._syncs_log = MirrorLog(self._clusters.syncs, self._syncs_topic)
+        await self._read_syncs()
+        self._syncs.is_read_to_end = True
+
+    async def _read_checkpoints(self) -> bool:
+        wrong = 0
+        async for record in MirrorLog(self._clusters.reader, self.topic).read_new():
+            try:
+                found = decode_checkpoint(record.key, record.value)
+            except ValueError:
+                wrong += 1
+                continue
+            point = Point(
+                upstream_offset=found.upstream_offset,
+                downstream_offset=found.downstream_offset,
+                metadata=found.metadata,
+            )
+            self._store.take(found.group, {TopicPartition(found.topic, found.partition): point})
+        self._passed_over(self.topic, wrong, "checkpoints")
+        return True
+
+    async def _read_syncs(self) -> bool:
+        wrong = 0
+        try:
+            async for record in self._syncs_log.read_new():
+                try:
+                    found = decode_offset_sync(record.key, record.value)
+                except ValueError:
+                    wrong += 1
+                    continue
+                sync = Sync(found.upstream_offset, found.downstream_offset)
+                self._syncs.add(TopicPartition(found.topic, found.partition), sync)
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            alias = self._clusters.syncs.alias
+            raise OffsetSyncsMissingError(cluster=alias, topic=self._syncs_topic) from error
+        self._passed_over(self._syncs_topic, wrong, "offset syncs")
+        return True
+
+    def _passed_over(self, topic: str, count: int, what: str) -> None:
+        if count:
+            self._warnings[f"topic {topic}: records"] = (
+                f"{count} records of {topic} are no {what} and were passed over."
+            )
+
+    async def refresh(self) -> None:
+        """Which groups of the source there are. Raises ClusterError; the groups of before go on being looked at."""
+        listed = await groups.list_groups(self._clusters.source)
+        selected = [group for name, group in sorted(listed.items()) if self._selection.selects(name)]
+        self._groups = tuple(group.name for group in selected if group.is_consumer_group)
+        alias = self._settings.source_alias
+        self._unlike = tuple(
+            f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
+            for group in selected
+            if not group.is_consumer_group and group.why_not
+        )
+        gone = self._standings.keys() - set(self._groups)
+        for name in gone:
+            del self._standings[name]
+            self._warnings.pop(f"group {name}: source", None)
+            self._warnings.pop(f"group {name}: target", None)
+        self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
+
+    async def look(self) -> None:
+        """Translate where all groups stand now, and decide which checkpoints are due. Raises UnreachableError."""
+        await self._alone(
+            f"topic {self._syncs_topic}: reading", "New offset syncs cannot be read", self._read_syncs()
+        )
+        back: dict[str, frozenset[TopicPartition]] = {}
+
+        async def stand(group: str) -> None:
+            # Where it stood before is no reason to move the target's group: it may have been set back since.
+            self._standings.pop(group, None)
+            offsets = await groups.fetch_offsets(self._clusters.source, group)
+            now = decisions.standings(
+                offsets, selects=self._selects_topic, rename=self._rename, syncs=self._syncs
+            )
+            known = self._store.of(group)
+            self._standings[group] = now
+            back[group] = decisions.set_back_beyond(known, now)
+            self._take(group, decisions.due(known, now))
+
+        alias = self._settings.source_alias
+        await self._each(
+            self._groups, stand, "source", f"The offsets of group {{}} cannot be read on {alias}"
+        )
+        await self._go_back(back)
+
+    async def write(self) -> None:
+        """Write the checkpoints that are due. Raises UnreachableError."""
+        if self._unwritten:
+            await self._alone(
+                f"topic {self.topic}: writing",
+                f"Checkpoints cannot be written to {self.topic}",
+                self._write(),
+            )
+
+    async def _go_back(self, back: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """Groups that were set back to before every sync stand at the beginning of the copy."""
+        wanted = frozenset().union(*back.values()) if back else frozenset()
+        if not wanted:
+            return
+        answers = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
+        beginnings = {partition: one.offset for partition, one in answers.items() if not one.error}
+        for group, partitions in back.items():
+            self._take(group, decisions.at_beginning(partitions, self._standings[group], beginnings))
+
+    def _take(self, group: str, points: Points) -> None:
+        if points:
+            self._store.take(group, points)
+            if self._settings.emit_s is not None:
+                self._unwritten.setdefault(group, {}).update(points)
+
+    async def _write(self) -> bool:
+        now_ms = time.time_ns() // 1_000_000
+        written = {group: dict(points) for group, points in self._unwritten.items()}
+        records = []
+        for group, points in written.items():
+            for partition, point in points.items():
+                checkpoint = Checkpoint(
+                    group=group,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    upstream_offset=point.upstream_offset,
+                    downstream_offset=point.downstream_offset,
+                    metadata=point.metadata,
+                )
+                try:
+                    key, value = encode_checkpoint_key(checkpoint), encode_checkpoint_value(checkpoint)
+                except ValueError as error:
+                    self._warnings[f"group {group}: record"] = (
+                        f"Group {group} has no checkpoint for {partition}: {error}."
+                    )
+                    continue
+                records.append(Record(0, now_ms, key, value, ()))
+        if records:
+            await mirror_log.append(self._clusters.writer, self.topic, records)
+        latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
+        self._written += len(records)
+        self._unwritten = {}
+        for group, points in written.items():
+            self._latencies.update({(group, partition): latency_ms for partition in points})
+        return True
+
+    async def sync(self) -> None:
+        """Move the target's groups on to what `look` found, where nobody else does. Raises ClusterError if it cannot say which groups it has."""
+        target = self._clusters.target
+        listed = await groups.list_groups(target)
+        names = [group for group in self._groups if self._store.of(group) and group in self._standings]
+        active = 0
+
+        async def move(name: str) -> None:
+            nonlocal active
+            group = listed.get(name)
+            if group is not None and not group.state:
+                group = await groups.describe_group(target, name)
+            match writable(group):
+                case Writable.ACTIVE:
+                    active += 1
+                case Writable.OTHER_KIND:
+                    why = f"there it is a group of another kind ({_kind(group)})"
+                    raise GroupNotMovedError(cluster=target.alias, group=name, why=why)
+                case Writable.YES:
+                    active += await self._move(name)
+
+        alias = self._settings.target_alias
+        await self._each(names, move, "target", f"The offsets of group {{}} are not synchronised on {alias}")
+        self._active = active
+
+    async def _move(self, group: str) -> bool:
+        """Give an idle *group* its offsets; whether it was active after all. Raises ClusterError."""
+        target = self._clusters.target
+        # Right before they are changed: nothing that was committed up to now is taken back.
+        own = await groups.fetch_offsets(target, group)
+        given = decisions.to_give(self._store.of(group), self._standings[group], own)
+        if not given:
+            return False
+        # Behind its end a consumer would begin by its reset policy: the copy was made anew, or has lost its tail.
+        ends = await admin.list_offsets(target, given, LATEST)
+        refused = {partition: name_of(end.error) for partition, end in ends.items() if end.error}
+        inside = {
+            partition: Committed(offset=point.downstream_offset, metadata=point.metadata)
+            for partition, point in given.items()
+            if not ends[partition].error and point.downstream_offset <= ends[partition].offset
+        }
+        refused |= {
+            partition: f"its copy ends at {ends[partition].offset}, before {given[partition].downstream_offset}"
+            for partition in given.keys() - inside.keys() - refused.keys()
+        }
+        answers = await groups.commit_offsets(target, group, inside) if inside else {}
+        if groups.MEMBERS_PRESENT & set(answers.values()):
+            return True
+        self._moved += sum(not code for code in answers.values())
+        refused |= {partition: name_of(code) for partition, code in answers.items() if code}
+        if refused:
+            partition, why = min(refused.items())
+            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise GroupNotMovedError(cluster=target.alias, group=group, why=f"{partition}: {why}{more}")
+        return False
+
+    async def _each(
+        self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
+    ) -> None:
+        """*ask* about each group, some at once; what fails is named. Raises UnreachableError if all that were asked did."""
+        waiting = list(names)
+        for at in range(0, len(waiting), GROUPS_AT_ONCE):
+            asked = waiting[at : at + GROUPS_AT_ONCE]
+            results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
+            for name, result in zip(asked, results, strict=True):
+                subject = f"group {name}: {side}"
+                if isinstance(result, ClusterError):
+                    self._warnings[subject] = f"{failed.format(name)}: {result}"
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    self._warnings.pop(subject, None)
+            lost = [result for result in results if isinstance(result, _WHOLE_CLUSTER)]
+            if len(lost) == len(asked):
+                raise lost[0]
+
+    async def _alone(self, subject: str, failed: str, step: Awaitable[Answer]) -> Answer | None:
+        """The answer of *step*; None where it failed, which is named. Raises what is true of the whole cluster."""
+        try:
+            answer = await step
+        except _WHOLE_CLUSTER:
+            raise
+        except (ClusterError, SettingError) as error:
+            self._warnings[subject] = f"{failed}: {error}"
+            return None
+        self._warnings.pop(subject, None)
+        return answer
+
+
+def _kind(group: Group | None) -> str:
+    return "" if group is None else (group.type or group.protocol_type).lower()
