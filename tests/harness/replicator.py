@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,14 @@ from confluent_kafka import KafkaException
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
-from tests.harness.kafka.processes import Child, HarnessError, family, start, wait_until
+from tests.harness.kafka.processes import Child, HarnessError, family, start, unread_bytes, wait_until
 
 START_WAIT_S = 60.0  # a second alone; imports on a machine that runs a whole suite take longer
 CAUGHT_UP_WAIT_S = (
     240.0  # what takes ten seconds alone; a suite on two busy cores is some twenty times slower
 )
 HTTP_TIMEOUT_S = 20.0
+FETCH_WAIT_S = 1.0  # an idle source holds a fetch for half a second
 _runs = itertools.count()
 
 
@@ -76,6 +78,7 @@ class Replicator:
             "target.cluster.bootstrap.servers": target.bootstrap,
             "topics": topics,
             "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
             "refresh.topics.interval.seconds": "2",
         } | dict(connector or {})
         process = {
@@ -164,6 +167,16 @@ class Replicator:
         for pid in family(self.pid):
             _signal(pid, signal.SIGSTOP)
         self._child().frozen = True
+
+    def freeze_between_fetches(self, source: KafkaCluster) -> None:
+        """`freeze`, and wait until *source*, of one broker, has answered the open fetch: it knows of nothing later."""
+        self.freeze()
+        port, answered_by = int(source.bootstrap.rpartition(":")[2]), time.monotonic() + FETCH_WAIT_S
+
+        def answered() -> bool:
+            return time.monotonic() > answered_by or any(unread_bytes(pid, port) for pid in self.task_pids())
+
+        wait_until("the open fetch is answered", answered)
 
     def thaw(self) -> None:
         """SIGCONT, tasks last."""

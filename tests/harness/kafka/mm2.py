@@ -1,7 +1,7 @@
 """Java MirrorMaker 2 as the peer: the dedicated form, from one cluster to another.
 
-The same program and jars as Apache's; only its properties file is made here. Internal topics have replication factor 1
-unless *properties* says otherwise.
+The same program and jars as Apache's; only its properties file is made here, and its JVM starts like all of the
+harness's: to measure it is the benchmarks' affair. Internal topics have replication factor 1 unless *properties* says otherwise.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.installation import VERSION, java_command, write_properties
+from tests.harness.kafka.installation import QUICK_JVM, VERSION, java_command, write_properties
 from tests.harness.kafka.processes import Child, HarnessError, start, wait_until
 
 START_WAIT_S = 120.0  # it makes its internal topics one after the other, twice for two herders
@@ -35,7 +35,7 @@ class MirrorMaker:
     target_listener: str = ""
     version: str = VERSION
     heap_mib: int = 512
-    jvm_options: Sequence[str] = ("-XX:+UseSerialGC",)
+    jvm_options: Sequence[str] = QUICK_JVM
     child: Child | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -72,7 +72,6 @@ class MirrorMaker:
             version=self.version,
             heap_mib=self.heap_mib,
             jvm_options=self.jvm_options,
-            archived=False,  # the peer is measured as its users have it
         )
         self.child = start(f"MirrorMaker {self.source.name}->{self.target.name}", command, log=log)
 
@@ -117,6 +116,8 @@ class MirrorMaker:
             lines |= {f"{cluster.name}.{key}": value for key, value in client.items()}
             for internal in INTERNAL_TOPICS:
                 lines[f"{cluster.name}.{internal}.replication.factor"] = "1"
+            # By default every jar is searched for plugins: four seconds of its ten.
+            lines[f"{cluster.name}.plugin.discovery"] = "service_load"
         lines |= {
             f"{flow}.enabled": "true",
             f"{flow}.topics": self.topics,

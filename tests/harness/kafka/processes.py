@@ -166,6 +166,22 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def unread_bytes(pid: int, port: int) -> int:
+    """What has come from IPv4 *port* to sockets of *pid*, which has not taken it yet."""
+    own = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(str(link.readlink()))
+        except FileNotFoundError:
+            continue
+    total = 0
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()  # ... remote address:port, state, tx:rx, ... inode: proc(5)
+        if f"socket:[{fields[9]}]" in own and int(fields[2].rpartition(":")[2], 16) == port:
+            total += int(fields[4].rpartition(":")[2], 16)
+    return total
+
+
 def pss_bytes(pid: int) -> int:
     """Proportional set size of *pid* and its descendants: what the machine would get back if they ended."""
     total = 0

@@ -43,8 +43,10 @@ for release in "${releases[@]}"; do
   if [ ! -f "$libs/.complete" ] || [ "$here/pom.xml" -nt "$libs/.complete" ]; then
     echo "Kafka $release: fetching its jars (about 60 MB) ..."
     rm -rf "$libs"
-    mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" dependency:copy-dependencies \
-      -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs"
+    # The filter takes the colour codes that Maven writes even to a file and with colours off.
+    mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" \
+      dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs" |
+      sed "s/$(printf '\033')\[[0-9;]*m//g"
     touch "$libs/.complete"
   fi
 done
@@ -61,7 +63,7 @@ mv "$classes/harness.jar" "$cache/harness.jar"
 for release in "${releases[@]}"; do
   archive=$cache/$release/classes.jsa
   mkdir "$classes/$release"
-  java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit=$classes/$release.jsa" \
+  java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit=$classes/$release.jsa" \
     "-Dlog4j2.configurationFile=file:$here/log4j2.properties" "-Dharness.log=$classes/$release.log" \
     -cp "$cache/harness.jar:$cache/$release/libs/*" Archive "$classes/$release" >"$classes/$release.out" 2>&1 ||
     tail -n 5 "$classes/$release.out" "$classes/$release.log" >&2

@@ -1,22 +1,19 @@
 """Records in and out of a topic through Java clients: what the tests call the truth about a topic.
 
-`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. Each call is one JVM
-(about a second). Access is by the cluster's internal listener, whatever the others demand.
+`load` writes, `records` reads every record, `digest` compares whole topics without their offsets. Access is by the
+cluster's internal listener, whatever the others demand. Which JVM does it is `tool_service`'s.
 """
 
 import itertools
 import json
-import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.installation import VERSION, java_command, write_properties
-from tests.harness.kafka.processes import HarnessError
+from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.tool_service import SERVICE, run_alone
 
-TOOL_WAIT_S = 600.0  # 2 GB at the 10 MB/s of single-record batches is 200 s
-# A tool that moves gigabytes gains more from the full compiler than a short one loses.
-TOOL_JVM = ("-XX:+UseSerialGC",)
 _calls = itertools.count()
 
 
@@ -101,12 +98,10 @@ def _run(
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in options.items()
     ]
-    log = folder / f"{stem}.log"
-    command = java_command(main, *arguments, log=log, version=VERSION, heap_mib=384, jvm_options=TOOL_JVM)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_WAIT_S, check=False)
-    if done.returncode:
-        raise HarnessError(f"{main} of {topic} failed:\n{done.stderr[-2000:]}")
-    return done.stdout
+    if threading.current_thread() is threading.main_thread() and not options.get("leave_open"):
+        return SERVICE.ask(main, arguments)
+    # A child ends with the thread that started it, and what leaves a transaction open ends its JVM.
+    return run_alone(main, arguments, log=folder / f"{stem}.log")
 
 
 def _record(line: dict[str, object]) -> Record:

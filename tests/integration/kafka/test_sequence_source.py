@@ -189,9 +189,9 @@ class Losses:
         )
 
 
-def leave(replicator: Replicator, when: str) -> None:
+def leave(replicator: Replicator, when: str, source: KafkaCluster) -> None:
     """The attack comes while the process is stopped, or while it runs and just does not look."""
-    replicator.freeze() if when == "while-running" else replicator.stop()
+    replicator.freeze_between_fetches(source) if when == "while-running" else replicator.stop()
 
 
 def come_back(replicator: Replicator, when: str) -> None:
@@ -215,7 +215,7 @@ def test_records_deleted_before_they_were_copied_go_by_policy(
     losses.start(topic)
     for replicator in losses.running.values():
         replicator.wait_until_caught_up()
-        leave(replicator, when)
+        leave(replicator, when, east)
     load(east, topic, 1_000, first=1_000)
     east.delete_records(topic, {0: 1_400})
     left = contents(records(east, topic))
@@ -245,7 +245,7 @@ def test_a_source_topic_made_anew_goes_by_policy(
     losses.start(topic)
     for replicator in losses.running.values():
         replicator.wait_until_caught_up()
-        leave(replicator, when)
+        leave(replicator, when, east)
     before = contents(records(east, topic))
     east.delete_topic(topic)
     east.create_topic(topic)
@@ -281,7 +281,7 @@ def test_a_target_topic_made_anew_goes_by_policy(
     losses.start(topic)
     for flow, replicator in zip(losses.flows.values(), losses.running.values(), strict=True):
         replicator.wait_until_caught_up()
-        leave(replicator, when)
+        leave(replicator, when, east)
         flow.target.delete_topic(flow.remote(topic))
         flow.target.create_topic(flow.remote(topic))
     load(east, topic, 500, first=1_000)

@@ -1,0 +1,84 @@
+"""What Java's own MirrorClient, RemoteClusterUtils and Heartbeat make of MM2's topics on a cluster (MirrorQuery.java)."""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import QUICK_JVM, VERSION, java_command, write_properties
+from tests.harness.kafka.processes import HarnessError
+
+QUERY_WAIT_S = 120.0  # two seconds alone
+_calls = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clusters:
+    """What MirrorClient sees on one cluster."""
+
+    upstream_clusters: tuple[str, ...]
+    heartbeat_topics: tuple[str, ...]
+    checkpoint_topics: tuple[str, ...]
+    remote_topics: tuple[str, ...]
+    hops: Mapping[str, int]  # -1: not upstream
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JavaHeartbeat:
+    """A record of a heartbeats topic as Java's Heartbeat reads it; key and value in hex."""
+
+    source_alias: str
+    target_alias: str
+    timestamp_ms: int
+    record_timestamp_ms: int
+    key: str
+    value: str
+
+
+def clusters(
+    cluster: KafkaCluster, aliases: Iterable[str], *, properties: Mapping[str, str] | None = None
+) -> Clusters:
+    """The view from *cluster*, with the hops to each of *aliases*; *properties* are of the client, its policy for example."""
+    [line] = _ask(cluster, properties, mode="clusters", aliases=",".join(aliases))
+    return Clusters(
+        upstream_clusters=tuple(line["upstream_clusters"]),
+        heartbeat_topics=tuple(line["heartbeat_topics"]),
+        checkpoint_topics=tuple(line["checkpoint_topics"]),
+        remote_topics=tuple(line["remote_topics"]),
+        hops=line["hops"],
+    )
+
+
+def heartbeats(cluster: KafkaCluster, topic: str = "heartbeats") -> list[JavaHeartbeat]:
+    """The heartbeats of *topic*, in order; raises HarnessError if Java cannot read one."""
+    return [JavaHeartbeat(**line) for line in _ask(cluster, None, mode="heartbeats", topic=topic)]
+
+
+def translated_offsets(
+    cluster: KafkaCluster, source: str, group: str, *, properties: Mapping[str, str] | None = None
+) -> dict[tuple[str, int], tuple[int, str]]:
+    """RemoteClusterUtils.translateOffsets: target topic and partition -> offset and metadata of *group* of cluster *source*."""
+    lines = _ask(cluster, properties, mode="offsets", source=source, group=group)
+    return {(line["topic"], line["partition"]): (line["offset"], line["metadata"]) for line in lines}
+
+
+def _ask(cluster: KafkaCluster, properties: Mapping[str, str] | None, **options: str) -> list[dict[str, Any]]:
+    stem = f"mirror-query-{next(_calls)}"
+    client = cluster.java_client("INTERNAL") | dict(properties or {})
+    file = write_properties(cluster.home / f"{stem}.properties", client)
+    command = java_command(
+        "MirrorQuery",
+        f"client={file}",
+        *(f"{name}={value}" for name, value in options.items()),
+        log=cluster.home / f"{stem}.log",
+        version=VERSION,
+        heap_mib=128,
+        jvm_options=QUICK_JVM,
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_WAIT_S, check=False)
+    if done.returncode:
+        raise HarnessError(f"MirrorQuery {options} failed:\n{done.stderr[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
