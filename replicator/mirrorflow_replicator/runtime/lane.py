@@ -38,6 +38,7 @@ from mirrorflow_replicator.wire.produce import Buffer
 
 # Fetched and not yet sent: two answers' worth, so that the next one arrives while this one leaves.
 QUEUED_ANSWERS_MAX = 2
+CORRUPT_MESSAGE = 2  # Errors.java: the target's check of a batch failed
 ALONE = 1  # batches in flight while the leader does not remember us, or may forget us
 UNANSWERED_KEPT = (
     1024  # spans remembered of what was refused or lost, to find a record without reading the source again
@@ -241,6 +242,7 @@ class Lane:
         span = self.stream.refuse()
         self.unanswered.append(span)
         self.refused_writes += 1
+        self.packer.verifies |= code == CORRUPT_MESSAGE
         self.around.refused(self, code, message, span)
         if self.state is State.COPYING:
             self.refusals += 1

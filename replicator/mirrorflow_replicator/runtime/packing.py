@@ -1,7 +1,7 @@
 """From fetched batches to batches that the target takes: raw where it can be, coalesced or re-encoded where it must be.
 
 A `Packer` holds what was fetched of one partition and gives one batch at a time, with the span of the stream it carries.
-It promises: every record once, in order; no batch whose source checksum failed; each path counted.
+It promises: every record once, in order; nothing whose source checksum fails with a checksum that holds; each path counted.
 Which ordinals the records carry is `flow.stream`'s; which batches are no records of the stream at all (control, aborted)
 was decided before they came here.
 """
@@ -47,6 +47,7 @@ class Packer:
         "queued_bytes",
         "raw",
         "reencoded",
+        "verifies",
         "target_topic",
         "topic",
     )
@@ -59,6 +60,9 @@ class Packer:
         self.max_bytes = UNLIMITED_BYTES
         self.codecs_allowed: frozenset[int] | None = None
         self.queued_bytes = 0
+        # A batch that goes as it is keeps its source's checksum, and the target checks it. Only when the target finds one
+        # damaged it is checked here, to tell which.
+        self.verifies = False
         self.raw = self.coalesced = self.reencoded = 0
         self._queue: deque[tuple[Batch, int]] = deque()  # with the source offset after it
         self._outbox: deque[tuple[Buffer, Span]] = deque()
@@ -129,7 +133,8 @@ class Packer:
                 # What is wrong inside one of them must not stop the others: then each goes alone.
                 with suppress(CorruptRecordsError):
                     return self._merge(sound, stream)
-        self._verify(batch)
+        if self.verifies:
+            self._verify(batch)
         self._queue.popleft()
         size_bytes = batch.size_bytes
         self.queued_bytes -= size_bytes

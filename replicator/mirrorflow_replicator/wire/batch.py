@@ -2,7 +2,7 @@
 
 A batch is a window into the connection's receive buffer: nothing is copied, decompressed or decoded here. `split` cuts a
 fetched `records` field into batches, `checksum_holds` proves that one arrived as its source wrote it, `raw_refusal` says
-why one may not be produced as it is, `rewrite` makes it ours in place.
+why one may not be produced as it is, `rewrite` makes it ours in place and carries its checksum over.
 What is inside the batches is `wire.records`; control, aborted and empty ones are left to the caller.
 
 Layout of magic 2: DefaultRecordBatch (KIP-98). Layout of magic 0 and 1: LegacyRecord (KIP-32); see `wire.legacy`.
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from mirrorflow_replicator.errors import CorruptRecordsError
+from mirrorflow_replicator.wire.carried import carried
 
 OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
 HEADER_BYTES = 61  # a magic 2 batch without records
@@ -40,6 +41,9 @@ _HEAD = struct.Struct(">qiibI")  # what is before the checksummed part
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
+_CHANGED_TO = _PRODUCER_AT + _PRODUCER.size
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
 _LEGACY = struct.Struct(">qiIbb")  # offset, size, crc, magic, attributes
 _SIZE = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
@@ -206,17 +210,22 @@ def rewrite(
 ) -> memoryview:
     """Make *batch* one of this producer's, in place, and return its bytes. Only for what `raw_refusal` lets pass.
 
-    Base offset 0, no leader epoch, the producer's fields, the transactional bit as asked, a fresh checksum; the records
-    stay as they are, compressed or not. May be called again on the same batch with other fields.
+    Base offset 0, no leader epoch, the producer's fields, the transactional bit as asked; the records stay as they are,
+    compressed or not, and so does their checksum, carried over these changes: a batch that was damaged is refused by the
+    target (CORRUPT_MESSAGE). May be called again on the same batch with other fields.
     *base_sequence* is taken modulo 2^31 by the caller.
     """
     data = batch.data
     attributes = batch.attributes & (CODEC_MASK | LOG_APPEND_TIME_BIT)
     if transactional:
         attributes |= TRANSACTIONAL_BIT
+    changed = data[CRC_FROM:_CHANGED_TO]
+    crc: int = _CRC.unpack_from(data, _CRC_AT)[0]
+    before = crc32c(changed)
     _ATTRIBUTES.pack_into(data, CRC_FROM, attributes)
     _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-    _HEAD.pack_into(data, 0, 0, batch.batch_length, -1, 2, crc32c(data[CRC_FROM:]))
+    crc ^= carried(before ^ crc32c(changed), batch.size_bytes - _CHANGED_TO)
+    _HEAD.pack_into(data, 0, 0, batch.batch_length, -1, 2, crc)
     return data
 
 

@@ -270,6 +270,7 @@ def test_a_corrupt_batch_is_never_laundered(bits):
     """A fresh checksum would make wrong bytes look right, on every path."""
     batch = batch_of(small(5), base_offset=40)
     packer = packer_of([corrupt(with_attributes(batch, bits) if bits else batch)])
+    packer.verifies = True
 
     with pytest.raises(CorruptBatchError) as caught:
         packer.next(stream_at(40))
@@ -277,11 +278,21 @@ def test_a_corrupt_batch_is_never_laundered(bits):
     assert 40 == caught.value.offset
 
 
+def test_a_corrupt_batch_that_goes_as_it_is_fails_the_targets_check():
+    """Its checksum is carried over, wrong as it is: the target says so before anybody takes it for whole."""
+    packer = packer_of([corrupt(batch_of(small(5), base_offset=40))])
+
+    data, _ = packer.next(stream_at(40))
+
+    assert not checksum_holds(split(data)[0])
+
+
 def test_what_comes_before_a_corrupt_batch_is_copied():
     """Among small batches that would go out together, one broken one stops itself and what follows, no more."""
     batches = [batch_of(small(1), base_offset=i) for i in range(10)]
     batches[4] = corrupt(batches[4])
     packer, stream = packer_of(batches), stream_at(0)
+    packer.verifies = True
 
     stream.take(packer.next(stream)[1])
 
@@ -308,6 +319,7 @@ def test_a_batch_that_cannot_be_taken_apart_stops_no_other():
 def test_a_corrupt_batch_is_met_again_after_what_comes_before_is_through():
     """The lane asks again when nothing is in flight any more: the refusal must not have eaten it."""
     packer, stream = packer_of([corrupt(batch_of(small(2)))]), stream_at(0)
+    packer.verifies = True
 
     for _ in range(2):
         with pytest.raises(PartitionError):
