@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mirrorflow_cli import acls, check, planning, run, validate
+from mirrorflow_cli import acls, check, convert, export, planning, run, validate
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 
@@ -18,6 +18,8 @@ COMMANDS = {
     "validate": (validate, "say what is wrong with a file; nothing is contacted"),
     "plan": (planning, "show the connectors, their properties, and the topics that match now"),
     "check": (check, "ask both clusters whether the flow would run; nothing is changed"),
+    "convert": (convert, "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
+    "export": (export, "make an mm2.properties of MirrorFlows"),
     "acls": (acls, "print the least ACLs, as kafka-acls commands"),
 }
 

@@ -17,9 +17,13 @@ from mirrorflow_operator.plan.layout import SecretLayout
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 
 
-def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool) -> None:
-    """`-f`, `--secrets`, and with *addresses* the flags that stand for a file."""
-    parser.add_argument("-f", "--file", metavar="FILE", help="a MirrorFlow in YAML; - is stdin")
+def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, several: bool = False) -> None:
+    """`-f`, `--secrets`, and with *addresses* the flags that stand for a file; *several* takes `-f` more than once."""
+    more = "; several times for several flows" if several else ""
+    action = "append" if several else "store"
+    parser.add_argument(
+        "-f", "--file", metavar="FILE", action=action, help=f"a MirrorFlow in YAML; - is stdin{more}"
+    )
     parser.add_argument(
         "--secrets",
         metavar="DIR",
@@ -52,7 +56,7 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         raise UsageError("Give either -f FILE or --from, --to and --topics: the file says all that they say.")
     try:
         if arguments.file:
-            return load_flow(_read(arguments.file))
+            return load_flow(read_text(arguments.file))
         if not getattr(arguments, "source", None) or not getattr(arguments, "target", None):
             flags = (
                 ", or --from HOST:PORT --to HOST:PORT --topics REGEX" if hasattr(arguments, "source") else ""
@@ -61,6 +65,16 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
         return flow_of(document_of(arguments))
     except InvalidSpecError as error:
         raise UsageError(in_flags(error, arguments)) from error
+
+
+def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
+    """As `flow_from`, of a command that takes `-f` more than once. Raises UsageError also for a name used twice."""
+    files = arguments.file or [None]
+    flows = [flow_from(argparse.Namespace(**{**vars(arguments), "file": file})) for file in files]
+    names = [flow.metadata.name for flow in flows]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"Two files hold a flow named {name}; give each its own metadata.name.")
+    return flows
 
 
 def layout_from(arguments: argparse.Namespace) -> SecretLayout:
@@ -73,15 +87,16 @@ def layout_from(arguments: argparse.Namespace) -> SecretLayout:
     return SecretLayout(secrets=str(folder), config_maps=str(folder))
 
 
-def _read(name: str) -> str:
+def read_text(name: str, what: str = "a MirrorFlow") -> str:
+    """The text of the file *name*, - being stdin. Raises UsageError; *what* is what should be in it."""
     try:
         data = sys.stdin.buffer.read(FILE_MAX_BYTES + 1) if name == "-" else _file_bytes(Path(name))
         if len(data) > FILE_MAX_BYTES:
-            raise UsageError(f"{name} is larger than {FILE_MAX_BYTES} bytes; no MirrorFlow is.")
+            raise UsageError(f"{name} is larger than {FILE_MAX_BYTES} bytes; {what} never is.")
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(
-            f"{name} cannot be read: {error.strerror}; name a file with a MirrorFlow in it."
+            f"{name} cannot be read: {error.strerror}; name a file with {what} in it."
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is no text: byte {error.start} is not UTF-8; save it as UTF-8.") from error

@@ -1,8 +1,11 @@
-"""Properties that a field of the resource sets: written in a connector's `config` as well, one would win in silence."""
+"""Properties that a field of the resource sets: written in a connector's `config` as well, one would win in silence.
+
+`name` and `mirrorflow.flow` are not among them: a flow that goes on where another program stopped has to be able to bear the
+names under which that one kept its books.
+"""
 
 # Set by fields of the resource; written in `config` as well, one of the two would win in silence.
 FIELD_OF_KEY = {
-    "name": "spec.source and spec.target",
     "connector.class": "spec.connectors",
     "tasks.max": "tasks",
     "topics": "spec.topics.include",
@@ -21,7 +24,6 @@ FIELD_OF_KEY = {
     "offset-syncs.topic.location": "spec.offsetSyncs.location",
     "emit.heartbeats.enabled": "spec.heartbeats.emitTo",
     "source.consumer.isolation.level": "spec.isolationLevel",
-    "mirrorflow.flow": "metadata.name",
     "mirrorflow.start.from": "spec.topics.startFrom",
     "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
     "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",

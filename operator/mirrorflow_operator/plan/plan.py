@@ -61,14 +61,14 @@ def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
             ConnectorPlan(
                 name=kind.value,
                 kind=kind,
-                worker_properties=worker,
+                worker_properties={**worker, **properties.config_of_worker(connector.config)},
                 connector_properties={
                     "name": kind.value,
                     "connector.class": CONNECTOR_PACKAGE + kind.value,
                     "tasks.max": str(connector.tasks),
                     **shared,
                     **own,
-                    **connector.config,
+                    **properties.config_of_connector(connector.config),
                 },
                 available=kind is ConnectorKind.SOURCE,
             )

@@ -4,6 +4,8 @@ Source for names and defaults: Kafka's MirrorConnectorConfig, MirrorSourceConfig
 MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says that internal things are always left out.
 """
 
+from collections.abc import Mapping
+
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec
 from mirrorflow_operator.api.topics import NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
@@ -27,6 +29,8 @@ CONFIG_EXCLUDE = (
     "unclean\\.leader\\.election\\.enable",
     "min\\.insync\\.replicas",
 )
+# In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
+_OF_WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
 _TRUE, _FALSE = "true", "false"
 
 
@@ -45,6 +49,16 @@ def worker_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
         "offset.storage.topic": f"mm2-offsets.{spec.source.alias}.internal",
         "offset.storage.replication.factor": str(spec.topics.replication_factor),
     }
+
+
+def config_of_worker(config: Mapping[str, str]) -> dict[str, str]:
+    """What a connector's `config` says of its worker."""
+    return {key: value for key, value in config.items() if key.startswith(_OF_WORKER)}
+
+
+def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
+    """What a connector's `config` says of the connector."""
+    return {key: value for key, value in config.items() if not key.startswith(_OF_WORKER)}
 
 
 def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:

@@ -60,14 +60,7 @@ def load_mm2(
     All of them run in one process: `http` is the same in each. Raises InvalidSettingError and RefusedSettingError.
     """
     warnings: list[str] = []
-    raw = without_comments(parse_properties(text), warnings)
-    read = PropertyReader(raw, Resolver(raw))
-    aliases = tuple(dict.fromkeys(read.names("clusters", ())))
-    if not aliases:
-        raise InvalidSettingError(
-            key="clusters", problem="it is missing", action="list the aliases: clusters = A, B"
-        )
-    raw = keys.canonical(raw, warnings, prefixes=_prefixes(aliases))
+    raw, aliases = read_mm2(text, warnings)
     _check_keys(raw, aliases, warnings)
     wanted = _wanted(aliases, clusters)
     read = PropertyReader(raw, Resolver(raw))
@@ -84,6 +77,18 @@ def load_mm2(
             action="set A->B.enabled=true for one of them",
         )
     return tuple(_herder(raw, source, target, list(warnings), now_ms) for source, target in pairs)
+
+
+def read_mm2(text: str, warnings: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The properties of an mm2.properties under their proper names, and its aliases. Raises InvalidSettingError."""
+    raw = without_comments(parse_properties(text), warnings)
+    read = PropertyReader(raw, Resolver(raw))
+    aliases = tuple(dict.fromkeys(read.names("clusters", ())))
+    if not aliases:
+        raise InvalidSettingError(
+            key="clusters", problem="it is missing", action="list the aliases: clusters = A, B"
+        )
+    return keys.canonical(raw, warnings, prefixes=_prefixes(aliases)), aliases
 
 
 def cluster_properties(raw: Mapping[str, str], alias: str) -> dict[str, str]:

@@ -1,0 +1,209 @@
+"""MirrorFlows -> the lines of one mm2.properties, pure: the plan of each flow, under MM2's prefixes.
+
+The plan is the one that a flow runs by, so both files cannot come to mean different things. What a plan says of a cluster
+goes behind its alias, what it says of a flow behind `A->B.`, and what MM2 says by itself is left out. An mm2.properties knows a
+cluster once: flows that reach one alias in two ways cannot share a file.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirrorflow_cli.convert_keys import CLIENT_KINDS, MM2_DEFAULTS
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_operator.api.groups import Side
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.topics import Position
+from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan
+from mirrorflow_operator.plan.properties import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
+
+_ISOLATION = "source.consumer.isolation.level"
+_HEARTBEATS = "emit.heartbeats.enabled"
+_LISTS = {
+    "topics.exclude": ",".join(TOPICS_EXCLUDE),
+    "groups.exclude": ",".join(GROUPS_EXCLUDE),
+    "config.properties.exclude": ",".join(CONFIG_EXCLUDE),
+}
+_FROM_PLAN = {
+    "connector.class",
+    "source.cluster.alias",
+    "target.cluster.alias",
+    _HEARTBEATS,
+    "mirrorflow.start.from",
+}
+_ELSEWHERE = {"name", "tasks.max", "mirrorflow.heartbeats.emit.to"}
+_WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
+
+
+@dataclass(slots=True, kw_only=True)
+class Exported:
+    """Lines by their key, in the order of the file, and what an mm2.properties cannot say."""
+
+    lines: dict[str, str] = field(default_factory=dict)
+    losses: list[str] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def say(self, key: str, value: str, flow: str) -> None:
+        """One line; a second flow that says it in another way is refused."""
+        if self.lines.setdefault(key, value) != value:
+            raise UsageError(
+                f"{key}: flows {self.owners[key]} and {flow} say two things, and an mm2.properties knows each cluster "
+                "once; export them into two files, or make them agree."
+            )
+        self.owners.setdefault(key, flow)
+
+
+def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
+    """The mm2.properties of *flows*. Raises UsageError where they do not fit into one."""
+    out = Exported()
+    pairs = [(flow.spec.source.alias, flow.spec.target.alias) for flow in flows]
+    aliases = dict.fromkeys(alias for pair in pairs for alias in pair)
+    out.lines["clusters"] = ", ".join(aliases)
+    for at, pair in enumerate(pairs):
+        if pair in pairs[:at]:
+            raise UsageError(
+                f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 knows one flow of a pair."
+            )
+    planned = [plan(flow, layout) for flow in flows]
+    for flow, one in zip(flows, planned, strict=True):
+        _clusters(out, flow, one)
+    for flow, one in zip(flows, planned, strict=True):
+        _flow(out, flow, one)
+    _heartbeats(out, flows, pairs)
+    if any(f"${{{PROVIDER}:" in value for value in out.lines.values()):
+        providers = {
+            key: value
+            for key, value in planned[0].connectors[0].worker_properties.items()
+            if key.startswith("config.providers")
+        }
+        out.lines = {"clusters": out.lines["clusters"], **providers, **out.lines}
+    return out
+
+
+def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
+    """Addresses, security and clients of both sides, and what the worker on the target is told."""
+    source = _connector(planned, ConnectorKind.SOURCE)
+    worker = next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE).worker_properties
+    for side, alias in (("source", flow.spec.source.alias), ("target", flow.spec.target.alias)):
+        for key, value in source.items():
+            if key.startswith(f"{side}.cluster.") and key not in _FROM_PLAN:
+                out.say(f"{alias}.{key.removeprefix(f'{side}.cluster.')}", value, planned.flow)
+            elif key.startswith(tuple(f"{side}.{kind}" for kind in CLIENT_KINDS)) and key != _ISOLATION:
+                out.say(f"{alias}.{key.removeprefix(f'{side}.')}", value, planned.flow)
+    said = {
+        "group.id": f"{flow.spec.source.alias}-mm2",
+        "offset.storage.topic": f"mm2-offsets.{flow.spec.source.alias}.internal",
+        "offset.storage.store": "kafka",
+    }
+    for key, value in worker.items():
+        if key.startswith(_WORKER) and said.get(key) != value:
+            out.say(f"{flow.spec.target.alias}.{key}", value, planned.flow)
+
+
+def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
+    """What is said of the flow alone."""
+    name = f"{flow.spec.source.alias}->{flow.spec.target.alias}"
+    out.say(f"{name}.enabled", "true", planned.flow)
+    if flow.spec.state is not State.RUNNING:
+        out.losses.append(f"{planned.flow}: spec.state {flow.spec.state.value}: MM2 runs every enabled flow.")
+    for kind in ConnectorKind:
+        own = _connector(planned, kind)
+        if own.get("name") != kind.value:
+            out.losses.append(
+                f"{planned.flow}: {kind.value} is named {own.get('name')}, and MM2's dedicated form names it by its class: "
+                "it would not find the positions of this flow."
+            )
+        for key, value in own.items():
+            if not _is_of_flow(key) or value == MM2_DEFAULTS.get(key, _LISTS.get(key)):
+                continue
+            if key == "mirrorflow.flow" and (kind is not ConnectorKind.SOURCE or value == name):
+                continue  # the source connector claims the alias, as A->B where nothing is said
+            written = out.lines.get(f"{name}.{key}")
+            if written is None:
+                out.say(f"{name}.{key}", value, planned.flow)
+            elif written != value:
+                out.losses.append(
+                    f"{planned.flow}: {key} of {kind.value} is {value}; MM2 tells all connectors of a flow {written}."
+                )
+    _tasks(out, name, planned)
+    start = flow.spec.topics.start_from
+    if start.position is Position.TIMESTAMP:
+        out.say(f"{name}.mirrorflow.start.from", f"timestamp:{start.timestamp}", planned.flow)
+    elif start.position is Position.LATEST:
+        # In Java's own words, so that Java MM2 understands them too.
+        out.say(f"{name}.source.consumer.auto.offset.reset", "latest", planned.flow)
+
+
+def _tasks(out: Exported, name: str, planned: Plan) -> None:
+    """MM2 has one `tasks.max` for the connectors of a flow; heartbeats are one task whatever it says."""
+    key = "tasks.max"
+    source, checkpoint = (
+        _connector(planned, kind)[key] for kind in (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
+    )
+    if source != MM2_DEFAULTS[key]:
+        out.say(f"{name}.{key}", source, planned.flow)
+    if source != checkpoint:
+        out.losses.append(
+            f"{planned.flow}: tasks.max of MirrorCheckpointConnector is {checkpoint}; MM2 tells all connectors of a flow {source}."
+        )
+
+
+def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tuple[str, str]]) -> None:
+    """Said for each pair of a flow; between other clusters MM2 would emit some that no MirrorFlow asks for."""
+    emitted: dict[tuple[str, str], bool] = {}
+    for flow, (source, target) in zip(flows, pairs, strict=True):
+        sides = flow.spec.heartbeats.emit_to
+        emitted[source, target] = emitted.get((source, target), False) or Side.TARGET in sides
+        emitted[target, source] = emitted.get((target, source), False) or Side.SOURCE in sides
+    aliases = list(dict.fromkeys(alias for pair in pairs for alias in pair))
+    everywhere = {(one, other) for one in aliases for other in aliases if one != other}
+    if all(emitted.get(pair, False) for pair in everywhere):
+        return
+    out.lines[_HEARTBEATS] = "false"
+    for (source, target), on in emitted.items():
+        if on:
+            out.lines[f"{source}->{target}.{_HEARTBEATS}"] = "true"
+
+
+def _is_of_flow(key: str) -> bool:
+    if key in _FROM_PLAN or key in _ELSEWHERE or key.startswith("config.providers"):
+        return False
+    if key == _ISOLATION:
+        return True
+    sides = tuple(f"{side}.{kind}" for side in ("source", "target") for kind in ("cluster.", *CLIENT_KINDS))
+    return not key.startswith(sides)
+
+
+def _connector(planned: Plan, kind: ConnectorKind) -> Mapping[str, str]:
+    return next(one.connector_properties for one in planned.connectors if one.kind is kind)
+
+
+def text(lines: Mapping[str, str]) -> str:
+    """The file, which Java reads as it stands: what holds for all and for clusters, then a paragraph for each flow."""
+    first = [key for key in lines if "->" not in key]
+    flows = sorted((key for key in lines if "->" in key), key=lambda key: _after(key, lines))
+    out = [f"{key} = {_escaped(lines[key])}".rstrip() for key in first]
+    before = -1
+    for key in flows:
+        here = _after(key, lines)
+        out += [""] if here != before else []
+        out.append(f"{key} = {_escaped(lines[key])}".rstrip())
+        before = here
+    return "\n".join(out) + "\n"
+
+
+def _after(key: str, lines: Mapping[str, str]) -> int:
+    """The place of the flow of *key* among the aliases; a pair that only has heartbeats is one too."""
+    aliases = lines["clusters"].split(", ")
+    pairs = [(one, other) for one in aliases for other in aliases if one != other]
+    return next(at for at, (one, other) in enumerate(pairs) if key.startswith(f"{one}->{other}."))
+
+
+def _escaped(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return "\\" + escaped if escaped.startswith(" ") else escaped
+
+
+def notes(losses: Iterable[str]) -> list[str]:
+    """Each once, in order."""
+    return list(dict.fromkeys(losses))

@@ -1,0 +1,161 @@
+"""mm2.properties -> the Java flows in it, each taken apart as MirrorMakerConfig derives it (`connect.driver`).
+
+A flow that is enabled becomes one. Heartbeats alone, which MM2 emits between all pairs of its clusters, belong to the flow in
+the other direction (`heartbeats.emitTo: [Source]`); where there is none, they are listed. References to what is no secret are
+resolved here and now, as MM2 resolves them when it starts.
+"""
+
+import re
+from collections.abc import Mapping
+
+from mirrorflow_cli.convert_keys import CLIENT_KINDS
+from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaCluster, JavaFlow
+from mirrorflow_cli.convert_security import Security
+from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.driver import (
+    connector_properties,
+    load_mm2,
+    read_mm2,
+    worker_properties,
+)
+from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.references import has_reference
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
+
+_NAMES = {
+    SOURCE: "MirrorSourceConnector",
+    CHECKPOINT: "MirrorCheckpointConnector",
+    HEARTBEAT: "MirrorHeartbeatConnector",
+}
+_HEARTBEATS = "emit.heartbeats.enabled"
+_SECRET = re.compile(
+    r"(.*\.)?(jaas\.config|password|secret|passphrase|keystore\.key|certificate\.chain|certificates)"
+)
+_SIDE = re.compile(r"(source|target)\.(cluster|consumer|producer|admin)\.")
+# The reader's words for a setting that reaches nothing; what it says of comments and old names is no loss.
+_NO_EFFECT = re.compile(r"no effect")
+_ADDRESS_SCHEME = re.compile(r"^[A-Za-z_]+://")
+# What the process says of itself, and a MirrorFlow does not: its runner or its operator chooses.
+_PROCESS = re.compile(
+    r"(mirrorflow\.http\.|listeners|rest\.|dedicated\.mode|admin\.listeners|access\.control|response\.http)"
+)
+
+
+def java_flows(text: str, findings: Findings) -> list[JavaFlow]:
+    """The enabled flows of an mm2.properties, in its order. Raises InvalidSettingError."""
+    raw, aliases = read_mm2(text, [])
+    _note_warnings(text, findings)
+    raw = _resolved(raw, findings)
+    read = PropertyReader(raw, Resolver(raw))
+    pairs = [(source, target) for source in aliases for target in aliases if source != target]
+    enabled = [pair for pair in pairs if read.flag(f"{pair[0]}->{pair[1]}.enabled", default=False)]
+    if not enabled:
+        raise InvalidSettingError(
+            key="clusters",
+            problem="no replication flow is enabled",
+            action="set A->B.enabled=true for one of them",
+        )
+    for key in sorted(raw):
+        if _PROCESS.match(key):
+            findings.lose("", key, "it belongs to a process, which `mirrorflow run` or the operator starts")
+    beating = [pair for pair in pairs if _emits(read, *pair)]
+    alone = [pair for pair in beating if pair not in enabled and pair[::-1] not in enabled]
+    if alone:
+        findings.lose(
+            "",
+            _HEARTBEATS,
+            "MM2 also emits heartbeats where no flow is, and a MirrorFlow is a flow: "
+            + ", ".join(f"{source}->{target}" for source, target in alone),
+        )
+    return [_flow(raw, source, target, enabled, beating, findings) for source, target in enabled]
+
+
+def _note_warnings(text: str, findings: Findings) -> None:
+    """What the reader of the file passes over, by name. Raises InvalidSettingError for what it cannot understand."""
+    try:
+        warnings = load_mm2(text)[0].warnings
+    except RefusedSettingError:
+        return  # found again below, together with all others
+    for warning in warnings:
+        key, _, why = warning.partition(": ")
+        if " " not in key and _NO_EFFECT.search(why):
+            findings.lose("", key, why)
+
+
+def _emits(read: PropertyReader, source: str, target: str) -> bool:
+    return read.flag(f"{source}->{target}.{_HEARTBEATS}", default=read.flag(_HEARTBEATS, default=True))
+
+
+def _flow(
+    raw: Mapping[str, str],
+    source: str,
+    target: str,
+    enabled: list[tuple[str, str]],
+    beating: list[tuple[str, str]],
+    findings: Findings,
+) -> JavaFlow:
+    name = f"{source}->{target}"
+    derived = {
+        kind: connector_properties(raw, source, target, connector) for kind, connector in _NAMES.items()
+    }
+    emit_to = ["Target"] if (source, target) in beating else []
+    # Where a flow goes back, its own heartbeats are those on our source.
+    if (target, source) in beating and (target, source) not in enabled:
+        emit_to.append("Source")
+    worker = worker_properties(raw, source, target)
+    return JavaFlow(
+        source=_cluster(derived[SOURCE], "source", source, name, findings),
+        target=_cluster(derived[SOURCE], "target", target, name, findings),
+        worker={key: value for key, value in worker.items() if not _PROCESS.match(key)},
+        connectors={
+            kind: {
+                key: value
+                for key, value in properties.items()
+                if not _SIDE.match(key) and key != _HEARTBEATS and not clients.is_shared(key)
+            }
+            for kind, properties in derived.items()
+        },
+        emit_to=emit_to,
+        claim=raw.get(f"{name}.mirrorflow.flow", name),
+    )
+
+
+def _cluster(
+    properties: Mapping[str, str], side: str, alias: str, flow: str, findings: Findings
+) -> JavaCluster:
+    """One side, from the derived properties of a connector."""
+    shared = clients.shared(clients.with_prefix(properties, f"{side}.cluster."))
+    addresses = [part.strip() for part in shared.pop("bootstrap.servers", "").split(",") if part.strip()]
+    security = Security(shared, alias=alias, flow=flow, findings=findings)
+    own: dict[str, str] = {}
+    for kind in CLIENT_KINDS:
+        for key, value in clients.with_prefix(properties, f"{side}.{kind}").items():
+            if not clients.is_shared(key):
+                own[kind + key] = value
+            elif value != properties.get(f"{side}.cluster.{key}"):
+                why = "one client cannot connect in another way than its cluster's"
+                findings.lose(flow, f"{alias}.{kind}{key}", why)
+    return JavaCluster(
+        document={
+            "alias": alias,
+            "bootstrapServers": [_ADDRESS_SCHEME.sub("", address) for address in addresses],
+            **security.document(),
+        },
+        clients=own,
+    )
+
+
+def _resolved(raw: Mapping[str, str], findings: Findings) -> dict[str, str]:
+    """*raw* with references replaced where no secret is behind them; one that leads nowhere here drops its setting."""
+    resolver = Resolver(raw)
+    out: dict[str, str] = {}
+    for key, value in raw.items():
+        if _SECRET.fullmatch(key) or key.startswith(PROVIDERS_KEY):
+            out[key] = value
+            continue
+        out[key] = resolver.resolve_value(value)
+        if has_reference(out[key]):
+            findings.lose("", key, f"{out[key]} cannot be resolved here; write the value into the MirrorFlow")
+            del out[key]
+    return out

@@ -1,0 +1,171 @@
+"""Strimzi's KafkaMirrorMaker2 (v1beta2 and v1) -> the Java flows that its operator would run.
+
+As Strimzi's KafkaMirrorMaker2Connectors and KafkaMirrorMaker2Configuration derive them: connectors are named
+`A->B.MirrorSourceConnector`, all of them share one Connect cluster on the target with topics of its own names, and the
+connection of each cluster is a document already, with Secrets by reference. v1 has one target and each mirror its source;
+v1beta2 lists clusters and names them in each mirror.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mirrorflow_cli.convert_keys import CLIENT_KINDS
+from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaCluster, JavaFlow
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.from_strimzi_security import security
+from mirrorflow_replicator.connect import clients
+
+KIND = "KafkaMirrorMaker2"
+_CLASSES = {
+    SOURCE: "MirrorSourceConnector",
+    CHECKPOINT: "MirrorCheckpointConnector",
+    HEARTBEAT: "MirrorHeartbeatConnector",
+}
+# KafkaMirrorMaker2Configuration's defaults of v1beta2; v1 asks for the names.
+_WORKER_DEFAULTS = {
+    "group.id": "mirrormaker2-cluster",
+    "offset.storage.topic": "mirrormaker2-cluster-offsets",
+}
+_WORKER_FIELDS = {"groupId": "group.id", "offsetStorageTopic": "offset.storage.topic"}
+_PATTERNS = {
+    "topicsPattern": "topics",
+    "topicsExcludePattern": "topics.exclude",
+    "topicsBlacklistPattern": "topics.exclude",
+    "groupsPattern": "groups",
+    "groupsExcludePattern": "groups.exclude",
+    "groupsBlacklistPattern": "groups.exclude",
+}
+_STATES = {"running": "Running", "paused": "Paused", "stopped": "Stopped"}
+_CONNECTOR_FIELDS = {"tasksMax", "config", "state", "pause"}
+_READ = {"clusters", "mirrors", "target", "connectCluster"}
+_WHY = {
+    "replicas": "a MirrorFlow says for each connector how many pods it has (connectors.*.replicas)",
+    "resources": "of each connector: connectors.*.resources",
+    "template": "of each connector, and another set of fields: connectors.*.template",
+    "rack": "write client.rack into spec.source.config",
+    "metricsConfig": "metrics are always served, with the names that Strimzi's exporter rules give",
+    "logging": "what a process logs is not chosen by the resource",
+    "jvmOptions": "there is no JVM",
+    "jmxOptions": "there is no JVM",
+    "tracing": "interceptors are Java classes",
+    "version": "the replicator has versions of its own (spec.version)",
+    "image": "the replicator's image is the operator's",
+    "externalConfiguration": "secrets are named where they are used",
+}
+_NO_COUNTERPART = "the resource has no such field"
+
+
+def java_flows(found: Mapping[str, Any], findings: Findings) -> list[JavaFlow]:
+    """The flows of the resource *found*, in its order. Raises UsageError for one that Strimzi would not take either."""
+    spec = _mapping(found.get("spec"), "spec")
+    for field in sorted(set(spec) - _READ):
+        findings.lose("", f"spec.{field}", _WHY.get(field, _NO_COUNTERPART))
+    flows = [_flow(mirror, source, target, findings) for mirror, source, target in _mirrors(spec)]
+    if not flows:
+        raise UsageError("spec.mirrors: no mirror has a sourceConnector, so nothing is copied.")
+    return flows
+
+
+def _mirrors(
+    spec: Mapping[str, Any],
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+    """Each mirror that copies, with its source and its target."""
+    clusters = {one.get("alias"): one for one in _items(spec, "clusters")}
+    for at, mirror in enumerate(_items(spec, "mirrors")):
+        here = f"spec.mirrors[{at}]"
+        if "target" in spec:
+            source = _mapping(mirror.get("source"), f"{here}.source")
+            target = _mapping(spec["target"], "spec.target")
+        else:
+            source, target = (
+                _mapping(clusters.get(mirror.get(name)), f"{here}.{name}, which spec.clusters does not list")
+                for name in ("sourceCluster", "targetCluster")
+            )
+        if mirror.get("sourceConnector") is not None:
+            yield mirror, source, target
+
+
+def _flow(
+    mirror: Mapping[str, Any], source: Mapping[str, Any], target: Mapping[str, Any], findings: Findings
+) -> JavaFlow:
+    name = f"{source.get('alias')}->{target.get('alias')}"
+    patterns = {key: str(mirror[field]) for field, key in _PATTERNS.items() if mirror.get(field) is not None}
+    connectors: dict[str, Mapping[str, str]] = {}
+    state = "Running"
+    for kind in _CLASSES:
+        spec = mirror.get(f"{kind}Connector")
+        if spec is None:
+            continue
+        connectors[kind] = _connector(name, kind, spec, patterns, findings)
+        if kind == SOURCE:
+            state = "Paused" if spec.get("pause") is True else _STATES.get(str(spec.get("state")), "Running")
+    return JavaFlow(
+        source=_cluster(source, name, findings, is_target=False),
+        target=_cluster(target, name, findings, is_target=True),
+        worker=_worker(target),
+        connectors=connectors,
+        emit_to=["Target"] if HEARTBEAT in connectors else [],
+        state=state,
+    )
+
+
+def _connector(
+    flow: str, kind: str, spec: Mapping[str, Any], patterns: Mapping[str, str], findings: Findings
+) -> dict[str, str]:
+    for field in sorted(set(spec) - _CONNECTOR_FIELDS):
+        why = "processes are always restarted" if field == "autoRestart" else _NO_COUNTERPART
+        findings.lose(flow, f"{kind}Connector.{field}", why)
+    return {
+        **_texts(spec.get("config") or {}),
+        **patterns,
+        "name": f"{flow}.{_CLASSES[kind]}",
+        **({"tasks.max": str(spec["tasksMax"])} if "tasksMax" in spec else {}),
+    }
+
+
+def _cluster(cluster: Mapping[str, Any], flow: str, findings: Findings, *, is_target: bool) -> JavaCluster:
+    """A cluster's `config` reaches the connectors' clients by shared keys only; the target's is the worker's too."""
+    config = _texts(cluster.get("config") or {})
+    alias = str(cluster.get("alias"))
+    own = {}
+    for key, value in config.items():
+        if clients.is_shared(key):
+            findings.lose(flow, f"{alias}: config.{key}", "connections are told by tls and authentication")
+        elif is_target and key.startswith(CLIENT_KINDS):
+            own[key] = value
+        elif not is_target:
+            findings.lose(flow, f"{alias}: config.{key}", "it has no effect on a source, in Strimzi as here")
+    addresses = str(cluster.get("bootstrapServers", "")).split(",")
+    return JavaCluster(
+        document={
+            "alias": alias,
+            "bootstrapServers": [address.strip() for address in addresses if address.strip()],
+            **security(cluster, flow=flow, findings=findings),
+        },
+        clients=own,
+    )
+
+
+def _worker(target: Mapping[str, Any]) -> dict[str, str]:
+    config = _texts(target.get("config") or {})
+    named = {key: str(target[field]) for field, key in _WORKER_FIELDS.items() if field in target}
+    own = {key: value for key, value in config.items() if not clients.is_shared(key)}
+    return {**_WORKER_DEFAULTS, **own, **named}
+
+
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Values as Strimzi writes them into properties: `true`, not `True`."""
+    return {
+        str(key): str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in config.items()
+    }
+
+
+def _items(spec: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [_mapping(one, f"spec.{name}[{at}]") for at, one in enumerate(spec.get(name) or [])]
+
+
+def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{path}: it is missing, or it is no object; see Strimzi's KafkaMirrorMaker2.")
+    return value

@@ -1,0 +1,72 @@
+"""Several flows of `mirrorflow plan` looked at together: what their clusters are and hold, asked where they can be reached.
+
+What that means for the flows is `mirrorflow_operator.plan.topology`'s.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from mirrorflow_cli.clusters import reached, topic_sizes
+from mirrorflow_operator.api.cluster import Cluster as ClusterSpec
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.samples import samples
+from mirrorflow_operator.plan.topology import Conflict, Endpoint, Route, conflicts
+from mirrorflow_replicator.errors import ClusterError, SettingError
+from mirrorflow_replicator.settings import ClientSettings, SourceSettings
+
+# Cluster id and topics.
+Seen = tuple[str, frozenset[str]]
+
+
+def found_together(
+    flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], *, offline: bool
+) -> tuple[tuple[Conflict, ...], list[str]]:
+    """The conflicts among *flows*, whose settings are *settings* by name; and a note for each cluster that was not asked."""
+    notes: list[str] = []
+    seen = {} if offline else asyncio.run(_looked_at(flows, settings, notes))
+    routes = [
+        Route(
+            flow=flow.metadata.name,
+            source=_endpoint(flow.spec.source, seen),
+            target=_endpoint(flow.spec.target, seen),
+            naming=naming_of(flow),
+        )
+        for flow in flows
+    ]
+    patterns = [pattern for flow in flows for pattern in flow.spec.topics.include]
+    return conflicts(routes, samples(patterns)), notes
+
+
+async def _looked_at(
+    flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], notes: list[str]
+) -> dict[frozenset[str], Seen]:
+    """What each cluster says of itself, by its addresses; each is asked once, all at the same time."""
+    clients: dict[frozenset[str], tuple[ClientSettings, SourceSettings]] = {}
+    for flow in flows:
+        own = settings[flow.metadata.name]
+        clients.setdefault(_addresses(flow.spec.source), (own.source_admin, own))
+        clients.setdefault(_addresses(flow.spec.target), (own.target_admin, own))
+    answers = await asyncio.gather(*(_ask(client, own, notes) for client, own in clients.values()))
+    return {
+        addresses: answer for addresses, answer in zip(clients, answers, strict=True) if answer is not None
+    }
+
+
+async def _ask(client: ClientSettings, settings: SourceSettings, notes: list[str]) -> Seen | None:
+    try:
+        async with reached(client, settings) as cluster:
+            return cluster.cluster_id, frozenset(await topic_sizes(cluster))
+    except (ClusterError, SettingError) as error:
+        notes.append(f"{client.alias} is told from other clusters by its addresses alone. {error}")
+        return None
+
+
+def _endpoint(cluster: ClusterSpec, seen: Mapping[frozenset[str], Seen]) -> Endpoint:
+    addresses = _addresses(cluster)
+    cluster_id, topics = seen.get(addresses, ("", None))
+    return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id, topics=topics)
+
+
+def _addresses(cluster: ClusterSpec) -> frozenset[str]:
+    return frozenset(address.lower() for address in cluster.bootstrap_servers)

@@ -1,0 +1,89 @@
+"""What an mm2.properties comes to: the settings of each flow as its herder reads them, made comparable.
+
+References are looked up, lists are sets, and certificates are only there or not: a conversion changes their file format.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from mirrorflow_replicator.connect.driver import load_mm2
+from mirrorflow_replicator.connect.jaas import parse_jaas
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.settings import ClientSettings, ConnectorSettings
+
+STORES = ("ssl.truststore.", "ssl.keystore.", "ssl.key.password")
+_PARTS = ("source", "checkpoint", "heartbeat")
+
+
+def effective(text: str) -> dict[str, Any]:
+    """`A->B.source.topics` and so on -> value, of every herder that copies."""
+    found: dict[str, Any] = {}
+    for worker in load_mm2(text, now_ms=0):
+        if worker.connectors[0].source is None:
+            continue
+        resolver = Resolver(worker.providers)
+        found[f"{worker.name}.shutdown_s"] = worker.shutdown_s
+        found[f"{worker.name}.metrics_level"] = worker.metrics_level
+        for connector in worker.connectors:
+            found |= {f"{worker.name}.{key}": value for key, value in _settings(connector, resolver).items()}
+    return found
+
+
+def emitting(text: str) -> set[str]:
+    """The pairs between which heartbeats are emitted."""
+    return {
+        worker.name
+        for worker in load_mm2(text, now_ms=0)
+        if worker.connectors[1].properties.get("emit.heartbeats.enabled", "true") == "true"
+    }
+
+
+def _settings(connector: ConnectorSettings, resolver: Resolver) -> dict[str, Any]:
+    found: dict[str, Any] = {f"{connector.connector_class}.name": connector.name}
+    for part in _PARTS:
+        settings = getattr(connector, part, None)
+        if settings is not None:
+            found |= {f"{part}.{key}": value for key, value in _flat(settings, resolver).items()}
+    return found
+
+
+def _flat(settings: Any, resolver: Resolver) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name == "providers":
+            continue
+        if isinstance(value, ClientSettings):
+            flat[field.name] = _value(value, resolver)
+        elif dataclasses.is_dataclass(value):
+            flat |= {f"{field.name}.{key}": one for key, one in _flat(value, resolver).items()}
+        else:
+            flat[field.name] = _value(value, resolver)
+    return flat
+
+
+def _value(value: Any, resolver: Resolver) -> Any:
+    if isinstance(value, ClientSettings):
+        return (value.alias, value.client_id, _client(value.properties, resolver))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _flat(value, resolver)
+    if isinstance(value, tuple):
+        return sorted((_value(one, resolver) for one in value), key=repr)
+    return value
+
+
+def _client(properties: Mapping[str, str], resolver: Resolver) -> dict[str, Any]:
+    resolved: dict[str, Any] = resolver.resolve(
+        {k: v for k, v in properties.items() if not k.startswith(STORES)}
+    )
+    resolved["keystore"] = any(key.startswith("ssl.keystore.") for key in properties)
+    resolved["truststore"] = any(key.startswith("ssl.truststore.") for key in properties)
+    if "sasl.jaas.config" in resolved:
+        module = parse_jaas(resolved["sasl.jaas.config"])
+        resolved["sasl.jaas.config"] = (module.class_name, dict(module.options))
+    if resolved.get("security.protocol") == "PLAINTEXT":
+        del resolved["security.protocol"]
+    servers = resolved.get("bootstrap.servers", "")
+    resolved["bootstrap.servers"] = [address.strip() for address in servers.split(",")]
+    return resolved

@@ -1,0 +1,301 @@
+"""mm2.properties to MirrorFlows and back: the same effective settings, or a line that says which are not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.convert import converted, report, yaml_text
+from mirrorflow_cli.convert_parts import Findings
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.export_lines import exported, text
+from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.plan.layout import POD_LAYOUT, SecretLayout
+from mirrorflow_operator.plan.plan import plan
+from tests.unit.cli.effective import effective, emitting
+from tests.unit.cli.mm2_blocks import BLOCKS
+
+TWO = BLOCKS["shared configuration"]
+# What a block asks for and the resource cannot say: setting of the settings object -> the line that says so.
+ANNOUNCED = {
+    "config of a flow": {"topics_exclude": "topics.exclude", "topics": "topics.exclude"},
+    "clients": {
+        "source_admin": "primary.admin.bootstrap.servers",
+        "admin": "primary.admin.bootstrap.servers",
+    },
+}
+
+
+def there_and_back(source: str, layout: SecretLayout = POD_LAYOUT) -> tuple[str, Findings, list[str]]:
+    """The text that comes back, what conversion found, and what export could not say."""
+    findings = Findings()
+    documents = [load_flow(yaml_text(one)) for one in converted(source, findings)]
+    out = exported(documents, layout)
+    return text(out.lines), findings, out.losses
+
+
+def differences(source: str, back: str) -> dict[str, tuple[Any, Any]]:
+    before, after = effective(source), effective(back)
+    assert before.keys() == after.keys()
+    return {key: (value, after[key]) for key, value in before.items() if value != after[key]}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_comes_back_with_the_same_effective_settings(name: str) -> None:
+    """All but what conversion has listed."""
+    back, findings, losses = there_and_back(BLOCKS[name])
+
+    different = {key.rpartition(".")[2] for key in differences(BLOCKS[name], back)}
+    listed = {loss.setting for loss in findings.losses}
+    assert different <= ANNOUNCED.get(name, {}).keys()
+    assert {ANNOUNCED[name][key] for key in different} <= listed
+    assert [] == losses
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_heartbeats_are_emitted_between_the_same_clusters(name: str) -> None:
+    """But for pairs without a flow in either direction, which are listed."""
+    back, findings, _ = there_and_back(BLOCKS[name])
+
+    lost = emitting(BLOCKS[name]) - emitting(back)
+    assert set() == emitting(back) - emitting(BLOCKS[name])
+    told = " ".join(loss.why for loss in findings.losses if loss.setting == "emit.heartbeats.enabled")
+    assert all(pair in told for pair in lost)
+    assert ("six clusters" == name) == bool(lost)
+
+
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "topics": st.sampled_from([".*", "orders.*, payments", r"[a-z]+\.v\d"]),
+        "groups": st.sampled_from([".*", "billing, shipping"]),
+        "topics.exclude": st.just(r"secret.*, mm2.*\.internal, .*\.replica, __.*"),
+        "replication.factor": st.sampled_from(["-1", "1", "3"]),
+        "offset-syncs.topic.replication.factor": st.sampled_from(["-1", "1", "3"]),
+        "checkpoints.topic.replication.factor": st.sampled_from(["-1", "1", "3"]),
+        "offset.storage.replication.factor": st.sampled_from(["-1", "1", "3"]),
+        "offset.storage.partitions": st.sampled_from(["1", "25"]),
+        "replication.policy.separator": st.sampled_from([".", "_", "--"]),
+        "replication.policy.internal.topic.separator.enabled": st.sampled_from(["true", "false"]),
+        "refresh.topics.interval.seconds": st.sampled_from(["5", "600", "-1"]),
+        "sync.topic.configs.enabled": st.sampled_from(["true", "false"]),
+        "sync.topic.acls.enabled": st.sampled_from(["true", "false"]),
+        "offset.lag.max": st.sampled_from(["0", "100"]),
+        "A->B.emit.heartbeats.enabled": st.sampled_from(["true", "false"]),
+        "B->A.emit.heartbeats.enabled": st.sampled_from(["true", "false"]),
+        "B->A.enabled": st.sampled_from(["true", "false"]),
+        "A->B.offset-syncs.topic.location": st.sampled_from(["source", "target"]),
+        "A->B.sync.group.offsets.enabled": st.sampled_from(["true", "false"]),
+        "A->B.use.defaults.from": st.sampled_from(["source", "target"]),
+        "A->B.offset.flush.interval.ms": st.sampled_from(["100", "60000"]),
+        "A->B.mirrorflow.source.loss.policy": st.sampled_from(["fail", "alert", "restart"]),
+        "A->B.mirrorflow.bytes.per.second": st.sampled_from(["50Mi", "1000000"]),
+        "A->B.mirrorflow.start.from": st.sampled_from(["latest", "timestamp:2026-01-31T00:00:00Z"]),
+        "A->B.producer.override.client.id": st.just("mine"),
+        "A.consumer.isolation.level": st.just("read_committed"),
+        "A.consumer.client.rack": st.just("r1"),
+        "A.consumer.auto.offset.reset": st.sampled_from(["earliest", "latest"]),
+        "B.producer.compression.type": st.just("zstd"),
+        "A.admin.client.id": st.just("watcher"),
+        "B.offset.storage.topic": st.just("mine"),
+        "B.group.id": st.just("mine"),
+        "tasks.max": st.sampled_from(["1", "4"]),
+        "task.shutdown.graceful.timeout.ms": st.just("9000"),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SETTINGS)
+def test_any_mix_of_settings_comes_back(lines: dict[str, str]) -> None:
+    """Nothing that has a counterpart is lost, whatever stands beside it."""
+    source = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
+    source += "".join(f"{key} = {value.replace(chr(92), chr(92) * 2)}\n" for key, value in lines.items())
+
+    back, _, _ = there_and_back(source)
+
+    # Where copying begins is a field of its own, which wins over what the consumer is told.
+    assert {} == {
+        key: pair
+        for key, pair in differences(source, back).items()
+        if not (key.endswith("source_consumer") and _without_reset(pair[0]) == _without_reset(pair[1]))
+    }
+
+
+def _without_reset(client: Any) -> Any:
+    alias, client_id, properties = client
+    return alias, client_id, {k: v for k, v in properties.items() if k != "auto.offset.reset"}
+
+
+SECURED = TWO + (
+    "config.providers = file\n"
+    "config.providers.file.class = org.apache.kafka.common.config.provider.FileConfigProvider\n"
+    "A.security.protocol = SASL_SSL\n"
+    "A.sasl.mechanism = SCRAM-SHA-512\n"
+    "A.sasl.jaas.config = org.apache.kafka.common.security.scram.ScramLoginModule required "
+    'username="m" password="hunter2";\n'
+    "A.ssl.truststore.location = /etc/a.jks\n"
+    "A.ssl.truststore.password = hunter2\n"
+    "B.security.protocol = SASL_PLAINTEXT\n"
+    "B.sasl.mechanism = PLAIN\n"
+    "B.sasl.jaas.config = org.apache.kafka.common.security.plain.PlainLoginModule required "
+    "username=w password=${file:/etc/b.properties:password};\n"
+)
+
+
+def test_secrets_come_back_from_the_files_that_were_asked_for(tmp_path: Path) -> None:
+    """Each listed file, filled as the list says, gives the same logins; none of its content is in any text."""
+    plain = SECURED.replace("${file:/etc/b.properties:password}", "hunter2")
+    layout = SecretLayout(secrets=str(tmp_path), config_maps=str(tmp_path))
+    back, findings, _ = there_and_back(SECURED, layout)
+    said = "\n".join([back, *report(findings)])
+    for secret in findings.secrets:
+        (tmp_path / secret.secret).mkdir(exist_ok=True)
+        (tmp_path / secret.secret / secret.key).write_text("hunter2")
+
+    assert {} == differences(plain, back)
+    assert "hunter2" not in said
+    assert {
+        "a-ca/ca.crt": "the authorities of A.ssl.truststore.location /etc/a.jks, as PEM",
+        "a-mirror/password": "option password of A.sasl.jaas.config",
+        "b-mirror/password": "${file:/etc/b.properties:password}",
+    } == {f"{one.secret}/{one.key}": one.origin for one in findings.secrets}
+
+
+def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None:
+    """What no named type can say becomes Custom, by reference too."""
+    source = SECURED + "A.ssl.keystore.location = /etc/a.p12\nA.ssl.keystore.password = hunter2\n"
+    findings = Findings()
+
+    one = converted(source, findings)[0]
+
+    authentication = one["spec"]["source"]["authentication"]
+    assert ("Custom", True) == (authentication["type"], authentication["sasl"])
+    assert "${dir:/mnt/mirrorflow/secrets/a-client:tls.key}" == authentication["config"]["ssl.keystore.key"]
+    assert (
+        'password="${dir:/mnt/mirrorflow/secrets/a-mirror:password}"'
+        in (authentication["config"]["sasl.jaas.config"])
+    )
+    assert "hunter2" not in yaml_text(one)
+
+
+def test_flow_keeps_what_positions_hang_on() -> None:
+    """Aliases, connector name, offsets topic, policy, separator: as the plan of the converted flow has them."""
+    source = TWO + "B.offset.storage.topic = mine\nreplication.policy.separator = _\n"
+
+    connector = plan(flow_of(converted(source, Findings())[0]), POD_LAYOUT).connectors[0]
+
+    assert "mine" == connector.worker_properties["offset.storage.topic"]
+    assert {
+        "name": "MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "replication.policy.separator": "_",
+        "mirrorflow.flow": "A->B",
+    }.items() <= connector.connector_properties.items()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transforms = drop",
+        "replication.policy.class = com.example.Policy",
+        "A->B.topic.filter.class = com.example.Filter",
+        "A->B.errors.tolerance = all",
+        "A->B.consumer.interceptor.classes = com.example.Spy",
+    ],
+)
+def test_what_would_copy_something_else_is_refused(line: str) -> None:
+    """By its name, and nothing is converted."""
+    with pytest.raises(UsageError, match=line.partition(" =")[0].removeprefix("A->B.").replace(".", r"\.")):
+        converted(TWO + line + "\n", Findings())
+
+
+def test_all_refusals_are_told_at_once() -> None:
+    """Nobody has to run a command twice to find two of them."""
+    with pytest.raises(UsageError) as raised:
+        converted(TWO + "transforms = drop\nA->B.errors.tolerance = all\n", Findings())
+
+    assert "transforms" in str(raised.value)
+    assert "errors.tolerance" in str(raised.value)
+
+
+@pytest.fixture
+def mirrorflow(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command: (exit status, stdout, stderr)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        status = main(list(arguments))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_command_writes_files_and_says_what_is_left(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Files that `validate` and `export` take; the list on stderr, with reasons."""
+    source = tmp_path / "mm2.properties"
+    source.write_text(SECURED + "metric.reporters = com.example.Reporter\nB->A.enabled = true\n")
+
+    status, out, err = mirrorflow("convert", str(source), "-o", str(tmp_path / "flows"))
+
+    assert (0, [f"{tmp_path}/flows/a-to-b.yaml", f"{tmp_path}/flows/b-to-a.yaml"]) == (
+        status,
+        out.splitlines(),
+    )
+    assert "  metric.reporters (A->B, B->A): metrics are served by HTTP; reporters are Java classes.\n" in err
+    assert "  a-mirror/password: option password of A.sasl.jaas.config\n" in err
+    assert 0 == mirrorflow("validate", "-f", out.splitlines()[0])[0]
+    files = [flag for path in out.splitlines() for flag in ("-f", path)]
+    status, back, _ = mirrorflow("export", *files, "--secrets", str(tmp_path))
+    assert 0 == status
+    assert "A->B.enabled = true\n" in back
+    assert "B->A.enabled = true\n" in back
+
+
+def test_command_speaks_json(mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """One object, without the values of secrets."""
+    source = tmp_path / "mm2.properties"
+    source.write_text(SECURED + "metric.reporters = com.example.Reporter\n")
+
+    status, out, err = mirrorflow("convert", str(source), "--json")
+
+    said = json.loads(out)
+    assert (0, "") == (status, err)
+    assert ["a-to-b"] == [one["metadata"]["name"] for one in said["flows"]]
+    assert {"secretName": "a-mirror", "key": "password"}.items() <= said["secrets"][1].items()
+    assert {"flow": "A->B", "setting": "metric.reporters"}.items() <= next(
+        one.items() for one in said["unsupported"] if one["setting"] == "metric.reporters"
+    )
+    assert "hunter2" not in out
+
+
+def test_file_without_a_flow_is_named(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Status 2 and one sentence."""
+    source = tmp_path / "mm2.properties"
+    source.write_text(TWO.replace("A->B.enabled = true", ""))
+
+    status, out, err = mirrorflow("convert", str(source))
+
+    assert (2, "") == (status, out)
+    assert (
+        f"{source}: clusters: no replication flow is enabled; set A->B.enabled=true for one of them.\n" == err
+    )
+
+
+def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
+    """An mm2.properties knows each cluster once."""
+    there = converted(TWO, Findings())[0]
+    back = converted(TWO.replace("A->B", "B->A").replace("a:9092", "a2:9092"), Findings())[0]
+
+    with pytest.raises(UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a say two things"):
+        exported([flow_of(there), flow_of(back)], POD_LAYOUT)
