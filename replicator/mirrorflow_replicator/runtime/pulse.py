@@ -16,7 +16,7 @@ from mirrorflow_replicator.connect.mirror_records import decode_heartbeat
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import HeartbeatReport
-from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka import admin, codes
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, batches_between
 from mirrorflow_replicator.wire.records import decode as decode_records
@@ -85,7 +85,10 @@ class Pulse:
                 self.problem = None
 
     async def look(self, cluster: Cluster, topics: Sequence[str]) -> None:
-        """Read the ends of *topics* where they have moved. Heartbeats are in partition 0. Raises ClusterError."""
+        """Read the ends of *topics* where they have moved. Heartbeats are in partition 0.
+
+        Raises ClusterError; what could be read has been read then.
+        """
         wanted = [TopicPartition(topic, 0) for topic in topics]
         ends = await admin.list_offsets(cluster, wanted, LATEST)
         moved = {
@@ -104,6 +107,9 @@ class Pulse:
             self._read_to[one] = end
             if newest >= 0:
                 self._newest[one.topic] = newest
+        for one, answer in ends.items():
+            if not codes.is_retriable(answer.error):
+                codes.raise_for(answer.error, cluster=cluster.alias, request="ListOffsets", subject=one.topic)
 
 
 async def _newest(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> int:

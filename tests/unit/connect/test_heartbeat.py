@@ -16,7 +16,7 @@ CONNECTOR = {
 EMIT_TO = "mirrorflow.heartbeats.emit.to"
 
 
-def parsed(worker: dict[str, str] | None = None, **properties: str) -> HeartbeatSettings:
+def parsed(worker: dict[str, str] | None = None, /, **properties: str) -> HeartbeatSettings:
     changes = {key.replace("_", "."): value for key, value in properties.items()}
     settings = parse_heartbeat(CONNECTOR | changes, WORKER if worker is None else worker)
     assert settings is not None

@@ -223,7 +223,7 @@ def test_one_connectors_trouble_does_not_hold_back_anothers_word():
 
 def test_a_connector_without_partitions_runs_and_copies_nothing():
     """Heartbeats: a running task, nothing to catch up with."""
-    found = progress.summary(connector(task(), heard_of_all=True), view())
+    found = summary(connector(task(), heard_of_all=True))
 
     assert {"total": 1, "running": 1, "failed": 0} == found["tasks"]
     assert 0 == found["partitions"]["total"]
