@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mirrorflow_cli import acls, check, convert, export, planning, run, validate
+from mirrorflow_cli import acls, check, convert, dump, export, planning, run, validate
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 
@@ -20,6 +20,7 @@ COMMANDS = {
     "check": (check, "ask both clusters whether the flow would run; nothing is changed"),
     "convert": (convert, "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
     "export": (export, "make an mm2.properties of MirrorFlows"),
+    "dump": (dump, "print the records of a flow's own topics"),
     "acls": (acls, "print the least ACLs, as kafka-acls commands"),
 }
 
