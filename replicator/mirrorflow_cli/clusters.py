@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from mirrorflow_replicator.connect.plugins import make_config_filter, make_selection
+from mirrorflow_replicator.connect.config_rules import make_config_rules
+from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry, ConfigRules
+from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.flow.topology import TopologyPlan, plan_topics
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -51,8 +52,6 @@ def target_plan(
         target=target,
         remote=make_selection(settings).target_topic,
         configs=configs,
-        rules=ConfigRules(
-            selects=make_config_filter(settings), defaults_from_source=settings.use_defaults_from_source
-        ),
+        rules=make_config_rules(settings),
         replication_factor=settings.replication_factor,
     )

@@ -2,7 +2,8 @@
 
 Source: read and describe what is copied, and its settings. Target: create and write the copies and the flow's internal
 topics, read them back (the offsets, the identity, and DescribeProducers, which needs READ), and the transactional id of
-the flow's identity. Regexes have no counterpart in Kafka's ACLs: what is not a name or a prefix becomes `*`.
+the flow's identity. Both: see the ACLs if they are synchronised, and on the target change them. Regexes have no
+counterpart in Kafka's ACLs: what is not a name or a prefix becomes `*`.
 """
 
 import re
@@ -44,7 +45,9 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
     spec = flow.spec
     operations = ["Create", "Write", "Read", "Describe", "Alter"]
     if spec.topics.configs.sync is not SyncMode.OFF:
-        operations += ["DescribeConfigs", "AlterConfigs"]
+        operations.append("DescribeConfigs")
+    if spec.topics.configs.sync is SyncMode.APPLY:
+        operations.append("AlterConfigs")
     if spec.topics.naming.policy is NamingPolicy.PREFIX:
         remote: list[tuple[str, bool]] = [(spec.source.alias + spec.topics.naming.separator, True)]
     else:
@@ -58,6 +61,9 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
     yield Grant(
         kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
     )
+    if spec.topics.acls.sync is not SyncMode.OFF:
+        apply = spec.topics.acls.sync is SyncMode.APPLY
+        yield Grant(kind="cluster", name="", operations=("Describe", "Alter") if apply else ("Describe",))
 
 
 def _patterns(include: Sequence[str]) -> list[tuple[str, bool]]:

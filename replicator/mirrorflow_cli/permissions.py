@@ -13,6 +13,7 @@ from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerEr
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.acls import CLUSTER_RESOURCE
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 
@@ -36,6 +37,8 @@ async def check_source(
             f"No topic of {settings.source_alias} matches {', '.join(settings.topics)}, or Describe on them is missing;"
             " correct spec.topics.include, or grant what `mirrorflow acls` prints."
         )
+    if settings.sync_acls_s is not None:
+        await _check_cluster(source, settings.source_alias, (DESCRIBE,), findings)
     silent = lacking.get(DESCRIBE_CONFIGS, [])
     return await admin.describe_topic_configs(source, [topic for topic in topics if topic not in silent])
 
@@ -45,7 +48,9 @@ async def check_target(
 ) -> None:
     """Find what is lacking on the target for the copies of *topics*, the internal topics and the flow's identity."""
     remote = make_selection(settings).target_topic
-    synced = () if settings.sync_configs_s is None else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
+    synced: tuple[int, ...] = ()
+    if settings.sync_configs_s is not None:
+        synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
     needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
     needed[identity_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
     if settings.offsets.store is OffsetStore.KAFKA:
@@ -54,6 +59,21 @@ async def check_target(
     identity = transactional_id(settings.source_alias)
     if not await admin.may_write_as(target, identity):
         findings.problem(refused(settings.target_alias, "Write", f"transactional id {identity}"))
+    if settings.sync_acls_s is not None:
+        changing = () if settings.acls_report_only else (ALTER,)
+        await _check_cluster(target, settings.target_alias, (DESCRIBE, *changing), findings)
+
+
+async def _check_cluster(cluster: Cluster, alias: str, needed: Sequence[int], findings: Findings) -> None:
+    """Find what is lacking on the cluster itself, which ACLs are seen and changed by."""
+    try:
+        allowed = await admin.cluster_operations(cluster)
+    except UnsupportedBrokerError as error:
+        findings.note(f"Permissions on {alias} itself cannot be asked for: {error}")
+        return
+    for operation in needed:
+        if operation not in allowed:
+            findings.problem(refused(alias, OPERATIONS[operation], CLUSTER_RESOURCE))
 
 
 def refused(cluster: str, operation: str, resource: str) -> str:

@@ -75,6 +75,11 @@ class PolicySettings:
     source_alias: str = ""
     custom: str = ""
 
+    @property
+    def words(self) -> str:
+        """What decides the names of copies, as it is written into decisions; other words are another naming."""
+        return f"{self.custom or self.kind.value} {self.separator}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStorageSettings:
@@ -105,9 +110,13 @@ class SourceSettings:
     replication_factor: int = 2
     refresh_topics_s: float | None = 600.0  # None: never
     sync_configs_s: float | None = 600.0  # None: never
+    configs_report_only: bool = False
     config_exclude: tuple[str, ...] = ()
+    config_exceptions: tuple[tuple[str, str], ...] = ()  # topics, and settings of theirs that are left alone
     config_filter: str = ""  # python:package.module:Class
     use_defaults_from_source: bool = False
+    sync_acls_s: float | None = 600.0  # None: never
+    acls_report_only: bool = False
     tasks_max: int = 1
     start: StartPosition = StartPosition.EARLIEST
     start_timestamp_ms: int = 0

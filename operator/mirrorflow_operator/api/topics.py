@@ -59,12 +59,26 @@ class StartFrom(ApiModel):
     )
 
 
+class ConfigException(ApiModel):
+    """Settings that are left alone on the copies of some topics."""
+
+    topics: tuple[Pattern, ...] = Field(
+        min_length=1, max_length=LIST_MAX, description="Names or regexes, matched against the source's names."
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        min_length=1, max_length=LIST_MAX, description="Settings left alone on their copies, as regexes."
+    )
+
+
 class ConfigSync(ApiModel):
     """Topic settings."""
 
     sync: SyncMode = Field(SyncMode.APPLY, description="Apply; Report differences; Off.")
     exclude: tuple[Pattern, ...] = Field(
         (), max_length=LIST_MAX, description="Settings left alone, as regexes, besides MM2's default list."
+    )
+    exceptions: tuple[ConfigException, ...] = Field(
+        (), max_length=LIST_MAX, description="Settings left alone on single topics."
     )
 
 

@@ -30,6 +30,11 @@ def patterns_are_regexes(flow: MirrorFlow) -> Iterable[FieldError]:
         ("spec.topics.include", topics.include),
         ("spec.topics.exclude", topics.exclude),
         ("spec.topics.configs.exclude", topics.configs.exclude),
+        *(
+            (f"spec.topics.configs.exceptions[{at}].{name}", patterns)
+            for at, one in enumerate(topics.configs.exceptions)
+            for name, patterns in (("topics", one.topics), ("exclude", one.exclude))
+        ),
         ("spec.groups.include", groups.include),
         ("spec.groups.exclude", groups.exclude),
     ):
@@ -42,6 +47,19 @@ def patterns_are_regexes(flow: MirrorFlow) -> Iterable[FieldError]:
                 yield FieldError(
                     path=f"{path}[{at}]", message=f"{pattern} is listed twice", action="remove one of them"
                 )
+
+
+def exceptions_are_pairs(flow: MirrorFlow) -> Iterable[FieldError]:
+    """They travel as `topics:settings`; a colon that is not part of `(?:` would part them elsewhere."""
+    for at, one in enumerate(flow.spec.topics.configs.exceptions):
+        for name, patterns in (("topics", one.topics), ("exclude", one.exclude)):
+            for index, pattern in enumerate(patterns):
+                if re.search(r"(?<!\?):", pattern):
+                    yield FieldError(
+                        path=f"spec.topics.configs.exceptions[{at}].{name}[{index}]",
+                        message=f"{pattern!r} holds a colon, which no topic and no setting has in its name",
+                        action="remove it",
+                    )
 
 
 def topics_are_selected(flow: MirrorFlow) -> Iterable[FieldError]:
@@ -109,6 +127,7 @@ def _is_moment(text: str) -> bool:
 RULES = (
     aliases_can_be_told_from_topics,
     patterns_are_regexes,
+    exceptions_are_pairs,
     topics_are_selected,
     start_is_complete,
     replication_factor_is_possible,

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.topics import SyncMode
 from mirrorflow_operator.plan import properties
 from mirrorflow_operator.plan.layout import SecretLayout
 
 CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
+_NOTES = (
+    "The checkpoint and heartbeat connectors come with the next release; until then records alone are copied.",
+)
 
 
 class ConnectorKind(Enum):
@@ -74,18 +76,5 @@ def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
             )
             for kind, own, connector in parts
         ),
-        notes=tuple(_notes(flow)),
+        notes=_NOTES,
     )
-
-
-def _notes(flow: MirrorFlow) -> list[str]:
-    topics = flow.spec.topics
-    notes = []
-    if topics.configs.sync is SyncMode.REPORT:
-        notes.append("spec.topics.configs.sync: Report is not available yet; topic settings are left alone.")
-    if topics.acls.sync is not SyncMode.OFF:
-        notes.append("spec.topics.acls.sync: ACLs are not synchronised yet; they are left alone.")
-    notes.append(
-        "The checkpoint and heartbeat connectors come with the next release; until then records alone are copied."
-    )
-    return notes

@@ -4,10 +4,10 @@ Source for names and defaults: Kafka's MirrorConnectorConfig, MirrorSourceConfig
 MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says that internal things are always left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec
-from mirrorflow_operator.api.topics import NamingPolicy, Position, StartFrom, SyncMode
+from mirrorflow_operator.api.topics import ConfigException, NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.security import security_properties
@@ -81,11 +81,18 @@ def source_properties(spec: Spec) -> dict[str, str]:
         "topics": ",".join(topics.include),
         "topics.exclude": ",".join((*topics.exclude, *TOPICS_EXCLUDE)),
         "replication.factor": str(topics.replication_factor),
-        "sync.topic.configs.enabled": _flag(topics.configs.sync is SyncMode.APPLY),
+        "sync.topic.configs.enabled": _flag(topics.configs.sync is not SyncMode.OFF),
         "config.properties.exclude": ",".join((*topics.configs.exclude, *CONFIG_EXCLUDE)),
+        "sync.topic.acls.enabled": _flag(topics.acls.sync is not SyncMode.OFF),
         "mirrorflow.start.from": _start_from(topics.start_from),
         "mirrorflow.source.loss.policy": topics.on_source_loss.value.lower(),
     }
+    if topics.configs.exceptions:
+        properties["mirrorflow.config.properties.exclude.by.topic"] = _pairs(topics.configs.exceptions)
+    if topics.configs.sync is SyncMode.REPORT:
+        properties["mirrorflow.sync.topic.configs.report.only"] = _TRUE
+    if topics.acls.sync is SyncMode.REPORT:
+        properties["mirrorflow.sync.topic.acls.report.only"] = _TRUE
     if spec.isolation_level is IsolationLevel.READ_COMMITTED:
         properties["source.consumer.isolation.level"] = "read_committed"
     if spec.limits.bytes_per_second is not None:
@@ -117,6 +124,13 @@ def heartbeat_properties(spec: Spec) -> dict[str, str]:
 
 def _providers() -> dict[str, str]:
     return {"config.providers": PROVIDER, f"config.providers.{PROVIDER}.class": _DIRECTORY_PROVIDER}
+
+
+def _pairs(exceptions: Iterable[ConfigException]) -> str:
+    """Every topic of an exception with every setting of it; neither holds a colon, but as part of `(?:`."""
+    return ",".join(
+        f"{topics}:{settings}" for one in exceptions for topics in one.topics for settings in one.exclude
+    )
 
 
 def _start_from(start: StartFrom) -> str:

@@ -52,6 +52,23 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ("refresh.topics.interval.seconds", "default 600; negative is never"),
             ("sync.topic.configs.enabled", "default true; only differences are sent"),
             ("sync.topic.configs.interval.seconds", "default 600; negative is never"),
+            (
+                "mirrorflow.sync.topic.configs.report.only",
+                "default false; true: what would be written is a warning, and nothing is written",
+            ),
+            (
+                "mirrorflow.config.properties.exclude.by.topic",
+                "pairs `topics:settings` of expressions, separated by commas: settings left alone on single topics, such as `orders.*:retention\\.ms`",
+            ),
+            (
+                "sync.topic.acls.enabled",
+                "default true; only differences are sent; also prefixes, and what the flow has created is removed when the source's is gone",
+            ),
+            ("sync.topic.acls.interval.seconds", "default 600; negative is never"),
+            (
+                "mirrorflow.sync.topic.acls.report.only",
+                "default false; true: what would be written is a warning, and nothing is written",
+            ),
             ("heartbeats.replication.enabled", "default true"),
             ("emit.heartbeats.enabled", "default true; decides in an mm2.properties which herders exist"),
             ("emit.heartbeats.interval.seconds", "default 1; negative is never"),

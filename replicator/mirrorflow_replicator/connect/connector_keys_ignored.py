@@ -12,8 +12,6 @@ IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
         Scope.CONNECTOR,
         Verdict.IGNORED,
         (
-            ("sync.topic.acls.enabled", "ACLs are not copied yet"),
-            ("sync.topic.acls.interval.seconds", "ACLs are not copied yet"),
             ("emit.offset-syncs.enabled", _NOT_YET_SYNCS),
             ("offset-syncs.topic.location", _NOT_YET_SYNCS),
             ("offset-syncs.topic.replication.factor", _NOT_YET_SYNCS),

@@ -118,7 +118,7 @@ def check(
             elif Scope.DRIVER in scopes and not key.top_level:
                 warnings.append(f"{prefix}{name}: it has no effect at the top level, as in MM2.")
             else:
-                raise RefusedSettingError(key=prefix + name, why=key.note)
+                raise RefusedSettingError(key=prefix + name, why=_classes(key, properties) + key.note)
         elif key.verdict is Verdict.IGNORED and key.warns:
             ineffective.append(prefix + name)
     if ineffective:
@@ -148,6 +148,20 @@ def document() -> str:
         lines += ["", f"## {title}", "", scope.value, "", "| key | verdict | note |", "|---|---|---|"]
         lines += [f"| `{key.name}` | {key.outcome} | {key.note} |" for key in KEYS if key.scope is scope]
     return "\n".join(lines) + "\n"
+
+
+def _classes(key: Key, properties: Mapping[str, str]) -> str:
+    """The transformations by name, for whoever wrote them asks which one is meant; "" for any other key."""
+    if not key.name.startswith("transforms"):
+        return ""
+    types = [
+        value.strip()
+        for name, value in properties.items()
+        if name.startswith("transforms.") and name.endswith(".type")
+    ]
+    if not types:
+        return ""
+    return f"{', '.join(types)} {'is a Java class' if len(types) == 1 else 'are Java classes'}, and "
 
 
 def _is_security(name: str) -> bool:

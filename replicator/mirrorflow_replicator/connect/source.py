@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.config_rules import config_exceptions
 from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
@@ -82,9 +83,13 @@ def parse_source(
         replication_factor=replication_factor(read, "replication.factor", 2),
         refresh_topics_s=_interval_s(read, "refresh.topics"),
         sync_configs_s=_interval_s(read, "sync.topic.configs"),
+        configs_report_only=read.flag("mirrorflow.sync.topic.configs.report.only", default=False),
         config_exclude=_patterns(read, "config.properties.exclude", CONFIG_EXCLUDE),
+        config_exceptions=config_exceptions(read),
         config_filter=config_filter(read),
         use_defaults_from_source=read.choice("use.defaults.from", ("target", "source"), "target") == "source",
+        sync_acls_s=_interval_s(read, "sync.topic.acls"),
+        acls_report_only=read.flag("mirrorflow.sync.topic.acls.report.only", default=False),
         tasks_max=read.whole("tasks.max", 1, minimum=1, maximum=TASKS_MAX),
         start=start,
         start_timestamp_ms=start_ms,

@@ -150,6 +150,20 @@ class IdentityPolicy:
         return topic.endswith(_HEARTBEATS)
 
 
+def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | None:
+    """What the remote names of exactly those topics of *alias* begin with that begin with *prefix*.
+
+    None for a policy of the user's own, which may do anything. Under IDENTITY heartbeats are an exception.
+    """
+    match settings.kind:
+        case PolicyKind.DEFAULT:
+            return alias + settings.separator + prefix
+        case PolicyKind.IDENTITY:
+            return prefix
+        case PolicyKind.CUSTOM:
+            return None
+
+
 def make_policy(settings: PolicySettings) -> ReplicationPolicy:
     """The built-in policy of *settings*; a CUSTOM one is imported by `connect.plugins`, and is a ValueError here."""
     default = DefaultPolicy(

@@ -5,8 +5,9 @@ are synchronised by difference, so an unchanged topic is never written, and what
 all topics is inherited by nobody, as it is no property of the topic.
 """
 
+import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 
@@ -36,11 +37,31 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigException:
+    """Settings that are left alone on the copies of some topics; both match whole names, topics by the source's."""
+
+    topics: re.Pattern[str]
+    settings: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRules:
     """Which settings follow the source. *selects* is the filter's word on a name."""
 
     selects: Callable[[str], bool]
     defaults_from_source: bool = False  # `use.defaults.from=source`
+    exceptions: tuple[ConfigException, ...] = ()
+
+    def of(self, topic: str) -> "ConfigRules":
+        """The rules for one topic of the source."""
+        alone = [one.settings for one in self.exceptions if one.topics.fullmatch(topic)]
+        if not alone:
+            return self
+
+        def selects(name: str) -> bool:
+            return self.selects(name) and not any(pattern.fullmatch(name) for pattern in alone)
+
+        return replace(self, selects=selects, exceptions=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +105,13 @@ def config_changes(
         elif entry.value is not None and entry.value != there.value:
             changes.append(ConfigChange(name=entry.name, value=entry.value))
     return tuple(sorted(changes, key=lambda change: change.name))
+
+
+def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
+    """What *change* would do, for a human: `retention.ms=1 (now 2)`."""
+    now = next((entry.value for entry in target if entry.name == change.name), None)
+    wanted = "the target's default" if change.value is None else change.value
+    return f"{change.name}={wanted} (now {now})"
 
 
 def unknown_names(

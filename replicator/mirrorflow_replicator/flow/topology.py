@@ -78,7 +78,7 @@ def plan_topics(
             source=topic,
             partitions=source[topic],
             replication_factor=replication_factor,
-            configs=creation_configs(configs.get(topic, ()), rules),
+            configs=creation_configs(configs.get(topic, ()), rules.of(topic)),
         )
         for topic, name in names.items()
         if name not in target

@@ -1,28 +1,25 @@
-"""What a cluster allows: its ACLs, and what we ourselves may do."""
+"""What a cluster allows: its ACLs, described, created and deleted; and what we ourselves may do."""
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
-from kafka.protocol.admin import DescribeAclsRequest, DescribeClusterRequest
+from kafka.protocol.admin import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeClusterRequest,
+)
 
+from mirrorflow_replicator.errors import NotAuthorizedError
+from mirrorflow_replicator.flow.topic_acls import AclBinding
+from mirrorflow_replicator.kafka import codes
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.codes import Refusal, raise_for
 
 ANY: Final = 1  # of every enumeration here
-TOPIC: Final = 2  # ResourceType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclBinding:
-    """One ACL; the numbers are those of ResourceType, PatternType, AclOperation and AclPermissionType."""
-
-    resource_type: int
-    resource_name: str
-    pattern_type: int
-    principal: str
-    host: str
-    operation: int
-    permission_type: int
+# The controller writes one record for each ACL, and refuses more than 10,000 records in one piece.
+ACLS_MAX: Final = 500
+CLUSTER_RESOURCE: Final = "the cluster itself (kafka-acls --cluster)"
 
 
 async def describe_acls(
@@ -33,7 +30,7 @@ async def describe_acls(
     pattern_type: int = ANY,
     principal: str | None = None,
 ) -> tuple[AclBinding, ...]:
-    """The ACLs that match. Raises NotAuthorizedError (DESCRIBE on the cluster), BrokerError (54: no authorizer)."""
+    """The ACLs that match. Raises NotAuthorizedError (Describe on the cluster), BrokerError (SECURITY_DISABLED)."""
     request = DescribeAclsRequest(
         resource_type_filter=resource_type,
         resource_name_filter=resource_name,
@@ -45,7 +42,7 @@ async def describe_acls(
         min_version=1,
     )
     answer = await cluster.call(request)
-    raise_for(answer.error_code, cluster=cluster.alias, request="DescribeAcls", message=answer.error_message)
+    _raise_for_all(cluster, "DescribeAcls", "Describe", answer.error_code, answer.error_message)
     return tuple(
         AclBinding(
             resource_type=resource.resource_type,
@@ -59,6 +56,71 @@ async def describe_acls(
         for resource in answer.resources
         for acl in resource.acls
     )
+
+
+async def create_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, Refusal | None]:
+    """Create *acls*; None for each that is there afterwards, whoever made it.
+
+    Raises NotAuthorizedError (Alter on the cluster), BrokerError (SECURITY_DISABLED), ClusterError.
+    """
+    answers: dict[AclBinding, Refusal | None] = {}
+    for at in range(0, len(acls), ACLS_MAX):
+        chunk = acls[at : at + ACLS_MAX]
+        creations = [
+            CreateAclsRequest.AclCreation(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                resource_pattern_type=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+            for acl in chunk
+        ]
+        answer = await cluster.call(CreateAclsRequest(creations=creations, min_version=1))
+        answers |= _refusals(cluster, "CreateAcls", chunk, answer.results)
+    return answers
+
+
+async def delete_acls(cluster: Cluster, acls: Sequence[AclBinding]) -> dict[AclBinding, Refusal | None]:
+    """Delete exactly *acls*; None for each that is gone afterwards. Raises as `create_acls`."""
+    answers: dict[AclBinding, Refusal | None] = {}
+    for at in range(0, len(acls), ACLS_MAX):
+        chunk = acls[at : at + ACLS_MAX]
+        filters = [
+            DeleteAclsRequest.DeleteAclsFilter(
+                resource_type_filter=acl.resource_type,
+                resource_name_filter=acl.resource_name,
+                pattern_type_filter=acl.pattern_type,
+                principal_filter=acl.principal,
+                host_filter=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+            for acl in chunk
+        ]
+        answer = await cluster.call(DeleteAclsRequest(filters=filters, min_version=1))
+        answers |= _refusals(cluster, "DeleteAcls", chunk, answer.filter_results)
+    return answers
+
+
+def _refusals(
+    cluster: Cluster, request: str, acls: Collection[AclBinding], results: Sequence[Any]
+) -> dict[AclBinding, Refusal | None]:
+    """The answers, which come in the order of the questions."""
+    for one in results:
+        if one.error_code in {codes.CLUSTER_AUTHORIZATION_FAILED, codes.SECURITY_DISABLED}:
+            _raise_for_all(cluster, request, "Alter", one.error_code, one.error_message)
+    return {
+        acl: Refusal.of(one.error_code, one.error_message) for acl, one in zip(acls, results, strict=True)
+    }
+
+
+def _raise_for_all(cluster: Cluster, request: str, operation: str, code: int, message: str | None) -> None:
+    if code == codes.CLUSTER_AUTHORIZATION_FAILED:
+        raise NotAuthorizedError(cluster=cluster.alias, operation=operation, resource=CLUSTER_RESOURCE)
+    raise_for(code, cluster=cluster.alias, request=request, message=message)
 
 
 async def cluster_operations(cluster: Cluster) -> frozenset[int]:

@@ -1,7 +1,8 @@
 """All that can be asked of a cluster besides fetching and copying, in one place."""
 
+from mirrorflow_replicator.flow.topic_acls import AclBinding
 from mirrorflow_replicator.flow.topic_configs import ConfigChange, ConfigEntry, ConfigSource
-from mirrorflow_replicator.kafka.acls import AclBinding, cluster_operations, describe_acls
+from mirrorflow_replicator.kafka.acls import cluster_operations, create_acls, delete_acls, describe_acls
 from mirrorflow_replicator.kafka.codes import Refusal
 from mirrorflow_replicator.kafka.configs import (
     alter_topic_configs,
@@ -46,9 +47,11 @@ __all__ = [
     "add_partitions_to_txn",
     "alter_topic_configs",
     "cluster_operations",
+    "create_acls",
     "create_partitions",
     "create_topic_and_wait",
     "create_topics",
+    "delete_acls",
     "delete_records",
     "describe_acls",
     "describe_broker_configs",

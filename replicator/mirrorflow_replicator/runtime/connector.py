@@ -13,13 +13,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from mirrorflow_replicator.connect.plugins import make_config_filter, make_selection
+from mirrorflow_replicator.connect.config_rules import make_config_rules
+from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment, assign
 from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.topic_configs import ConfigRules
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
+from mirrorflow_replicator.runtime.acl_syncing import AclSync
 from mirrorflow_replicator.runtime.topics import Arrangement, Topics
 from mirrorflow_replicator.settings import ClientSettings, SourceSettings
 
@@ -45,13 +46,13 @@ class SourceConnector:
         self._settings = settings
         self._resolve = resolve
         self._selection = make_selection(settings)
-        self._rules = ConfigRules(
-            selects=make_config_filter(settings), defaults_from_source=settings.use_defaults_from_source
-        )
+        self._rules = make_config_rules(settings)
         self._clusters: dict[str, Cluster] = {}
         self._topics: Topics | None = None
+        self._acls: AclSync | None = None
         self._arrangement: Arrangement | None = None
         self._config_warnings: tuple[str, ...] = ()
+        self._acl_warnings: tuple[str, ...] = ()
         self._gone: deque[str] = deque(maxlen=GONE_MAX)
         self._failures = 0  # passes in a row
         self._incomplete = 0  # passes in a row after which a topic had no place on the target
@@ -94,6 +95,7 @@ class SourceConnector:
             *_shown(self.uncopied),
             *_shown(arranged),
             *_shown(self._config_warnings),
+            *_shown(self._acl_warnings),
             *self._gone,
         )
 
@@ -133,6 +135,13 @@ class SourceConnector:
                 selection=self._selection,
                 rules=self._rules,
                 replication_factor=self._settings.replication_factor,
+                report_only=self._settings.configs_report_only,
+            )
+            self._acls = AclSync(
+                self._clusters["source"],
+                self._clusters["target"],
+                settings=self._settings,
+                selection=self._selection,
             )
 
     async def _reach(self, client: ClientSettings) -> Cluster:
@@ -141,21 +150,27 @@ class SourceConnector:
     async def _follow(self, hand: Hand) -> None:
         """Passes for ever, until one fails as a whole."""
         assert self._topics is not None
+        assert self._acls is not None
         now = asyncio.get_running_loop().time
         refresh_at = now()
         # Right after the first assignment: a copy that starts is worth more than one with the last setting in place.
-        sync_at = NEVER if self._settings.sync_configs_s is None else refresh_at
+        configs_at = NEVER if self._settings.sync_configs_s is None else refresh_at
+        acls_at = NEVER if self._settings.sync_acls_s is None else refresh_at
         while True:
             if now() >= refresh_at:
                 arrangement = await self._topics.arrange()
                 await self._take(arrangement, hand)
                 refresh_at = now() + self._refresh_after_s(arrangement)
-            elif now() >= sync_at:
+            elif now() >= configs_at:
                 self._config_warnings = await self._topics.sync_configs(self.names)
                 assert self._settings.sync_configs_s is not None
-                sync_at = now() + self._settings.sync_configs_s
+                configs_at = now() + self._settings.sync_configs_s
+            elif now() >= acls_at:
+                self._acl_warnings = await self._acls.sync(self.names)
+                assert self._settings.sync_acls_s is not None
+                acls_at = now() + self._settings.sync_acls_s
             self.problem, self._failures = None, 0
-            await asyncio.sleep(max(0.0, min(refresh_at, sync_at) - now()))
+            await asyncio.sleep(max(0.0, min(refresh_at, configs_at, acls_at) - now()))
 
     def _refresh_after_s(self, arrangement: Arrangement) -> float:
         every_s = NEVER if self._settings.refresh_topics_s is None else self._settings.refresh_topics_s

@@ -21,7 +21,7 @@ from mirrorflow_replicator.runtime.children import Child
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
-from mirrorflow_replicator.settings import ConnectorSettings, PolicySettings, SourceSettings
+from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
 TOLD_MAX = 3  # sentences about stopped partitions in a task's trace; /progress/partitions has them all
 
@@ -130,7 +130,7 @@ class HostedConnector:
         claim = Claim(
             source_cluster_id=source.cluster_id,
             target_cluster_id=target.cluster_id,
-            policy=_policy_words(settings.policy),
+            policy=settings.policy.words,
             flow=settings.flow,
             stream=stream_definition(read_committed=settings.read_committed),
         )
@@ -226,10 +226,6 @@ def _stopped_in(child: Child) -> str:
     stopped = [one.message for one in child.partitions.values() if one.phase is Phase.STOPPED]
     more = [f"{len(stopped) - TOLD_MAX} further partitions have stopped."] if len(stopped) > TOLD_MAX else []
     return " ".join(stopped[:TOLD_MAX] + more)
-
-
-def _policy_words(policy: PolicySettings) -> str:
-    return f"{policy.custom or policy.kind.value} {policy.separator}"
 
 
 async def ended(task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.selection import TopicSelection
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry, ConfigRules, config_changes, unknown_names
+from mirrorflow_replicator.flow.topic_configs import (
+    ConfigEntry,
+    ConfigRules,
+    config_changes,
+    explain,
+    unknown_names,
+)
 from mirrorflow_replicator.flow.topology import NewTopicPlan, TopologyPlan, plan_topics, target_names
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -49,12 +55,14 @@ class Topics:
         selection: TopicSelection,
         rules: ConfigRules,
         replication_factor: int,
+        report_only: bool = False,
     ) -> None:
         self._source = source
         self._target = target
         self._selection = selection
         self._rules = rules
         self._replication_factor = replication_factor
+        self._report_only = report_only
 
     async def arrange(self) -> Arrangement:
         """Look at both clusters, create and grow what the target lacks. Raises ClusterError."""
@@ -108,7 +116,7 @@ class Topics:
         )
 
     async def sync_configs(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Make the settings of the copies follow; *names* as in Arrangement. The sentences of what failed."""
+        """Make the settings of the copies follow; *names* as in Arrangement. The sentences of what is not done."""
         warnings: list[str] = []
         there = _sizes(self._target)
         present = [topic for topic, name in sorted(names.items()) if name in there]
@@ -131,11 +139,18 @@ class Topics:
         for topic, name in names.items():
             if topic not in source or name not in target:
                 continue
-            changes[name] = config_changes(source[topic], target[name], self._rules)
-            if unknown := unknown_names(source[topic], target[name], self._rules):
+            rules = self._rules.of(topic)
+            changes[name] = config_changes(source[topic], target[name], rules)
+            if unknown := unknown_names(source[topic], target[name], rules):
                 warnings.append(f"Target topic {name} does not know {', '.join(unknown)}; left out.")
         changes = {name: changed for name, changed in changes.items() if changed}
-        if changes:
+        if self._report_only:
+            warnings += [
+                f"Target topic {name} would be given {', '.join(explain(one, target[name]) for one in changed)},"
+                " but settings are only reported."
+                for name, changed in changes.items()
+            ]
+        elif changes:
             answers = await admin.alter_topic_configs(self._target, changes)
             warnings += [
                 f"The settings of target topic {name} stay: {error}"

@@ -158,3 +158,24 @@ def test_acls_name_the_identity_of_the_flow(mirrorflow: Callable[..., Result]) -
     assert "--operation Write --operation Describe --transactional-id mirrorflow.east" in target
     assert "IdempotentWrite" not in out
     assert "--allow-principal User:mirror " in out.split("target west")[0]
+
+
+def test_acls_ask_for_the_cluster_where_acls_are_synchronised(
+    mirrorflow: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Describe to see them on both sides, Alter to change them on the target; a report changes nothing."""
+    example = (EXAMPLES / "valid" / "acls-and-reports.yaml").read_text()
+    reporting = tmp_path / "reporting.yaml"
+    reporting.write_text(example.replace("acls: {sync: Apply}", "acls: {sync: Report}"))
+
+    def asked(file: Path) -> list[list[str]]:
+        sides = mirrorflow("acls", "-f", str(file))[1].split("# MirrorSourceConnector, target")
+        return [
+            [line.partition("User:mirrorflow ")[2] for line in side.splitlines() if "--cluster" in line]
+            for side in sides
+        ]
+
+    describe, both = "--operation Describe --cluster", "--operation Describe --operation Alter --cluster"
+    assert [[describe], [both]] == asked(EXAMPLES / "valid" / "acls-and-reports.yaml")
+    assert [[describe], [describe]] == asked(reporting)
+    assert [[], []] == asked(EXAMPLES / "valid" / "smallest.yaml")

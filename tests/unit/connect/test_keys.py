@@ -7,6 +7,7 @@ import pytest
 from mirrorflow_replicator.connect import keys
 from mirrorflow_replicator.connect.key_rows import Scope, Verdict
 from mirrorflow_replicator.connect.security_keys import SECURITY_KEYS
+from mirrorflow_replicator.errors import RefusedSettingError
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,3 +61,18 @@ def test_keys_are_found_behind_prefixes_and_in_families(
 def test_unknown_keys_are_unknown(name: str):
     """Nothing matches by accident."""
     assert keys.find(name, keys.CONNECTOR_SCOPES) is None
+
+
+@pytest.mark.parametrize("first", ["transforms", "transforms.route.type"])
+def test_transformations_are_refused_by_the_name_of_their_class(first: str):
+    """Whichever line comes first; RegexRouter's purpose has a setting of its own."""
+    router = "org.apache.kafka.connect.transforms.RegexRouter"
+    lines = {"transforms": "route", "transforms.route.type": router}
+
+    with pytest.raises(RefusedSettingError) as raised:
+        keys.check({first: lines[first], **lines}, keys.CONNECTOR_SCOPES, [])
+
+    assert str(raised.value).startswith(
+        f"{first} is refused: {router} is a Java class, and batches are copied"
+    )
+    assert "replication.policy.class" in str(raised.value)

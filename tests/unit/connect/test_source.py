@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirrorflow_replicator.connect.config_rules import make_config_rules
 from mirrorflow_replicator.connect.source import for_task, parse_source
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.settings import LossPolicy, OffsetStore, PolicyKind, SourceSettings, StartPosition
@@ -273,3 +274,45 @@ def test_positions_may_be_in_a_file():
     offsets = parse(worker | {"offset.storage.file.filename": "/tmp/positions"}).offsets
 
     assert (offsets.store, offsets.file) == (OffsetStore.FILE, "/tmp/positions")
+
+
+def test_acls_follow_every_ten_minutes_unless_they_are_switched_off():
+    """MM2's keys and defaults; reporting alone is ours, for ACLs and for topic settings."""
+    settings = parse()
+    assert (settings.sync_acls_s, settings.acls_report_only, settings.configs_report_only) == (
+        600.0,
+        False,
+        False,
+    )
+
+    assert parse(sync_topic_acls_enabled="false").sync_acls_s is None
+    assert parse(sync_topic_acls_interval_seconds="7").sync_acls_s == 7.0
+    reporting = parse(
+        mirrorflow_sync_topic_acls_report_only="true", mirrorflow_sync_topic_configs_report_only="true"
+    )
+    assert (reporting.acls_report_only, reporting.configs_report_only) == (True, True)
+
+
+def test_settings_of_single_topics_are_left_alone():
+    """Pairs of expressions; a colon of `(?:` parts nothing."""
+    settings = parse(
+        **{
+            "mirrorflow.config.properties.exclude.by.topic": r"orders\.(?:eu|us) : retention\..*, a:(?:b|c)",
+        }
+    )
+    assert settings.config_exceptions == ((r"orders\.(?:eu|us)", r"retention\..*"), ("a", "(?:b|c)"))
+
+    rules = make_config_rules(settings)
+    names = ("retention.ms", "cleanup.policy", "b")
+    assert [rules.of("orders.eu").selects(name) for name in names] == [False, True, True]
+    assert [rules.of("a").selects(name) for name in names] == [True, True, False]
+    assert [rules.of("orders").selects(name) for name in names] == [True, True, True]
+
+
+@pytest.mark.parametrize("written", ["retention.ms", "a:b:c", "orders:", "or(ders:x"])
+def test_an_exception_that_is_no_pair_is_refused(written: str):
+    """Named by its key, before anything starts."""
+    with pytest.raises(InvalidSettingError) as raised:
+        parse(**{"mirrorflow.config.properties.exclude.by.topic": written})
+
+    assert raised.value.key == "mirrorflow.config.properties.exclude.by.topic"

@@ -1,5 +1,7 @@
 """Topology plans follow MM2's rules, write only differences, and move no partition without need."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,10 +10,12 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.topic_configs import (
     ConfigChange,
     ConfigEntry,
+    ConfigException,
     ConfigRules,
     ConfigSource,
     config_changes,
     creation_configs,
+    explain,
     unknown_names,
 )
 from mirrorflow_replicator.flow.topology import GrowthPlan, NewTopicPlan, plan_topics
@@ -214,3 +218,40 @@ def test_an_unchanged_set_keeps_its_assignment(partitions: set[TopicPartition], 
     before = assign(partitions, tasks)
 
     assert before == assign(partitions, tasks, before)
+
+
+def test_settings_left_alone_on_a_topic_are_neither_created_nor_changed_on_its_copy():
+    """By the source's name, and on that topic alone."""
+    rules = ConfigRules(
+        selects=RULES.selects,
+        exceptions=(ConfigException(topics=re.compile("foo"), settings=re.compile("retention.*")),),
+    )
+    configs = [entry("retention.ms", "1"), entry("cleanup.policy", "compact")]
+
+    plan = plan_topics(
+        source={"foo": 1, "bar": 1},
+        target={},
+        remote=remote,
+        configs={"foo": configs, "bar": configs},
+        rules=rules,
+        replication_factor=-1,
+    )
+
+    created = {new.name: dict(new.configs) for new in plan.create}
+    assert created == {
+        "A.foo": {"cleanup.policy": "compact"},
+        "A.bar": {"cleanup.policy": "compact", "retention.ms": "1"},
+    }
+    target = [entry("retention.ms", "2"), entry("cleanup.policy", "compact")]
+    assert config_changes(configs, target, rules.of("foo")) == ()
+    assert config_changes(configs, target, rules.of("bar")) == (ConfigChange(name="retention.ms", value="1"),)
+
+
+def test_a_change_is_explained_with_what_is_there_now():
+    """For a report, which writes nothing."""
+    target = [entry("retention.ms", "2")]
+
+    assert explain(ConfigChange(name="retention.ms", value="1"), target) == "retention.ms=1 (now 2)"
+    assert explain(ConfigChange(name="retention.ms", value=None), target) == (
+        "retention.ms=the target's default (now 2)"
+    )
