@@ -25,7 +25,7 @@ from mirrorflow_replicator.connect.mirror_records import (
 )
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.flow import identity
+from mirrorflow_replicator.flow import identity, topic_acls
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.mirror_log import MirrorLog
 from mirrorflow_replicator.settings import ClientSettings, OffsetStore, SourceSettings
@@ -178,6 +178,10 @@ def _read_position(key: bytes | None, value: bytes | None) -> Fields:
 
 def _read_decision(key: bytes | None, value: bytes | None) -> Fields:
     proposal = identity.decode(key or b"", value or b"")
+    mark = topic_acls.decode_mark(key or b"", value or b"")
+    if mark is not None:
+        acl, ours = mark
+        return {"decision": "acl", "ours": ours, "acl": str(acl)}
     if proposal is None:
         message = "it is no decision that this version knows"
         raise ValueError(message)

@@ -164,11 +164,12 @@ def encode_mark(acl: AclBinding, *, naming: str, ours: bool) -> tuple[bytes, byt
     return _dump({"type": "acl", "naming": naming, **asdict(acl)}), _dump({"ours": ours})
 
 
-def decode_mark(key: bytes, value: bytes, *, naming: str) -> tuple[AclBinding, bool] | None:
-    """What `encode_mark` wrote; None for any other record, and for another naming: its copies are not this flow's."""
+def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple[AclBinding, bool] | None:
+    """What `encode_mark` wrote; None for any other record, and for another *naming*, whose copies are not this one's."""
     try:
         head: dict[str, Any] = json.loads(key)
-        if head.pop("type") != "acl" or head.pop("naming") != naming:
+        written = head.pop("naming")
+        if head.pop("type") != "acl" or naming not in {None, written}:
             return None
         names = {field.name for field in fields(AclBinding)}
         acl = AclBinding(**{name: item for name, item in head.items() if name in names})

@@ -12,6 +12,7 @@ from mirrorflow_replicator.connect.mirror_records import (
     encode_checkpoint_value,
 )
 from mirrorflow_replicator.flow.identity import Anchor, encode
+from mirrorflow_replicator.flow.topic_acls import AclBinding, encode_mark
 from mirrorflow_replicator.settings import ClientSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -76,13 +77,20 @@ def test_a_key_that_is_none_is_unreadable(key: bytes | None):
 
 
 def test_decisions_are_told_by_kind():
-    """Anchors and identities share a topic."""
+    """Anchors, identities and the marks of ACLs share a topic."""
     anchor = Anchor(
         generation=1, topic="foo", partition=0, step=0, ordinal=0, source_offset=5, target_offset=0,
         source_topic_id="s", target_topic_id="t", why="begin",
     )  # fmt: skip
     found = _read_decision(*encode(anchor))
     assert ("anchor", "foo", 5) == (found["decision"], found["topic"], found["source_offset"])
+    acl = AclBinding(
+        resource_type=2, resource_name="A.foo", pattern_type=3, principal="User:a", host="*", operation=3,
+        permission_type=3,
+    )  # fmt: skip
+    assert {"decision": "acl", "ours": True, "acl": "Allow Read on topic A.foo for User:a"} == _read_decision(
+        *encode_mark(acl, naming="default .", ours=True)
+    )
     with pytest.raises(ValueError, match="no decision"):
         _read_decision(b"{}", b"{}")
 
