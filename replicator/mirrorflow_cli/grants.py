@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
+from mirrorflow_replicator.flow.policy import DefaultPolicy
 
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
@@ -36,6 +38,8 @@ def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
     if "*" not in [name for name, _ in _patterns(flow.spec.topics.include)]:
         # Heartbeats are copied whatever the list of topics says; they carry the flow's liveness.
         yield Grant(kind="topic", name="heartbeats", operations=("Read", "Describe", "DescribeConfigs"))
+    if flow.spec.offset_syncs.location is Side.SOURCE:
+        yield _syncs_grant(flow, flow.spec.target.alias)
     if flow.spec.topics.acls.sync is not SyncMode.OFF:
         yield Grant(kind="cluster", name="", operations=("Describe",))
 
@@ -58,12 +62,20 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         yield Grant(
             kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
         )
+    if spec.offset_syncs.location is Side.TARGET:
+        yield _syncs_grant(flow, spec.source.alias)
     yield Grant(
         kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
     )
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY
         yield Grant(kind="cluster", name="", operations=("Describe", "Alter") if apply else ("Describe",))
+
+
+def _syncs_grant(flow: MirrorFlow, other_alias: str) -> Grant:
+    separator = flow.spec.topics.naming.separator
+    topic = DefaultPolicy(separator, separator).offset_syncs_topic(other_alias)
+    return Grant(kind="topic", name=topic, operations=("Create", "Write", "Describe"))
 
 
 def _patterns(include: Sequence[str]) -> list[tuple[str, bool]]:

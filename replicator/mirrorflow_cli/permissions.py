@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_cli.findings import Findings
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
@@ -29,9 +30,10 @@ async def check_source(
     """Find what is lacking on the source; the settings of those of *topics* that show them."""
     findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
-    lacking = await _lacking(
-        source, dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS)), settings.source_alias, findings
-    )
+    needed: dict[str, tuple[int, ...]] = dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS))
+    if settings.syncs is not None and settings.syncs.on_source:
+        needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
+    lacking = await _lacking(source, needed, settings.source_alias, findings)
     if not topics and not lacking:
         findings.problem(
             f"No topic of {settings.source_alias} matches {', '.join(settings.topics)}, or Describe on them is missing;"
@@ -53,6 +55,8 @@ async def check_target(
         synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
     needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
     needed[identity_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
+    if settings.syncs is not None and not settings.syncs.on_source:
+        needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
     await _lacking(target, needed, settings.target_alias, findings)

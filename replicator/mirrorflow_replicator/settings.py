@@ -95,6 +95,17 @@ class OffsetStorageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSyncSettings:
+    """The offset syncs of a source connector: where they are written, how often, and by which clients."""
+
+    on_source: bool = True  # `offset-syncs.topic.location`; else the topic is on the target
+    replication_factor: int = 3  # of the topic, where it is created
+    lag_max: int = 100  # `offset.lag.max`, downstream offsets without a sync; 0 and less: as few as can be
+    producer: ClientSettings
+    admin: ClientSettings  # creates the topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """Everything that a MirrorSourceConnector does, typed. Durations are seconds, sizes bytes."""
 
@@ -125,6 +136,7 @@ class SourceSettings:
     flush_interval_s: float = 5.0
     bytes_per_second: int | None = None
     offsets: OffsetStorageSettings
+    syncs: OffsetSyncSettings | None = None  # None: `emit.offset-syncs.enabled=false`
     source_consumer: ClientSettings
     source_admin: ClientSettings
     target_producer: ClientSettings

@@ -86,6 +86,8 @@ def source_properties(spec: Spec) -> dict[str, str]:
         "sync.topic.acls.enabled": _flag(topics.acls.sync is not SyncMode.OFF),
         "mirrorflow.start.from": _start_from(topics.start_from),
         "mirrorflow.source.loss.policy": topics.on_source_loss.value.lower(),
+        "offset-syncs.topic.location": spec.offset_syncs.location.value.lower(),
+        "offset-syncs.topic.replication.factor": str(topics.replication_factor),
     }
     if topics.configs.exceptions:
         properties["mirrorflow.config.properties.exclude.by.topic"] = _pairs(topics.configs.exceptions)

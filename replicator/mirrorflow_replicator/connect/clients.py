@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from mirrorflow_replicator.settings import ClientSettings
 
+TASK_MARK = "-?|"  # as Java writes the name of a client before its task is known
 _SHARED = re.compile(r"bootstrap\.servers|security\.protocol|ssl\..*|sasl\..*")
 
 

@@ -69,6 +69,16 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "mirrorflow.sync.topic.acls.report.only",
                 "default false; true: what would be written is a warning, and nothing is written",
             ),
+            (
+                "emit.offset-syncs.enabled",
+                "default true; false beside a key that begins with `offset-syncs` is refused, as in MM2",
+            ),
+            ("offset-syncs.topic.location", "`source` (default) or `target`: which cluster has the topic"),
+            ("offset-syncs.topic.replication.factor", "default 3; -1 is the cluster's default"),
+            (
+                "offset.lag.max",
+                "default 100: downstream offsets after which the next record is synced at once",
+            ),
             ("heartbeats.replication.enabled", "default true"),
             ("emit.heartbeats.enabled", "default true; decides in an mm2.properties which herders exist"),
             ("emit.heartbeats.interval.seconds", "default 1; negative is never"),

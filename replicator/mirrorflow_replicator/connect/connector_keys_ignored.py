@@ -5,17 +5,11 @@ Names are those of Kafka 4.3.
 
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
-_NOT_YET_SYNCS = "offset syncs are not written yet"
-
 IGNORED_CONNECTOR_KEYS: tuple[Key, ...] = (
     *rows(
         Scope.CONNECTOR,
         Verdict.IGNORED,
         (
-            ("emit.offset-syncs.enabled", _NOT_YET_SYNCS),
-            ("offset-syncs.topic.location", _NOT_YET_SYNCS),
-            ("offset-syncs.topic.replication.factor", _NOT_YET_SYNCS),
-            ("offset.lag.max", _NOT_YET_SYNCS),
             ("tasks.max.enforce", "there are never more tasks than `tasks.max`"),
             ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
             ("auto.include.jmx.reporter", "metrics are served by HTTP"),

@@ -254,6 +254,7 @@ def _connectors(view: WorkerView) -> Iterator[str]:
     """Errors, throttling and states."""
     errors: list[Sample] = []
     throttles: list[Sample] = []
+    syncs: list[Sample] = []
     states: list[Sample] = []
     ages: list[Sample] = []
     refused: list[Sample] = []
@@ -265,6 +266,8 @@ def _connectors(view: WorkerView) -> Iterator[str]:
             counted.update(task.errors)
         errors += [(labels(**own, reason=reason), counted[reason]) for reason in sorted(counted)]
         throttles.append((labels(**own), sum(task.throttle_ms for task in report.tasks)))
+        if report.tasks:
+            syncs.append((labels(**own), sum(task.offset_syncs for task in report.tasks)))
         settings = {key for task in report.tasks for key in task.refused_settings}
         refused.append((labels(**own), len(settings)))
         warnings.append((labels(**own), len(report.warnings)))
@@ -277,6 +280,8 @@ def _connectors(view: WorkerView) -> Iterator[str]:
             for one in report.heartbeats
         ]
     yield from _family("mirrorflow_errors_total", "counter", "Errors by reason since the task began.", errors)
+    about = "Offset syncs written since the task began."
+    yield from _family("mirrorflow_offset_syncs_total", "counter", about, syncs)
     about = "Milliseconds that brokers made us wait for a quota."
     yield from _family("mirrorflow_throttle_ms_total", "counter", about, throttles)
     about = "Topic settings that the target did not take."

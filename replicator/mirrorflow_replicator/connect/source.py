@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from mirrorflow_replicator.connect import clients
 from mirrorflow_replicator.connect.config_rules import config_exceptions
 from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.storage import offset_storage, replication_factor
@@ -43,7 +44,6 @@ FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
 DAY_MS = 86_400_000
 TASKS_MAX = 1_000  # processes; more is a typing error
-TASK_MARK = "-?|"  # as Java writes the name of a client before its task is known
 _LOSS = tuple(policy.value for policy in LossPolicy)
 
 
@@ -98,6 +98,7 @@ def parse_source(
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
         bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
         offsets=offset_storage(read_worker, worker, source, target_admin),
+        syncs=offset_syncs(read, properties, worker, label=f"{source}->{target}|{name}"),
         source_consumer=consumer,
         source_admin=source_admin,
         target_producer=producer,
@@ -110,11 +111,12 @@ def for_task(settings: SourceSettings, task: int) -> SourceSettings:
     """*settings* as task number *task* uses them: its number is in the names of its clients."""
 
     def named(client: ClientSettings) -> ClientSettings:
-        return dataclasses.replace(client, client_id=client.client_id.replace(TASK_MARK, f"-{task}|"))
+        return dataclasses.replace(client, client_id=client.client_id.replace(clients.TASK_MARK, f"-{task}|"))
 
-    producer = settings.target_producer
+    producer, syncs = settings.target_producer, settings.syncs
     return dataclasses.replace(
         settings,
+        syncs=None if syncs is None else dataclasses.replace(syncs, producer=named(syncs.producer)),
         source_consumer=named(settings.source_consumer),
         target_producer=dataclasses.replace(producer, client_id=producer.client_id.replace("-?", f"-{task}")),
     )
@@ -154,7 +156,7 @@ def _clients(
             raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
     label = f"{source}->{target}|{name}"
     return (
-        clients.client_settings(source, f"{label}{TASK_MARK}replication-consumer", consumer),
+        clients.client_settings(source, f"{label}{clients.TASK_MARK}replication-consumer", consumer),
         clients.client_settings(source, f"{label}|replication-source-admin", source_admin),
         clients.client_settings(target, f"connector-producer-{name}-?", producer),
         clients.client_settings(target, f"{label}|replication-target-admin", target_admin),

@@ -74,6 +74,10 @@ _DEFAULTS = {
     "emit.heartbeats.interval.seconds": "1",
     "heartbeats.topic.replication.factor": "3",
     "mirrorflow.heartbeats.emit.to": "target",
+    "emit.offset-syncs.enabled": "true",
+    "offset-syncs.topic.location": "source",
+    "offset-syncs.topic.replication.factor": "3",
+    "offset.lag.max": "100",
     "emit.checkpoints.enabled": "true",
     "emit.checkpoints.interval.seconds": "60",
     "sync.group.offsets.enabled": "false",
@@ -147,7 +151,7 @@ def _type(name: str) -> str:
     """Java's ConfigDef.Type; MM2 names its settings so regularly that the name tells."""
     if name.endswith((".enabled", ".enable")) or name == "enabled":
         return "BOOLEAN"
-    if name.endswith((".interval.seconds", ".ms")):
+    if name.endswith((".interval.seconds", ".ms", ".lag.max")):
         return "LONG"
     if name.endswith(("replication.factor", ".max", ".index")):
         return "INT"

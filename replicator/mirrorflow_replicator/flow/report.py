@@ -72,6 +72,8 @@ class TaskReport:
     errors: Mapping[str, int] = field(default_factory=dict)  # counted by reason since the task began
     throttle_ms: int = 0  # waited because a broker asked for it, since the task began
     refused_settings: tuple[str, ...] = ()
+    offset_syncs: int = 0  # written since the task began
+    warnings: tuple[str, ...] = ()  # what is not done beside the copying, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

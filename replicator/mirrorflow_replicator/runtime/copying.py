@@ -9,8 +9,10 @@ import gc
 import logging
 import os
 import sys
+from collections import Counter
 from functools import partial
 
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import MirrorFlowError
@@ -24,7 +26,8 @@ from mirrorflow_replicator.runtime import memory
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
-from mirrorflow_replicator.runtime.task import CopyTask, Parts
+from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
+from mirrorflow_replicator.runtime.task import CopyTask, Parts, now_ms
 
 HEARD_S = 1.0  # for what is under way when a stop comes; an assignment takes milliseconds
 REPORT_S = 0.5  # how often what has changed is told
@@ -151,6 +154,7 @@ class TaskProcess:
         )
         await decisions.ensure()
         await asyncio.gather(decisions.read(), self._store.read_new())
+        errors: Counter[str] = Counter()
         parts = Parts(
             source=source,
             target=target,
@@ -161,12 +165,22 @@ class TaskProcess:
                 make_replication_policy(self._settings).remote_topic, self._settings.source_alias
             ),
             rack=self._settings.source_consumer.properties.get("client.rack", ""),
+            errors=errors,
+            syncs=self._syncing(errors),
         )
         task = CopyTask(
             self._settings, self._begin.task, parts, copier=self._begin.copier, initial=message.initial
         )
         await task.start()
         return task
+
+    def _syncing(self, errors: Counter[str]) -> Syncing | None:
+        syncs = self._settings.syncs
+        if syncs is None:
+            return None
+        topic = offset_syncs_topic(self._settings)
+        log = SyncsLog(syncs, topic, resolve=self._resolver.resolve_client)
+        return Syncing(log, lag_max=syncs.lag_max, errors=errors, now_ms=now_ms)
 
     async def _report(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import secrets
 import time
 from typing import Any
 
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
@@ -21,6 +22,7 @@ from mirrorflow_replicator.runtime.children import Child
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
+from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
 TOLD_MAX = 3  # sentences about stopped partitions in a task's trace; /progress/partitions has them all
@@ -45,14 +47,22 @@ class HostedConnector:
         # Said by whoever started us again after our own death (the local runner).
         self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
         self._told = ""  # the reason of the problem that was logged last
-        self._discovery = SourceConnector(settings, resolve=Resolver(settings.providers).resolve_client)
+        resolve = Resolver(settings.providers).resolve_client
+        self._discovery = SourceConnector(settings, resolve=resolve)
         self._pulse = Pulse(connector.name, make_replication_policy(settings).is_heartbeats_topic)
+        self._syncs_topic = (
+            None
+            if settings.syncs is None
+            else SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
+        )
 
     async def run(self) -> None:
         """Discover and hand out until cancelled."""
         # Started before anything is known, so that its imports and connections run beside ours.
         self._child(0)
         beside = [asyncio.create_task(self._watch()), asyncio.create_task(self._pulse.run(self._discovery))]
+        if self._syncs_topic is not None:
+            beside.append(asyncio.create_task(self._syncs_topic.run()))
         try:
             await self._discovery.run(self._hand)
         finally:
@@ -151,7 +161,7 @@ class HostedConnector:
                 # By its reason: what a lost connection says changes from one attempt to the next.
                 self._told = problem.reason
                 log.warning("%s: %s", self._connector.name, problem)
-            warnings = self._discovery.warnings
+            warnings = self._warnings
             for warning in warnings:
                 if warning not in warned:
                     log.warning("%s: %s", self._connector.name, warning)
@@ -184,6 +194,8 @@ class HostedConnector:
                 errors=child.newest.errors,
                 throttle_ms=child.newest.throttle_ms,
                 refused_settings=child.newest.refused_settings,
+                offset_syncs=child.newest.offset_syncs,
+                warnings=child.newest.warnings,
             )
             for child in self._children
             if self._discovery.assignment is not None
@@ -207,10 +219,17 @@ class HostedConnector:
             topics=tuple(
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
-            warnings=(*self._discovery.warnings, *self._pulse.warnings),
+            warnings=(*self._warnings, *self._pulse.warnings),
             heartbeats=self._pulse.report(self._settings.target_alias),
             uncopied=self._discovery.uncopied,
         )
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        """What the discovery, the topic of offset syncs and the tasks could not do; tasks tend to say the same."""
+        topic = () if self._syncs_topic is None else self._syncs_topic.warnings
+        tasks = dict.fromkeys(warning for child in self._children for warning in child.newest.warnings)
+        return (*self._discovery.warnings, *topic, *tasks)
 
     def _task_properties(self, child: Child) -> dict[str, str]:
         assigned = ",".join(str(partition) for partition in sorted(child.partitions))

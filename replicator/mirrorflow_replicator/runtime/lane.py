@@ -226,8 +226,11 @@ class Lane:
         self.records += count
         self.bytes += size_bytes
         self.record_timestamp_ms = timestamp
-        self.latency_ms = self.around.now_ms - timestamp
-        self.around.changed(self)
+        around = self.around
+        self.latency_ms = around.now_ms - timestamp
+        around.changed(self)
+        if around.syncs is not None:
+            around.syncs.delivered(self, span, base_offset)
         if not continues:
             # Somebody else has written here: a foreign producer, or a copier that the leader did not know.
             self.doubt()
@@ -313,6 +316,8 @@ class Lane:
         if not self.is_halted:
             self.error = None
         self.around.changed(self)
+        if self.around.syncs is not None:
+            self.around.syncs.aligned(self, pair)
         if self.reader is not None:
             self.reader.changed(self.topic, self.partition)
 

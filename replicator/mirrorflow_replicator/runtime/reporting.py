@@ -19,6 +19,7 @@ _PHASES = {
 }
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionReport))
 _row = attrgetter(*_PARTITION_FIELDS)
+_TASK_FIELDS = tuple(field.name for field in fields(TaskReport) if field.name not in {"partitions", "errors"})
 
 
 def partition_report(lane: Lane) -> PartitionReport:
@@ -58,10 +59,7 @@ def partition_report(lane: Lane) -> PartitionReport:
 
 def encode_report(report: TaskReport) -> bytes:
     """One JSON line. Partitions are arrays, because there may be thousands in a line."""
-    body: dict[str, Any] = {
-        name: getattr(report, name)
-        for name in ("task", "state", "trace", "reason", "throttle_ms", "refused_settings")
-    }
+    body: dict[str, Any] = {name: getattr(report, name) for name in _TASK_FIELDS}
     body["errors"] = dict(report.errors)
     body["partitions"] = [
         [value.value if isinstance(value, Phase | Guarantee) else value for value in _row(one)]
@@ -88,4 +86,6 @@ def decode_report(line: bytes) -> TaskReport:
         errors=body["errors"],
         throttle_ms=body["throttle_ms"],
         refused_settings=tuple(body["refused_settings"]),
+        offset_syncs=body["offset_syncs"],
+        warnings=tuple(body["warnings"]),
     )

@@ -10,6 +10,7 @@ from mirrorflow_replicator.wire.fetch import FetchedPartition
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.runtime.lane import Lane
+    from mirrorflow_replicator.runtime.syncing import Syncing
 
 
 class State(Enum):
@@ -35,6 +36,7 @@ class Surroundings:
         stopped: Callable[["Lane", MirrorFlowError], None],
         changed: Callable[["Lane"], None],
         clock_ms: Callable[[], int],
+        syncs: "Syncing | None" = None,
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
@@ -42,6 +44,7 @@ class Surroundings:
         self.refused = refused
         self.stopped = stopped
         self.changed = changed
+        self.syncs = syncs  # None: no offset syncs are written
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0

@@ -34,6 +34,7 @@ from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
 from mirrorflow_replicator.runtime.reporting import partition_report
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
+from mirrorflow_replicator.runtime.syncing import Syncing
 from mirrorflow_replicator.runtime.trouble import Trouble
 from mirrorflow_replicator.runtime.wiring import Wiring
 from mirrorflow_replicator.settings import SourceSettings
@@ -65,6 +66,8 @@ class Parts:
     positions: PositionStore
     remote_topic: Callable[[str], str]
     rack: str = ""
+    errors: Counter[str]  # by reason
+    syncs: Syncing | None = None
 
 
 class CopyTask:
@@ -85,7 +88,7 @@ class CopyTask:
         self._jobs: set[asyncio.Task[Any]] = set()
         self._copied_bytes = 0
         self._told = ""  # the newest trouble, so that the same one is logged once
-        self.errors: Counter[str] = Counter()
+        self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
         self._wiring = Wiring(
             source=parts.source,
@@ -128,6 +131,7 @@ class CopyTask:
             stopped=self._trouble.stopped,
             changed=self._lane_changed,
             clock_ms=now_ms,
+            syncs=parts.syncs,
         )
 
     async def start(self) -> None:
@@ -135,6 +139,8 @@ class CopyTask:
         self._around.old_after_ms = await self._memory_of_leaders_ms() // 2
         for loop in (self._aligner.run(), self._wiring.run(), self._flush_loop(), self._tick_loop()):
             self._spawn(loop)
+        if self._parts.syncs is not None:
+            self._spawn(self._parts.syncs.run())
 
     async def assign(
         self,
@@ -174,12 +180,15 @@ class CopyTask:
         """What has changed since the last report, or everything."""
         lanes = list(self.lanes.values()) if whole else list(self._changed)
         self._changed.clear()
+        syncs = self._parts.syncs
         return TaskReport(
             task=self._index,
             state="RUNNING",
             partitions=tuple(partition_report(lane) for lane in lanes),
             errors=dict(self.errors),
             throttle_ms=self._wiring.throttle_ms,
+            offset_syncs=0 if syncs is None else syncs.written,
+            warnings=() if syncs is None else syncs.warnings,
         )
 
     async def _memory_of_leaders_ms(self) -> int:
@@ -217,6 +226,8 @@ class CopyTask:
         except MirrorFlowError as error:
             # The next copier finds the place all the same: by the target's memory, after some silence.
             self._cluster_trouble(error)
+        if self._parts.syncs is not None:
+            await self._parts.syncs.leave(lanes)
         for lane in lanes:
             self.lanes.pop(lane.source, None)
             self._aligner.forget(lane)
@@ -229,6 +240,8 @@ class CopyTask:
     async def _flush_loop(self) -> None:
         while True:
             await asyncio.sleep(self._settings.flush_interval_s)
+            if self._parts.syncs is not None:
+                self._parts.syncs.promote(self._dirty)
             try:
                 await self._flush(list(self._dirty), left=False)
             except MirrorFlowError as error:

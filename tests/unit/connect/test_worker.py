@@ -189,12 +189,12 @@ def test_ignored_keys_are_listed_in_one_sentence():
     """Connect's sample files hold many of them; tuning of clients is not worth a word."""
     worker = load_standalone(
         WORKER + "session.timeout.ms=1\nplugin.path=/x\nproducer.linger.ms=5\n",
-        [SOURCE + "offset.lag.max=1\n"],
+        [SOURCE + "errors.retry.timeout=1\n"],
     )
 
     assert worker.warnings == (
         "Without effect here (docs/settings.md says why): plugin.path, session.timeout.ms.",
-        "Without effect here (docs/settings.md says why): offset.lag.max.",
+        "Without effect here (docs/settings.md says why): errors.retry.timeout.",
     )
 
 

@@ -45,7 +45,7 @@ def distinct(store):
 @pytest.mark.parametrize("case", JAVA["writer"])
 def test_the_same_syncs_are_due_as_in_java(case):
     syncs = PartitionSyncs(case["lag_max"])
-    due = []
+    due: list[Sync] = []
     for upstream, downstream, count in case["runs"]:
         if syncs.delivered(upstream, downstream, count):
             due += syncs.take()
@@ -59,7 +59,7 @@ def test_it_does_not_matter_how_records_are_grouped_into_batches(case):
     for upstream, downstream, count in case["runs"]:
         whole.delivered(upstream, downstream, count)
         due = list(whole.take())
-        found = []
+        found: list[Sync] = []
         for at in range(count):
             if single.delivered(upstream + at, downstream + at, 1):
                 found += single.take()

@@ -1,0 +1,72 @@
+"""Properties of a MirrorSourceConnector -> `OffsetSyncSettings`: where offset syncs go, how often, and by which clients.
+
+Keys, defaults and prefix rules are MM2's (MirrorSourceConfig): the producer is the connector's own, `producer.*` and
+`source.producer.*` or `target.producer.*`, and never the worker's that writes the copies. Its names are MM2's too, so that
+quotas and ACLs by client id go on working.
+"""
+
+from collections.abc import Mapping
+
+from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.plugins import make_replication_policy
+from mirrorflow_replicator.connect.storage import replication_factor
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.settings import OffsetSyncSettings, SourceSettings
+
+ENABLED_KEY = "emit.offset-syncs.enabled"
+LOCATION_KEY = "offset-syncs.topic.location"
+REPLICATION_FACTOR_KEY = "offset-syncs.topic.replication.factor"
+REPLICATION_FACTOR = 3
+LAG_MAX_KEY = "offset.lag.max"
+LAG_MAX = 100
+# With `emit.offset-syncs.enabled=false` MM2 refuses whatever begins like this.
+_OWN = ("offset-syncs-", "offset-syncs.topic.")
+
+
+def offset_syncs(
+    read: PropertyReader,
+    properties: Mapping[str, str],
+    worker: Mapping[str, str],
+    *,
+    label: str,
+) -> OffsetSyncSettings | None:
+    """What *properties* say of offset syncs; None where none are to be written.
+
+    *label* is what the names of MM2's clients begin with. Raises InvalidSettingError.
+    """
+    if not read.flag(ENABLED_KEY, default=True):
+        for key in properties:
+            if key.startswith(_OWN):
+                raise InvalidSettingError(
+                    key=ENABLED_KEY,
+                    problem=f"false contradicts {key}, as in MM2",
+                    action=f"leave {key} out, or write true",
+                )
+        return None
+    side = read.choice(LOCATION_KEY, ("source", "target"), "source")
+    on_source = side == "source"
+    producer = clients.connector_client(properties, side, "producer")
+    admin = clients.connector_client(properties, side, "admin")
+    if not on_source:
+        connection = clients.shared(worker)
+        producer, admin = (
+            one if one.get("bootstrap.servers") else connection | one for one in (producer, admin)
+        )
+    alias = read.text(f"{side}.cluster.alias", side)
+    return OffsetSyncSettings(
+        on_source=on_source,
+        replication_factor=replication_factor(read, REPLICATION_FACTOR_KEY, REPLICATION_FACTOR),
+        lag_max=read.whole(LAG_MAX_KEY, LAG_MAX, minimum=-(2**63)),
+        producer=clients.client_settings(
+            alias, f"{label}{clients.TASK_MARK}offset-syncs-{side}-producer", producer
+        ),
+        admin=clients.client_settings(alias, f"{label}|offset-syncs-{side}-admin", admin),
+    )
+
+
+def offset_syncs_topic(settings: SourceSettings) -> str:
+    """The topic's name: it says which is the other cluster of the flow."""
+    assert settings.syncs is not None
+    other = settings.target_alias if settings.syncs.on_source else settings.source_alias
+    return make_replication_policy(settings).offset_syncs_topic(other)
