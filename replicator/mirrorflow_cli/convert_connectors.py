@@ -18,9 +18,12 @@ from mirrorflow_cli.convert_keys import (
 from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaFlow
 from mirrorflow_operator.api.reserved_keys import field_of
 from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.checkpoint import why_not
 from mirrorflow_replicator.connect.key_rows import Scope, Verdict
-from mirrorflow_replicator.connect.providers import PROVIDERS_KEY
+from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.values import PropertyReader
 
+_OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
 _CLASS_NAMES = {
     SOURCE: "MirrorSourceConnector",
@@ -40,6 +43,11 @@ def connectors(flow: JavaFlow, findings: Findings, *, replication_factor: int) -
             # Heartbeats are switched by spec.heartbeats, and there is no flow without a source connector.
             if kind == CHECKPOINT:
                 out[kind] = {"config": {"enabled": "false"}}
+            continue
+        if kind == CHECKPOINT and (problem := why_not(PropertyReader(own, Resolver({})))):
+            # Java does not run it either, and the process of a MirrorFlow's connector would not start.
+            findings.lose(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
+            out[kind] = {"config": {"enabled": "false"}}
             continue
         config = _config(flow, kind, own, findings)
         config |= _replication_factors(kind, own, replication_factor)
@@ -128,6 +136,8 @@ def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: 
         value = own.get(key, default).strip()
         # The plan says nothing of the first, so that MM2's default holds for it.
         planned = {str(replication_factor)} if kind != SOURCE else {str(replication_factor), default}
+        if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").strip().lower() == "false":
+            continue  # Java refuses what is said of syncs that are not written
         if reader == kind and planned != {value}:
             found[key] = value
     return found

@@ -19,6 +19,14 @@ from mirrorflow_operator.plan.properties import CONFIG_EXCLUDE, GROUPS_EXCLUDE, 
 
 _ISOLATION = "source.consumer.isolation.level"
 _HEARTBEATS = "emit.heartbeats.enabled"
+_OF_HEARTBEATS = (
+    "emit.heartbeats.interval.seconds",
+    "heartbeats.topic.replication.factor",
+    "replication.policy.class",
+    "replication.policy.separator",
+    "replication.policy.internal.topic.separator.enabled",
+)
+_OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _LISTS = {
     "topics.exclude": ",".join(TOPICS_EXCLUDE),
     "groups.exclude": ",".join(GROUPS_EXCLUDE),
@@ -113,9 +121,16 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 f"{planned.flow}: {kind.value} is named {own.get('name')}, and MM2's dedicated form names it by its class: "
                 "it would not find the positions of this flow."
             )
+        if kind is ConnectorKind.CHECKPOINT and own.get("enabled", "true").lower() == "false":
+            # The word that MM2 has for it: `enabled` would be that of the whole flow.
+            for key in ("emit.checkpoints.enabled", "sync.group.offsets.enabled"):
+                out.say(f"{name}.{key}", "false", planned.flow)
+            continue
         for key, value in own.items():
             if not _is_of_flow(key) or value == MM2_DEFAULTS.get(key, _LISTS.get(key)):
                 continue
+            if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").lower() == "false":
+                continue  # Java refuses what is said of syncs that are not written
             if key == "mirrorflow.flow" and (kind is not ConnectorKind.SOURCE or value == name):
                 continue  # the source connector claims the alias, as A->B where nothing is said
             written = out.lines.get(f"{name}.{key}")
@@ -157,12 +172,18 @@ def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tupl
         emitted[target, source] = emitted.get((target, source), False) or Side.SOURCE in sides
     aliases = list(dict.fromkeys(alias for pair in pairs for alias in pair))
     everywhere = {(one, other) for one in aliases for other in aliases if one != other}
-    if all(emitted.get(pair, False) for pair in everywhere):
-        return
-    out.lines[_HEARTBEATS] = "false"
+    if not all(emitted.get(pair, False) for pair in everywhere):
+        out.lines[_HEARTBEATS] = "false"
     for (source, target), on in emitted.items():
-        if on:
+        if not on:
+            continue
+        if _HEARTBEATS in out.lines:
             out.lines[f"{source}->{target}.{_HEARTBEATS}"] = "true"
+        if (source, target) not in pairs:
+            # What the flow there says of its heartbeats holds for those that it emits on its own source.
+            for key in _OF_HEARTBEATS:
+                if f"{target}->{source}.{key}" in out.lines:
+                    out.lines[f"{source}->{target}.{key}"] = out.lines[f"{target}->{source}.{key}"]
 
 
 def _is_of_flow(key: str) -> bool:

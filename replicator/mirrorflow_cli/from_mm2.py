@@ -103,6 +103,7 @@ def _flow(
     # Where a flow goes back, its own heartbeats are those on our source.
     if (target, source) in beating and (target, source) not in enabled:
         emit_to.append("Source")
+        _note_other_heartbeats(raw, source, target, derived[HEARTBEAT], findings)
     worker = worker_properties(raw, source, target)
     return JavaFlow(
         source=_cluster(derived[SOURCE], "source", source, name, findings),
@@ -119,6 +120,20 @@ def _flow(
         emit_to=emit_to,
         claim=raw.get(f"{name}.mirrorflow.flow", name),
     )
+
+
+def _note_other_heartbeats(
+    raw: Mapping[str, str], source: str, target: str, ours: Mapping[str, str], findings: Findings
+) -> None:
+    """A MirrorFlow emits alike on both sides; MM2's herder of the other direction may have been told otherwise."""
+    theirs = connector_properties(raw, target, source, _NAMES[HEARTBEAT])
+    for key, default in (
+        ("emit.heartbeats.interval.seconds", "1"),
+        ("heartbeats.topic.replication.factor", "3"),
+    ):
+        if theirs.get(key, default) != ours.get(key, default):
+            why = f"the heartbeats on {source} become those of {source}->{target}, whose setting holds for both sides"
+            findings.lose(f"{target}->{source}", key, why)
 
 
 def _cluster(

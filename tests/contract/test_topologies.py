@@ -60,7 +60,12 @@ def test_files_export_to_the_settings_of_the_properties(folder: Path) -> None:
     out = exported(flows, POD_LAYOUT)
 
     assert [] == out.losses
-    assert effective((folder / "mm2.properties").read_text()) == effective(text(out.lines))
+    before, after = effective((folder / "mm2.properties").read_text()), effective(text(out.lines))
+    # MM2 emits heartbeats between any two clusters of a file, MirrorFlows only where a flow is; conversion says so.
+    assert {key.partition(".")[1:] for key in before.keys() - after.keys()} <= {
+        key.partition(".")[1:] for key in before if ".heartbeat." in key or "HeartbeatConnector" in key
+    }
+    assert {key: before.get(key) for key in after} == after
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

@@ -64,14 +64,16 @@ def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
                 name=kind.value,
                 kind=kind,
                 worker_properties={**worker, **properties.config_of_worker(connector.config)},
-                connector_properties={
-                    "name": kind.value,
-                    "connector.class": CONNECTOR_PACKAGE + kind.value,
-                    "tasks.max": str(connector.tasks),
-                    **shared,
-                    **own,
-                    **properties.config_of_connector(connector.config),
-                },
+                connector_properties=properties.without_contradiction(
+                    {
+                        "name": kind.value,
+                        "connector.class": CONNECTOR_PACKAGE + kind.value,
+                        "tasks.max": str(connector.tasks),
+                        **shared,
+                        **own,
+                        **properties.config_of_connector(connector.config),
+                    }
+                ),
                 available=kind is ConnectorKind.SOURCE,
             )
             for kind, own, connector in parts

@@ -61,6 +61,14 @@ def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in config.items() if not key.startswith(_OF_WORKER)}
 
 
+def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:
+    """*properties* without what MM2 refuses beside a `config`: a place for offset syncs that are not to be written."""
+    silent = properties.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
+    return {
+        key: value for key, value in properties.items() if not (silent and key.startswith("offset-syncs."))
+    }
+
+
 def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
     """What all three connectors are told: both clusters and the naming policy."""
     spec = flow.spec

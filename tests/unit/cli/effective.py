@@ -17,15 +17,15 @@ _PARTS = ("source", "checkpoint", "heartbeat")
 
 
 def effective(text: str) -> dict[str, Any]:
-    """`A->B.source.topics` and so on -> value, of every herder that copies."""
+    """`A->B.source.topics` and so on -> value, of every herder; of those that only emit heartbeats, what these are."""
     found: dict[str, Any] = {}
     for worker in load_mm2(text, now_ms=0):
-        if worker.connectors[0].source is None:
-            continue
         resolver = Resolver(worker.providers)
-        found[f"{worker.name}.shutdown_s"] = worker.shutdown_s
-        found[f"{worker.name}.metrics_level"] = worker.metrics_level
-        for connector in worker.connectors:
+        copies = worker.connectors[0].source is not None
+        if copies:
+            found[f"{worker.name}.shutdown_s"] = worker.shutdown_s
+            found[f"{worker.name}.metrics_level"] = worker.metrics_level
+        for connector in worker.connectors if copies else worker.connectors[1:2]:
             found |= {f"{worker.name}.{key}": value for key, value in _settings(connector, resolver).items()}
     return found
 

@@ -27,6 +27,7 @@ ANNOUNCED = {
     "clients": {
         "source_admin": "primary.admin.bootstrap.servers",
         "admin": "primary.admin.bootstrap.servers",
+        "beats": "primary.admin.bootstrap.servers",
     },
 }
 
@@ -41,6 +42,10 @@ def there_and_back(source: str, layout: SecretLayout = POD_LAYOUT) -> tuple[str,
 
 def differences(source: str, back: str) -> dict[str, tuple[Any, Any]]:
     before, after = effective(source), effective(back)
+    lost = emitting(source) - emitting(back)  # which has a test of its own
+    before = {
+        key: value for key, value in before.items() if key.partition(".")[0] not in lost or key in after
+    }
     assert before.keys() == after.keys()
     return {key: (value, after[key]) for key, value in before.items() if value != after[key]}
 
@@ -85,6 +90,12 @@ SETTINGS = st.fixed_dictionaries(
         "refresh.topics.interval.seconds": st.sampled_from(["5", "600", "-1"]),
         "sync.topic.configs.enabled": st.sampled_from(["true", "false"]),
         "sync.topic.acls.enabled": st.sampled_from(["true", "false"]),
+        "A->B.emit.heartbeats.interval.seconds": st.sampled_from(["1", "5"]),
+        "emit.heartbeats.interval.seconds": st.sampled_from(["1", "7"]),
+        "heartbeats.topic.replication.factor": st.sampled_from(["-1", "1", "3"]),
+        "emit.checkpoints.interval.seconds": st.sampled_from(["10", "60"]),
+        "A->B.emit.offset-syncs.enabled": st.sampled_from(["true", "false"]),
+        "A->B.emit.checkpoints.enabled": st.sampled_from(["true", "false"]),
         "offset.lag.max": st.sampled_from(["0", "100"]),
         "A->B.emit.heartbeats.enabled": st.sampled_from(["true", "false"]),
         "B->A.emit.heartbeats.enabled": st.sampled_from(["true", "false"]),
@@ -115,15 +126,24 @@ SETTINGS = st.fixed_dictionaries(
 def test_any_mix_of_settings_comes_back(lines: dict[str, str]) -> None:
     """Nothing that has a counterpart is lost, whatever stands beside it."""
     source = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
-    source += "".join(f"{key} = {value.replace(chr(92), chr(92) * 2)}\n" for key, value in lines.items())
+    silent = lines.get("A->B.emit.offset-syncs.enabled") == "false"
+    source += "".join(
+        f"{key} = {value.replace(chr(92), chr(92) * 2)}\n"
+        for key, value in lines.items()
+        # MM2 refuses what is said of syncs that are not written.
+        if not (silent and "offset-syncs.topic." in key)
+    )
 
-    back, _, _ = there_and_back(source)
+    back, findings, _ = there_and_back(source)
 
+    told = {loss.setting for loss in findings.losses if loss.flow == "B->A"}
+    interval = "emit.heartbeats.interval.seconds" in told
     # Where copying begins is a field of its own, which wins over what the consumer is told.
     assert {} == {
         key: pair
         for key, pair in differences(source, back).items()
         if not (key.endswith("source_consumer") and _without_reset(pair[0]) == _without_reset(pair[1]))
+        and not (key == "B->A.heartbeat.interval_s" and interval)
     }
 
 

@@ -162,11 +162,15 @@ def test_v1_has_one_target_and_a_flow_for_each_source() -> None:
         second.spec.topics.naming.policy.value,
     )
     assert ("a-0:9092", "a-1:9092") == first.spec.source.bootstrap_servers
-    assert ((), "false") == (first.spec.heartbeats.emit_to, first.spec.connectors.checkpoint.config["enabled"])
+    assert ((), "false") == (
+        first.spec.heartbeats.emit_to,
+        first.spec.connectors.checkpoint.config["enabled"],
+    )
     assert "my-offsets" == second.spec.connectors.source.config["offset.storage.topic"]
     assert first.spec.target.authentication is not None
-    assert 'password="${dir:/mnt/mirrorflow/secrets/mirror-b:password}"' in (
-        first.spec.target.authentication.config["sasl.jaas.config"]
+    assert (
+        'password="${dir:/mnt/mirrorflow/secrets/mirror-b:password}"'
+        in (first.spec.target.authentication.config["sasl.jaas.config"])
     )
 
 

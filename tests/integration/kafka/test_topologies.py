@@ -1,0 +1,165 @@
+"""The topologies of examples/ on three real clusters: records reach the end of the way once, in both forms, and none comes back.
+
+Flows copy every topic, so the clusters are their own, and each test leaves them empty.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.connect.properties import format_properties
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied, produce
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+RUN_S = 180.0  # ten seconds alone, of which a start takes two
+QUICK = "refresh.topics.interval.seconds = 1\nmirrorflow.http.listeners = http://127.0.0.1:0\n"
+Sites = dict[str, KafkaCluster]
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Sites]:
+    with KafkaCluster(name="a") as a, KafkaCluster(name="b") as b, KafkaCluster(name="c") as c:
+        yield {"a": a, "b": b, "c": c}
+
+
+@pytest.fixture
+def sites(three: Sites) -> Iterator[Sites]:
+    """Three clusters without topics."""
+    yield three
+    for cluster in three.values():
+        for topic in own_topics(cluster):
+            cluster.delete_topic(topic)
+
+
+def own_topics(cluster: KafkaCluster) -> set[str]:
+    return {name for name in cluster.topics() if not name.startswith("__")}
+
+
+def copies(cluster: KafkaCluster) -> set[str]:
+    """Topics that hold records of users, whoever wrote them."""
+    return {name for name in own_topics(cluster) if not name.startswith("mm2-") and "internal" not in name}
+
+
+def example(folder: str, addresses: dict[str, KafkaCluster]) -> str:
+    """The mm2.properties of an example, with real addresses, without heartbeats among the records."""
+    text = (EXAMPLES / folder / "mm2.properties").read_text()
+    for alias, cluster in addresses.items():
+        text = text.replace(f"kafka-{alias}:9092", cluster.bootstrap)
+    return text + "\nemit.heartbeats.enabled = false\n"
+
+
+def write(cluster: KafkaCluster, topic: str, count: int, *, first: int = 0) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    produce(cluster, topic, [(0, now_ms + n, b"%d" % n, b"x", []) for n in range(first, first + count)])
+
+
+def mirrorflow(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).parent / "mirrorflow"
+    return subprocess.run([command, *arguments], capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def convert(text: str, folder: Path) -> list[Path]:
+    """The files of the flows, in the order of the mm2.properties *text*."""
+    (folder / "mm2.properties").write_text(text)
+    done = mirrorflow("convert", folder / "mm2.properties", "-o", folder / "flows")
+    assert 0 == done.returncode, done.stderr
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def run_until_caught_up(flow: Path) -> None:
+    done = mirrorflow("run", "-f", flow, "--until-caught-up", "--log", flow.with_suffix(".log"))
+    assert 0 == done.returncode, f"{done.stdout}{done.stderr}{flow.with_suffix('.log').read_text()[-4000:]}"
+
+
+def test_chain_of_three_in_both_forms(sites: Sites, tmp_path: Path) -> None:
+    """a.orders on b, b.a.orders on c; the MirrorFlows go on where the mm2.properties stopped, and nothing is there twice."""
+    a, b, c = sites.values()
+    text = example("chain-of-three", sites)
+    write(a, a.create_topic("orders"), 50)
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as chain:
+        chain.wait_for_copy(c, "b.a.orders", 50)
+        assert 0 == chain.stop()
+    write(a, "orders", 30, first=50)
+
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    assert_copied(a, "orders", b, "a.orders", count=80)
+    assert_copied(a, "orders", c, "b.a.orders", count=80)
+    assert ({"orders"}, {"a.orders"}, {"b.a.orders"}) == (copies(a), copies(b), copies(c))
+
+
+def test_active_active_brings_nothing_back(sites: Sites, tmp_path: Path) -> None:
+    """Each side has its own topics and the other's copies once, also after refreshes that have seen the copies."""
+    east, west, _ = sites.values()
+    for cluster, topic in ((east, "orders"), (west, "bills")):
+        write(cluster, cluster.create_topic(topic), 20)
+    text = example("active-active", {"east": east, "west": west})
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as both:
+        both.wait_for_copy(west, "east.orders", 20)
+        both.wait_for_copy(east, "west.bills", 20)
+        for cluster in (east, west):
+            write(cluster, cluster.create_topic("late"), 5)
+        both.wait_for_copy(west, "east.late", 5)
+        both.wait_for_copy(east, "west.late", 5)
+        assert 0 == both.stop()
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    assert_copied(east, "orders", west, "east.orders", count=20)
+    assert_copied(west, "bills", east, "west.bills", count=20)
+    assert {"orders", "late", "west.bills", "west.late"} == copies(east)
+    assert {"bills", "late", "east.orders", "east.late"} == copies(west)
+
+
+def test_converted_flow_goes_on_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
+    """The positions of Java's own MirrorMaker 2, found by the names that conversion keeps."""
+    a, b, _ = sites.values()
+    write(a, a.create_topic("orders"), 40)
+    with MirrorMaker(source=a, target=b, topics="orders") as java:
+        java.wait_until_replicated("orders", 40)
+        java.stop()
+    write(a, "orders", 10, first=40)
+
+    (flow,) = convert(format_properties(java.all_properties()), tmp_path)
+    run_until_caught_up(flow)
+
+    assert_copied(a, "orders", b, "a.orders", count=50)
+
+
+def test_plan_knows_clusters_by_their_ids_and_topics_by_asking(sites: Sites, tmp_path: Path) -> None:
+    """A loop between two addresses of one cluster is found; two flows that keep names are one harm only if they meet."""
+    a, b, c = sites.values()
+    a.create_topic("orders")
+    b.create_topic("payments")
+    port = {cluster.name: cluster.bootstrap.rpartition(":")[2] for cluster in (a, b, c)}
+
+    def keeping_names(source: str, target: str, *, host: str = "127.0.0.1") -> Path:
+        path = tmp_path / f"{source}-{target}-{host}.yaml"
+        path.write_text(
+            f"apiVersion: mirrorflow.io/v1alpha1\nkind: MirrorFlow\nmetadata: {{name: {source}-to-{target}}}\n"
+            f"spec:\n  source: {{alias: {source}, bootstrapServers: ['{host}:{port[source[0]]}']}}\n"
+            f"  target: {{alias: {target}, bootstrapServers: ['{host}:{port[target[0]]}']}}\n"
+            "  topics: {naming: {policy: Identity}}\n"
+        )
+        return path
+
+    there, elsewhere = keeping_names("a", "c"), keeping_names("b", "c")
+    back = keeping_names("c2", "a2", host="localhost")
+    apart = mirrorflow("plan", "-f", there, "-f", elsewhere)
+    loop = mirrorflow("plan", "-f", there, "-f", back)
+    b.create_topic("orders")
+    meeting = mirrorflow("plan", "-f", there, "-f", elsewhere)
+
+    assert (0, 1, 1) == (apart.returncode, loop.returncode, meeting.returncode), apart.stderr
+    assert "Flows a-to-c and c2-to-a2 make a loop: orders on a/a2 -> orders on c/c2 (a-to-c)" in loop.stderr
+    assert "Flows a-to-c and b-to-c both write to topic orders of cluster c: orders of a (a-to-c)" in (
+        meeting.stderr
+    )

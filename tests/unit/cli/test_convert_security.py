@@ -1,0 +1,193 @@
+"""How a Java client connects -> `tls` and `authentication`: each type by its fields, the rest as Custom, secrets by name."""
+
+from typing import Any
+
+import pytest
+
+from mirrorflow_cli.convert import converted, yaml_text
+from mirrorflow_cli.convert_parts import Findings
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_operator.api.load import flow_of
+
+BASE = (
+    "clusters = A, B\nA.bootstrap.servers = SSL://a:1, a2:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
+)
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="m" password="hunter2";'
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+
+
+def source(lines: dict[str, str], findings: Findings | None = None) -> dict[str, Any]:
+    """spec.source of the flow whose cluster A has *lines*; it is a valid one, and no secret is in it."""
+    text = BASE + "".join(f"A.{key} = {value}\n" for key, value in lines.items())
+    one = converted(text, findings or Findings())[0]
+    flow_of(one)
+    assert "hunter2" not in yaml_text(one)
+    return dict(one["spec"]["source"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "tls", "authentication"),
+    [
+        ({}, None, None),
+        ({"security.protocol": "SSL"}, {}, None),
+        (
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""},
+            {"verifyHostname": False},
+            None,
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----"},
+            {"trustedCertificates": [{"secretName": "a-ca", "key": "ca.crt"}]},
+            None,
+        ),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.keystore.location": "/etc/a.p12",
+                "ssl.keystore.password": "hunter2",
+                "ssl.key.password": "hunter2",
+            },
+            {},
+            {"type": "Tls", "certificateAndKey": {"secretName": "a-client"}},
+        ),
+        (
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.jaas.config": SCRAM,
+            },
+            None,
+            {
+                "type": "ScramSha256",
+                "username": {"value": "m"},
+                "password": {"secretName": "a-mirror", "key": "password"},
+            },
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.login.callback.handler.class": HANDLER,
+                "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+                "sasl.jaas.config": f'{OAUTH} clientId="mirror" clientSecret="hunter2" scope="kafka";',
+            },
+            {},
+            {
+                "type": "OAuthBearer",
+                "clientId": {"value": "mirror"},
+                "clientSecret": {"secretName": "a-mirror", "key": "client-secret"},
+                "tokenEndpoint": "https://login.example.com/token",
+                "scope": "kafka",
+            },
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"},
+            {},
+            {"type": "Custom", "sasl": False, "config": {"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}},
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": SCRAM,
+                "ssl.enabled.protocols": "TLSv1.3",
+            },
+            {},
+            {
+                "type": "Custom",
+                "sasl": True,
+                "config": {
+                    "ssl.enabled.protocols": "TLSv1.3",
+                    "sasl.mechanism": "SCRAM-SHA-512",
+                    "sasl.jaas.config": SCRAM.replace(
+                        "hunter2", "${dir:/mnt/mirrorflow/secrets/a-mirror:password}"
+                    ),
+                },
+            },
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "${file:/x:jaas}",
+            },
+            {},
+            {
+                "type": "Custom",
+                "sasl": True,
+                "config": {
+                    "sasl.mechanism": "PLAIN",
+                    "sasl.jaas.config": "${dir:/mnt/mirrorflow/secrets/a-mirror:sasl.jaas.config}",
+                },
+            },
+        ),
+    ],
+    ids=[
+        "nothing",
+        "the system's authorities",
+        "no check of the host's name",
+        "authorities in the file",
+        "a client certificate",
+        "a password",
+        "a token",
+        "cipher suites",
+        "a password and a protocol",
+        "a login by reference",
+    ],
+)
+def test_connection_is_said_by_fields(
+    lines: dict[str, str], tls: dict[str, Any] | None, authentication: dict[str, Any] | None
+) -> None:
+    """By the named types where they suffice."""
+    found = source(lines)
+
+    assert ["a:1", "a2:1"] == found["bootstrapServers"]
+    assert (tls, authentication) == (found.get("tls"), found.get("authentication"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ({"security.protocol": "SASL_SSL"}, "GSSAPI is not offered here"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"},
+            "AWS_MSK_IAM is not offered here",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.engine.factory.class": "com.example.X"},
+            "ssl.engine.factory.class",
+        ),
+    ],
+)
+def test_connection_that_cannot_be_made_is_refused(lines: dict[str, str], expected: str) -> None:
+    """A flow that could not connect is no conversion."""
+    with pytest.raises(UsageError, match=expected):
+        source(lines)
+
+
+def test_settings_of_another_protocol_are_listed() -> None:
+    """They have no effect in Java either."""
+    findings = Findings()
+    source({"ssl.enabled.protocols": "TLSv1.3", "sasl.mechanism": "PLAIN"}, findings)
+
+    assert {"A.ssl.enabled.protocols"} == {loss.setting for loss in findings.losses}
+
+
+def test_references_to_what_is_no_secret_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MM2 does when it starts; one that leads nowhere is listed and left out."""
+    monkeypatch.setenv("MM_TEST_TOPICS", "orders, payments")
+    findings = Findings()
+    providers = (
+        "config.providers = env\n"
+        "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+    )
+    text = (
+        BASE + providers + "topics = ${env:MM_TEST_TOPICS}\nA.consumer.client.rack = ${env:MM_TEST_NOWHERE}\n"
+    )
+
+    spec = converted(text, findings)[0]["spec"]
+
+    assert ["orders", "payments"] == spec["topics"]["include"]
+    assert "config" not in spec["source"]
+    assert ["A.consumer.client.rack"] == [loss.setting for loss in findings.losses]
