@@ -134,11 +134,9 @@ def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: 
     found: dict[str, str] = {}
     for key, reader, default in REPLICATION_FACTORS:
         value = own.get(key, default).strip()
-        # The plan says nothing of the first, so that MM2's default holds for it.
-        planned = {str(replication_factor)} if kind != SOURCE else {str(replication_factor), default}
         if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").strip().lower() == "false":
             continue  # Java refuses what is said of syncs that are not written
-        if reader == kind and planned != {value}:
+        if reader == kind and value != str(replication_factor):
             found[key] = value
     return found
 
