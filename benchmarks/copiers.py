@@ -121,6 +121,7 @@ def _launch_ours(flow: Flow) -> Child:
         "target.cluster.bootstrap.servers": flow.target_bootstrap,
         "topics": flow.topics,
         "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
     }
     worker = {
         "bootstrap.servers": flow.target_bootstrap,

@@ -3,12 +3,14 @@
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings, show_some
 from mirrorflow_cli.permissions import first_of, refused
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.flow.identity import identity_topic
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_replicator.kafka.identity import TOPIC_CONFIGS
+from mirrorflow_replicator.kafka.mirror_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 
 _UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
@@ -50,7 +52,7 @@ async def check_creation(
 
 
 def _internal(settings: SourceSettings) -> list[admin.NewTopic]:
-    """The topics of identity and positions, as the flow itself would create them."""
+    """The topics of identity, positions and offset syncs, as the flow itself would create them."""
     offsets = settings.offsets
     topics = [
         admin.NewTopic(
@@ -67,6 +69,15 @@ def _internal(settings: SourceSettings) -> list[admin.NewTopic]:
                 partitions=offsets.partitions,
                 replication_factor=offsets.replication_factor,
                 configs={**offsets.topic_configs, "cleanup.policy": "compact"},
+            )
+        )
+    if settings.syncs is not None and not settings.syncs.on_source:
+        topics.append(
+            admin.NewTopic(
+                name=offset_syncs_topic(settings),
+                partitions=1,
+                replication_factor=settings.syncs.replication_factor,
+                configs=MIRROR_TOPIC_CONFIGS,
             )
         )
     return topics
