@@ -27,6 +27,9 @@ _COMMIT_FROM = 2  # the last version of before that Kafka 4 takes
 # A commit that was lost on the way is sent again within this time only: later it could undo what a consumer, which came
 # and went in between, has committed.
 COMMIT_TIMEOUT_S = 5.0
+# Of one question about one group: a coordinator that has moved is found again in a few seconds, and one group whose
+# coordinator is gone must not hold up the others for Java's whole minute.
+ASK_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,10 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
     await cluster.refresh(())
     request = ListGroupsRequest(states_filter=[], types_filter=[])
     answers = await asyncio.gather(
-        *(cluster.call(request, node_id=node_id) for node_id in sorted(cluster.metadata.brokers))
+        *(
+            cluster.call(request, node_id=node_id, timeout_s=ASK_TIMEOUT_S)
+            for node_id in sorted(cluster.metadata.brokers)
+        )
     )
     found = {}
     for answer in answers:
@@ -63,7 +69,9 @@ async def list_groups(cluster: Cluster) -> dict[str, Group]:
 async def describe_group(cluster: Cluster, group: str) -> Group:
     """A classic group with its state, for brokers whose lists have none; "Dead" if it is unknown. Raises ClusterError."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-    answer = (await cluster.call(request, coordinator=(GROUP_COORDINATOR, group))).groups[0]
+    answer = (
+        await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
+    ).groups[0]
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return Group(name=group, state="Dead")
     raise_for(answer.error_code, cluster=cluster.alias, request="DescribeGroups", subject=group)
@@ -85,7 +93,7 @@ async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
         min_version=_ALL_TOPICS_SINCE,
         max_version=_TOPIC_NAMES_UNTIL,
     )
-    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group))
+    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
     answer = whole.groups[0] if whole.groups else whole  # version 8 and later: a list (KIP-709)
     if answer.error_code == GROUP_ID_NOT_FOUND:
         return {}

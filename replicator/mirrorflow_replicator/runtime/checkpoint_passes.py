@@ -28,8 +28,9 @@ from mirrorflow_replicator.errors import (
     BrokerError,
     ClusterError,
     GroupNotMovedError,
+    IdentityError,
+    MirrorFlowError,
     OffsetSyncsMissingError,
-    SettingError,
     UnreachableError,
 )
 from mirrorflow_replicator.flow import checkpoints as decisions
@@ -49,11 +50,14 @@ from mirrorflow_replicator.wire.records import Record
 
 # Questions about groups at once: a coordinator answers one of a connection at a time, in about a millisecond.
 GROUPS_AT_ONCE = 32
+GROUP = "{group}"  # stands for its name
 WARNINGS_MAX = 100  # sentences that are shown; the rest is a number
 REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 Answer = TypeVar("Answer")
+# What a warning is about: "group" or "topic", its name, and what cannot be done with it.
+Subject = tuple[str, str, str]
 # What no group, topic or permission is to blame for.
-_WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError)
+_WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError, IdentityError)
 
 
 class Clusters(NamedTuple):
@@ -87,7 +91,7 @@ class Passes:
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
-        self._warnings: dict[str, str] = {}  # by what they are about
+        self._warnings: dict[Subject, str] = {}
         self._unlike: tuple[str, ...] = ()  # sentences about groups of other kinds
         self._latencies: dict[tuple[str, TopicPartition], float] = {}
         self._written = self._moved = self._active = 0
@@ -104,9 +108,7 @@ class Passes:
         """Counts and latencies."""
         return GroupsReport(
             selected=len(self._groups),
-            failing=len(
-                {subject.partition(": ")[0] for subject in self._warnings if subject.startswith("group ")}
-            ),
+            failing=len({name for kind, name, _ in self._warnings if kind == "group"}),
             unlike=len(self._unlike),
             active=self._active,
             checkpoints=self._written,
@@ -121,7 +123,7 @@ class Passes:
         """Make the checkpoints topic, read it, and read all offset syncs. Raises ClusterError for the last alone."""
         if self._settings.emit_s is not None:
             await self._alone(
-                f"topic {self.topic}: creation",
+                ("topic", self.topic, "creation"),
                 f"Checkpoints topic {self.topic} cannot be created",
                 mirror_log.create_mirror_topic(
                     self._clusters.target,
@@ -131,7 +133,7 @@ class Passes:
                 ),
             )
         read = await self._alone(
-            f"topic {self.topic}: reading",
+            ("topic", self.topic, "reading"),
             f"Checkpoints of before cannot be read from {self.topic}, so that groups that lag are translated only from "
             "what is copied from now on",
             self._read_checkpoints(),
@@ -179,7 +181,7 @@ class Passes:
 
     def _passed_over(self, topic: str, count: int, what: str) -> None:
         if count:
-            self._warnings[f"topic {topic}: records"] = (
+            self._warnings["topic", topic, "records"] = (
                 f"{count} records of {topic} are no {what} and were passed over."
             )
 
@@ -197,14 +199,17 @@ class Passes:
         gone = self._standings.keys() - set(self._groups)
         for name in gone:
             del self._standings[name]
-            self._warnings.pop(f"group {name}: source", None)
-            self._warnings.pop(f"group {name}: target", None)
+        self._warnings = {
+            subject: warning
+            for subject, warning in self._warnings.items()
+            if subject[0] != "group" or subject[1] in self._groups
+        }
         self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
 
     async def look(self) -> None:
         """Translate where all groups stand now, and decide which checkpoints are due. Raises UnreachableError."""
         await self._alone(
-            f"topic {self._syncs_topic}: reading", "New offset syncs cannot be read", self._read_syncs()
+            ("topic", self._syncs_topic, "reading"), "New offset syncs cannot be read", self._read_syncs()
         )
         back: dict[str, frozenset[TopicPartition]] = {}
 
@@ -222,7 +227,7 @@ class Passes:
 
         alias = self._settings.source_alias
         await self._each(
-            self._groups, stand, "source", f"The offsets of group {{}} cannot be read on {alias}"
+            self._groups, stand, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
         )
         await self._go_back(back)
 
@@ -230,7 +235,7 @@ class Passes:
         """Write the checkpoints that are due. Raises UnreachableError."""
         if self._unwritten:
             await self._alone(
-                f"topic {self.topic}: writing",
+                ("topic", self.topic, "writing"),
                 f"Checkpoints cannot be written to {self.topic}",
                 self._write(),
             )
@@ -268,7 +273,7 @@ class Passes:
                 try:
                     key, value = encode_checkpoint_key(checkpoint), encode_checkpoint_value(checkpoint)
                 except ValueError as error:
-                    self._warnings[f"group {group}: record"] = (
+                    self._warnings["group", group, "record"] = (
                         f"Group {group} has no checkpoint for {partition}: {error}."
                     )
                     continue
@@ -304,7 +309,9 @@ class Passes:
                     active += await self._move(name)
 
         alias = self._settings.target_alias
-        await self._each(names, move, "target", f"The offsets of group {{}} are not synchronised on {alias}")
+        await self._each(
+            names, move, "target", f"The offsets of group {GROUP} are not synchronised on {alias}"
+        )
         self._active = active
 
     async def _move(self, group: str) -> bool:
@@ -341,30 +348,31 @@ class Passes:
     async def _each(
         self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
     ) -> None:
-        """*ask* about each group, some at once; what fails is named. Raises UnreachableError if all that were asked did."""
-        waiting = list(names)
+        """*ask* about each group, some at once; what fails is named. Raises what all of them failed of."""
+        waiting, answered = list(names), False
         for at in range(0, len(waiting), GROUPS_AT_ONCE):
             asked = waiting[at : at + GROUPS_AT_ONCE]
             results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
             for name, result in zip(asked, results, strict=True):
-                subject = f"group {name}: {side}"
+                subject = ("group", name, side)
                 if isinstance(result, ClusterError):
-                    self._warnings[subject] = f"{failed.format(name)}: {result}"
+                    self._warnings[subject] = f"{failed.replace(GROUP, name)}: {result}"
                 elif isinstance(result, BaseException):
                     raise result
                 else:
                     self._warnings.pop(subject, None)
             lost = [result for result in results if isinstance(result, _WHOLE_CLUSTER)]
-            if len(lost) == len(asked):
+            answered |= len(lost) < len(asked)
+            if len(lost) == len(asked) and (not answered or len(asked) == GROUPS_AT_ONCE):
                 raise lost[0]
 
-    async def _alone(self, subject: str, failed: str, step: Awaitable[Answer]) -> Answer | None:
+    async def _alone(self, subject: Subject, failed: str, step: Awaitable[Answer]) -> Answer | None:
         """The answer of *step*; None where it failed, which is named. Raises what is true of the whole cluster."""
         try:
             answer = await step
         except _WHOLE_CLUSTER:
             raise
-        except (ClusterError, SettingError) as error:
+        except MirrorFlowError as error:
             self._warnings[subject] = f"{failed}: {error}"
             return None
         self._warnings.pop(subject, None)

@@ -108,7 +108,8 @@ class HostedCheckpoints:
             sync_at = NEVER
         while True:
             if now() >= refresh_at:
-                refresh_at = now() + await self._refresh(passes)
+                wait_s = await self._refresh(passes)
+                refresh_at = now() + wait_s
             emits, syncs = now() >= emit_at, now() >= sync_at
             if emits or syncs:
                 await passes.look()

@@ -98,7 +98,7 @@ def test_groups_of_all_brokers_are_listed_whatever_they_tell():
     assert {"new": ("Stable", "Classic"), "old": ("", "")} == {
         name: (group.state, group.type) for name, group in found.items()
     }
-    assert [{"node_id": 1}, {"node_id": 2}] == [where for _, where in cluster.asked]
+    assert [1, 2] == [where["node_id"] for _, where in cluster.asked]
 
 
 def committed(*codes: int) -> Any:
