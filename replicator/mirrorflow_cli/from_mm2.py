@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from mirrorflow_cli.convert_keys import CLIENT_KINDS
 from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaCluster, JavaFlow
 from mirrorflow_cli.convert_security import Security
-from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect import clients, keys
 from mirrorflow_replicator.connect.driver import (
     connector_properties,
     load_mm2,
     read_mm2,
     worker_properties,
 )
+from mirrorflow_replicator.connect.key_rows import Scope, Verdict
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.references import has_reference
 from mirrorflow_replicator.connect.values import PropertyReader
@@ -29,6 +30,7 @@ _NAMES = {
     HEARTBEAT: "MirrorHeartbeatConnector",
 }
 _HEARTBEATS = "emit.heartbeats.enabled"
+_EMIT_TO = "mirrorflow.heartbeats.emit.to"
 _SECRET = re.compile(
     r"(.*\.)?(jaas\.config|password|secret|passphrase|keystore\.key|certificate\.chain|certificates)"
 )
@@ -59,6 +61,8 @@ def java_flows(text: str, findings: Findings) -> list[JavaFlow]:
     for key in sorted(raw):
         if _PROCESS.match(key):
             findings.lose("", key, "it belongs to a process, which `mirrorflow run` or the operator starts")
+        elif _is_dropped(key):
+            findings.lose("", key, "it has no effect at the top level, as in MM2")
     beating = [pair for pair in pairs if _emits(read, *pair)]
     alone = [pair for pair in beating if pair not in enabled and pair[::-1] not in enabled]
     if alone:
@@ -83,6 +87,12 @@ def _note_warnings(text: str, findings: Findings) -> None:
             findings.lose("", key, why)
 
 
+def _is_dropped(key: str) -> bool:
+    """Whether MM2 takes *key* for a flow and not from the top level, where the reader passes over it in silence."""
+    row = keys.find(key, (Scope.CONNECTOR,))
+    return row is not None and row.verdict is Verdict.MAPPED and not row.top_level
+
+
 def _emits(read: PropertyReader, source: str, target: str) -> bool:
     return read.flag(f"{source}->{target}.{_HEARTBEATS}", default=read.flag(_HEARTBEATS, default=True))
 
@@ -99,12 +109,15 @@ def _flow(
     derived = {
         kind: connector_properties(raw, source, target, connector) for kind, connector in _NAMES.items()
     }
-    emit_to = ["Target"] if (source, target) in beating else []
+    said = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
+    emit_to = [side.capitalize() for side in said if side] if (source, target) in beating else []
     # Where a flow goes back, its own heartbeats are those on our source.
-    if (target, source) in beating and (target, source) not in enabled:
+    if (target, source) in beating and (target, source) not in enabled and "Source" not in emit_to:
         emit_to.append("Source")
         _note_other_heartbeats(raw, source, target, derived[HEARTBEAT], findings)
     worker = worker_properties(raw, source, target)
+    # A flow may call a cluster by another alias than the file does; names and positions are by that one.
+    source, target = (derived[SOURCE][f"{side}.cluster.alias"].strip() for side in ("source", "target"))
     return JavaFlow(
         source=_cluster(derived[SOURCE], "source", source, name, findings),
         target=_cluster(derived[SOURCE], "target", target, name, findings),
@@ -118,7 +131,7 @@ def _flow(
             for kind, properties in derived.items()
         },
         emit_to=emit_to,
-        claim=raw.get(f"{name}.mirrorflow.flow", name),
+        claim=derived[SOURCE].get("mirrorflow.flow", f"{source}->{target}"),
     )
 
 

@@ -17,6 +17,9 @@ from mirrorflow_cli.export_lines import exported, text
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.plan.layout import POD_LAYOUT, SecretLayout
 from mirrorflow_operator.plan.plan import plan
+from mirrorflow_replicator.connect.driver import load_mm2
+from mirrorflow_replicator.connect.key_rows import Scope
+from mirrorflow_replicator.connect.keys import KEYS
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
@@ -204,6 +207,20 @@ def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None
     assert "hunter2" not in yaml_text(one)
 
 
+def test_alias_of_one_flow_alone_is_the_one_that_counts() -> None:
+    """Topics and positions are named by it; the offsets topic is still named by the file's."""
+    source = TWO + "A->B.source.cluster.alias = east\n"
+    one = flow_of(converted(source, Findings())[0])
+    before = load_mm2(source)[0].connectors[0].source
+
+    assert before is not None
+    assert (before.source_alias, before.flow) == ("east", "east->B")
+    assert "east" == one.spec.source.alias
+    assert {"mirrorflow.flow": before.flow, "offset.storage.topic": before.offsets.topic}.items() <= (
+        one.spec.connectors.source.config.items()
+    )
+
+
 def test_flow_keeps_what_positions_hang_on() -> None:
     """Aliases, connector name, offsets topic, policy, separator: as the plan of the converted flow has them."""
     source = TWO + "B.offset.storage.topic = mine\nreplication.policy.separator = _\n"
@@ -243,6 +260,42 @@ def test_all_refusals_are_told_at_once() -> None:
 
     assert "transforms" in str(raised.value)
     assert "errors.tolerance" in str(raised.value)
+
+
+VALUES = ("7", "false", "true", "x", "target", "latest", "target, source", "IdentityReplicationPolicy")
+PLACES = (
+    (Scope.CONNECTOR, ("A->B.", "")),
+    (Scope.WORKER, ("B.",)),
+    (Scope.REST, ("",)),
+    (Scope.DRIVER, ("",)),
+    (Scope.CLIENT, ("A.consumer.", "B.producer.", "A.admin.")),
+)
+
+
+def told(source: str) -> Any:
+    findings = Findings()
+    try:
+        return converted(source, findings), findings
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("scope", "prefixes"), PLACES, ids=lambda value: getattr(value, "name", ""))
+def test_no_known_setting_is_passed_over_in_silence(scope: Scope, prefixes: tuple[str, ...]) -> None:
+    """Of each key some value changes the flow, is listed, or is refused; but for the class and the switch of a flow."""
+    plain = TWO.replace("A->B.topics = foo\n", "")
+    nothing = told(plain)
+    silent = [
+        prefix + key.name
+        for key in KEYS
+        for prefix in prefixes
+        if key.scope is scope and "*" not in key.name
+        if all(told(f"{plain}{prefix}{key.name} = {value}\n") == nothing for value in VALUES)
+    ]
+
+    # Aliases at the top level are those of no cluster; where the file is a worker's, they are its own.
+    structure = {"connector.class", "A->B.connector.class", "source.cluster.alias", "target.cluster.alias"}
+    assert set() == set(silent) - structure
 
 
 @pytest.fixture
