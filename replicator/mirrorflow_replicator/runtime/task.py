@@ -312,6 +312,7 @@ class CopyTask:
 
     def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
         self._cluster_trouble(error)
+        self._wiring.writer_lost(node_id)
         for lane in self.lanes.values():
             if lane.state is State.COPYING and lane.pipe in self._wiring.writers[node_id].pipes:
                 lane.note(error)

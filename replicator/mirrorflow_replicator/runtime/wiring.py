@@ -1,7 +1,7 @@
 """Which reader and which pipe serve a lane: by the leaders that both clusters' metadata name.
 
-Wires lanes when they come, again whenever a broker says that it is not the leader (or no longer knows the topic), and
-from time to time without being asked. A topic that stays unknown is gone, and its lanes say so.
+Wires lanes when they come, again whenever a broker says that it is not the leader (or no longer knows the topic) or cannot
+be reached, and from time to time without being asked. A topic that stays unknown is gone, and its lanes say so.
 """
 
 import asyncio
@@ -69,6 +69,16 @@ class Wiring:
         reader = self.readers.get(node_id)
         for lane in self._lanes:
             if lane.reader is reader and lane.state is not State.STOPPED:
+                self.stale(lane)
+
+    def writer_lost(self, node_id: int) -> None:
+        """A target broker cannot be reached: look whether another one leads its partitions, until it can or one does.
+
+        While a dead broker is still believed alive its partitions are its own; nobody else tells when that ends.
+        """
+        writer = self.writers[node_id]
+        for lane in self._lanes:
+            if lane.pipe in writer.pipes and lane.state is not State.STOPPED:
                 self.stale(lane)
 
     def pump(self) -> None:

@@ -16,6 +16,7 @@ NO_LEADER_YET = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,  # elected, and not told yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # elected, and does not know yet what is replicated
     }
 )
 
