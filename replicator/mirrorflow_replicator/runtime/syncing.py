@@ -260,5 +260,9 @@ class SyncsTopic:
                 replication_factor=settings.replication_factor,
                 key=REPLICATION_FACTOR_KEY,
             )
+        except NotAuthorizedError as error:
+            raise NotAuthorizedError(
+                cluster=error.cluster, operation="Create", resource=f"topic {self._topic}"
+            ) from error
         finally:
             await cluster.close()

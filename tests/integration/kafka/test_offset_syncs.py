@@ -311,7 +311,8 @@ def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_grante
         sentence = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
         wait_until("REST names it", lambda: sentence in status(ours), timeout_s=SYNCS_WAIT_S)
         wait_until("the log names it", lambda: sentence in ours.log_text(), timeout_s=SYNCS_WAIT_S)
-        assert "for offset syncs cannot be made" in status(ours)
+        assert f"does not authorize Create on topic {syncs_topic}" in status(ours)
+        assert f"does not authorize Write on topic {syncs_topic}" in status(ours)
         load(guarded, topic, 300, keys=True)
         ours.wait_until_caught_up()
         assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in ours.metrics()
