@@ -178,16 +178,20 @@ class SourceReader:
                 self._refused(fetched.error)
                 continue
             self._session.answered(fetched.session_id)
-            for part in fetched.partitions:
-                found = self._keys.get(part.key)
-                if found is not None:
-                    self._dirty.add(found[:2])
-                    found[2].fetched(part, self._asked.get(part.key, -1))
+            self._hand_on(fetched)
             await self._room(len(body), self.answer_bytes)
             spread = len(fetched.partitions) - FEW_PARTITIONS
             if spread > 0 and len(body) < SMALL_ANSWER_BYTES:
                 self._after()
                 await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
+
+    def _hand_on(self, fetched: Fetched) -> None:
+        """Not in the loop of `_read`, whose names would keep the last large answer in memory while nothing comes."""
+        for part in fetched.partitions:
+            found = self._keys.get(part.key)
+            if found is not None:
+                self._dirty.add(found[:2])
+                found[2].fetched(part, self._asked.get(part.key, -1))
 
     def _understood(self, connection: Connection, body: memoryview) -> Fetched:
         try:
