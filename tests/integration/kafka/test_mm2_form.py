@@ -66,6 +66,8 @@ config.storage.replication.factor=1
 # emit.heartbeats.interval.seconds = 5
 """
 OURS = "mirrorflow.http.listeners = http://127.0.0.1:0\nrefresh.topics.interval.seconds = 1\n"
+NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
+WORDS = ("Source", "Heartbeat", "Checkpoint")  # in the order in which MM2 configures them
 SASL = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
 SECRET = "s3cret of the harness"
 
@@ -115,9 +117,15 @@ def series(text: str) -> Counter[str]:
 
 def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
     """Both directions of everything: copies do not come back, nobody's internal topics go along."""
-    for name in ("orders", "mm2-offset-syncs.B.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"):
+    others = {"mm2-offset-syncs.X.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"}
+    for name in ("orders", *sorted(others)):
         write(north, north.create_topic(name), 5)
     write(south, south.create_topic("bills"), 7)
+    books = {"mm2-offsets.{}.internal", "mm2-identity.{}.internal", "mm2-offset-syncs.{}.internal"}
+    books |= {"{}.checkpoints.internal", "{}.heartbeats"}
+    on_north = {"orders", "late", "heartbeats", "B.bills", "B.later"}
+    on_north |= others | {name.format("B") for name in books}
+    on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {name.format("A") for name in books}
     with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
         both.wait_for_copy(south, "A.orders", 5)
         both.wait_for_copy(north, "B.bills", 7)
@@ -126,23 +134,20 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
         write(south, south.create_topic("later"), 3)
         both.wait_for_copy(south, "A.late", 3)
         both.wait_for_copy(north, "B.later", 3)
+        # Heartbeats go both ways, and their copies do not come back.
+        both.wait_for_copy(south, "A.heartbeats", 2)
+        both.wait_for_copy(north, "B.heartbeats", 2)
+        wait_until(
+            "all topics are there",
+            lambda: own_topics(north) >= on_north and own_topics(south) >= on_south,
+            timeout_s=WAIT_S,
+        )
+        connectors = both.rest("/connectors")[1]
         assert 0 == both.stop()
-        warned = [line for line in both.log_text().splitlines() if "heartbeats, checkpoints" in line]
 
-    assert 1 == len(warned)
-    assert {"orders", "late", "B.bills", "B.later", "mm2-offsets.B.internal", "mm2-identity.B.internal"} | {
-        "mm2-offset-syncs.B.internal",
-        "mm2-offsets.X.internal",
-        "X.checkpoints.internal",
-    } == own_topics(north)
-    assert {
-        "bills",
-        "later",
-        "A.orders",
-        "A.late",
-        "mm2-offsets.A.internal",
-        "mm2-identity.A.internal",
-    } == own_topics(south)
+    assert on_north == own_topics(north)
+    assert on_south == own_topics(south)
+    assert [f"{flow}.Mirror{word}Connector" for flow in ("A->B", "B->A") for word in WORDS] == connectors
     assert_copied(north, "orders", south, "A.orders", count=5)
     assert_copied(south, "bills", north, "B.bills", count=7)
 
@@ -151,11 +156,12 @@ def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: Kaf
     """Every flow's connector is a MirrorSourceConnector: names, progress and metrics carry the flow."""
     write(north, north.create_topic("same"), 11)
     write(south, south.create_topic("same"), 4)
-    with run(EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS, tmp_path) as both:
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
+    with run(text, tmp_path) as both:
         both.wait_for_copy(south, "A.same", 11)
         both.wait_for_copy(north, "B.same", 4)
         both.wait_until_caught_up(WAIT_S, partitions=2)
-        names = both.rest("/connectors")[1]
+        names = [name for name in both.rest("/connectors")[1] if "Source" in name]
         delivered = {
             name: both.rest(f"/progress?connector={name.replace('>', '%3E')}")[1]["records"] for name in names
         }
@@ -187,13 +193,14 @@ def test_clusters_option_runs_only_what_writes_there(
     """`--clusters B`: A->B alone, although the file enables both."""
     write(north, north.create_topic("orders"), 5)
     write(south, south.create_topic("bills"), 5)
-    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap) + OURS + NO_HEARTBEATS
     with run(text, tmp_path, "--clusters", "B") as one:
         one.wait_for_copy(south, "A.orders", 5)
         names = one.rest("/connectors")[1]
+        assert 0 == one.stop()
 
-    assert ["A->B.MirrorSourceConnector"] == names
-    assert {"orders"} == own_topics(north)
+    assert ["A->B.MirrorSourceConnector", "A->B.MirrorCheckpointConnector"] == names
+    assert {"orders", "mm2-offset-syncs.B.internal"} >= own_topics(north)
 
 
 def test_the_readmes_quick_start_runs_with_its_slips(
@@ -219,8 +226,7 @@ A->B.emit.heartbeats = false
 A->B.enabled = true      # disabled by default
 """
     with run(text + OURS, tmp_path) as quick:
-        sentence = "replication.factor"
-        wait_until("it is said", lambda: sentence in quick.log_text(), timeout_s=WAIT_S)
+        wait_until("it is said", lambda: "A.orders" in quick.log_text(), timeout_s=WAIT_S)
         status = quick.rest("/connectors/A-%3EB.MirrorSourceConnector/status")[1]
         said = [line for line in quick.log_text().splitlines() if "A.orders" in line]
         wait_until("progress says so", lambda: quick.progress()["replicating"] == "Stuck", timeout_s=WAIT_S)
