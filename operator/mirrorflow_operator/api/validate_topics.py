@@ -54,7 +54,7 @@ def exceptions_are_pairs(flow: MirrorFlow) -> Iterable[FieldError]:
     for at, one in enumerate(flow.spec.topics.configs.exceptions):
         for name, patterns in (("topics", one.topics), ("exclude", one.exclude)):
             for index, pattern in enumerate(patterns):
-                if re.search(r"(?<!\?):", pattern):
+                if re.search(r"(?<!\(\?):", pattern):
                     yield FieldError(
                         path=f"spec.topics.configs.exceptions[{at}].{name}[{index}]",
                         message=f"{pattern!r} holds a colon, which no topic and no setting has in its name",

@@ -14,7 +14,7 @@ from mirrorflow_replicator.settings import SourceSettings
 
 BY_TOPIC_KEY = "mirrorflow.config.properties.exclude.by.topic"
 # Neither topics nor settings have a colon in their names; that of `(?:` is part of an expression.
-_COLON = re.compile(r"(?<!\?):")
+_COLON = re.compile(r"(?<!\(\?):")
 
 
 def config_exceptions(read: PropertyReader) -> tuple[tuple[str, str], ...]:
