@@ -47,9 +47,9 @@ class Packer:
         "queued_bytes",
         "raw",
         "reencoded",
-        "verifies",
         "target_topic",
         "topic",
+        "verifies",
     )
 
     def __init__(self, topic: str, partition: int, target_topic: str) -> None:
