@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_replicator.flow.topic_acls import AclBinding
+from mirrorflow_replicator.kafka import admin
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import asking
 
 COMMAND_WAIT_S = 240.0  # two seconds alone
 PASSWORD = "mirror-secret"
@@ -36,7 +39,7 @@ spec:
       type: ScramSha512
       username: {{value: mirror}}
       password: {{secretName: of-target, key: password}}
-  topics: {{include: ["{topics}"]}}
+  topics: {{include: ["{topics}"], acls: {{sync: Apply}}}}
 """
 
 Names = Callable[[], str]
@@ -130,11 +133,14 @@ def _grants(side: str, line: str) -> list[Grant]:
     parser.add_argument("--operation", action="append")
     for flag in ("bootstrap-server", "allow-principal", "topic", "transactional-id", "resource-pattern-type"):
         parser.add_argument(f"--{flag}")
-    parser.add_argument("--add", action="store_true")
+    for flag in ("add", "cluster"):
+        parser.add_argument(f"--{flag}", action="store_true")
     program, *words = shlex.split(line)
     given = parser.parse_args(words)
     assert (program, given.add, given.allow_principal) == ("kafka-acls.sh", True, "User:mirror")
     kind, name = ("TOPIC", given.topic) if given.topic else ("TRANSACTIONAL_ID", given.transactional_id)
+    if given.cluster:
+        kind, name = "CLUSTER", "kafka-cluster"
     return [
         Grant(
             side=side,
@@ -241,9 +247,41 @@ def test_a_grant_that_is_missing_is_named_with_its_side(
     ] == found
 
 
+@pytest.mark.parametrize(
+    ("side", "operation", "named"),
+    [("source", 8, "Describe"), ("target", 8, "Describe"), ("target", 7, "Alter")],
+)
+def test_what_the_cluster_itself_does_not_grant_is_named(
+    checked: Checked, side: str, operation: int, named: str
+) -> None:
+    """It is the same for all flows: denied, so that what another test has granted does not count."""
+    checked.grant(checked.grants())
+    cluster = checked.source if side == "source" else checked.target
+    denied = AclBinding(
+        resource_type=4,
+        resource_name="kafka-cluster",
+        pattern_type=3,
+        principal="User:mirror",
+        host="*",
+        operation=operation,
+        permission_type=2,
+    )
+    asking(cluster, lambda connected: admin.create_acls(connected, [denied]))
+    try:
+        done = checked.command("check")
+    finally:
+        asking(cluster, lambda connected: admin.delete_acls(connected, [denied]))
+
+    alias = checked.alias if side == "source" else "gated"
+    sentence = f"Cluster {alias} does not authorize {named} on the cluster itself (kafka-acls --cluster)"
+    assert [f"fail  {sentence}"] == [
+        line.split(";")[0] for line in done.stdout.splitlines() if line.startswith("fail")
+    ]
+
+
 def test_a_topic_that_we_may_not_see_is_named(checked: Checked) -> None:
     """With nothing granted on the source the topic of that name is asked for, and Describe on it is what lacks."""
-    checked.grant([one for one in checked.grants() if one.side == "target"])
+    checked.grant([one for one in checked.grants() if one.side == "target" or one.kind == "CLUSTER"])
 
     done = checked.command("check")
 
