@@ -113,8 +113,9 @@ class HostedCheckpoints:
             emits, syncs = now() >= emit_at, now() >= sync_at
             if emits or syncs:
                 await passes.look()
-            if emits:
+                # Also where only groups are due: none is moved to where no checkpoint says that it stands.
                 await passes.write()
+            if emits:
                 emit_at = now() + (settings.emit_s or NEVER)
             if syncs:
                 await passes.sync()

@@ -1,0 +1,119 @@
+"""Consumer groups for tests, by clients that are not ours: librdkafka commits and consumes, Java translates."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import java_command, write_properties
+from tests.harness.kafka.processes import HarnessError, wait_until
+
+GROUP_WAIT_S = 60.0
+Offsets = Mapping[tuple[str, int], int]
+
+
+def put_group(cluster: KafkaCluster, group: str, offsets: Offsets) -> None:
+    """As `kafka-consumer-groups --reset-offsets` does with a group without members, which it makes if need be.
+
+    By a consumer that joins nothing: librdkafka's admin client dies of a coordinator that is not there yet.
+    """
+    wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    with _alone(cluster, group) as consumer:
+
+        def put() -> bool:
+            try:
+                answered = consumer.commit(offsets=wanted, asynchronous=False)
+            except KafkaException:
+                return False  # the first group of a cluster makes the offsets topic
+            return all(one.error is None for one in answered)
+
+        wait_until(f"{group} stands at {offsets}", put, timeout_s=GROUP_WAIT_S)
+
+
+def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
+    """What the group has committed."""
+    every = [
+        TopicPartition(topic, partition)
+        for topic, partitions in cluster.topics().items()
+        if not topic.startswith("__")
+        for partition in range(partitions)
+    ]
+    with _alone(cluster, group) as consumer:
+        found = consumer.committed(every, timeout=GROUP_WAIT_S)
+    return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+
+
+@contextmanager
+def _alone(cluster: KafkaCluster, group: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.internal_bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bool) -> Consumer:
+    """A consumer that subscribes to *topic*; it fails where it would have to begin by a reset policy."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.internal_bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
+            **more,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, int, bytes]]:
+    """What a consumer of *group* gets until the end of *topic*: partition, offset, value. It commits nothing."""
+    ends = cluster.end_offsets(topic)
+    start = group_offsets(cluster, group)
+    open_ = {part for part, end in ends.items() if start[topic, part] < end}
+    consumer = member(cluster, group, topic)
+    found: list[tuple[int, int, bytes]] = []
+
+    def read() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None:
+            if message.error():
+                raise HarnessError(str(message.error()))
+            found.append((message.partition(), message.offset(), message.value()))
+            if message.offset() + 1 >= ends[message.partition()]:
+                open_.discard(message.partition())
+        return not open_
+
+    try:
+        wait_until(f"{group} has read {topic}", read, timeout_s=GROUP_WAIT_S, poll_s=0)
+    finally:
+        consumer.close()
+    return sorted(found)
+
+
+def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tuple[str, int], int]:
+    """RemoteClusterUtils.translateOffsets on *cluster* for a group of *alias*."""
+    folder = cluster.home
+    client = write_properties(
+        folder / f"translate-{alias}-{group}.properties", cluster.java_client("INTERNAL")
+    )
+    command = java_command(
+        "TranslateOffsets",
+        f"client={client}",
+        f"alias={alias}",
+        f"group={group}",
+        log=folder / "translate.log",
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise HarnessError(f"TranslateOffsets failed:\n{done.stderr[-2000:]}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {(line["topic"], line["partition"]): line["offset"] for line in lines}

@@ -1,0 +1,325 @@
+"""Consumer groups across two real clusters: checkpoints, and groups of the target moved on, as consumers and Java see it."""
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.groups import consume, group_offsets, member, put_group, translated_by_java
+
+PASS_WAIT_S = 90.0  # a second alone
+LAG_MAX = 10
+Names = Callable[[], str]
+
+
+@dataclass(kw_only=True)
+class Flow:
+    """A source and a checkpoint connector in one process, under aliases of their own."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    alias: str
+    target_alias: str
+
+    def remote(self, topic: str) -> str:
+        return f"{self.alias}.{topic}"
+
+    def process(
+        self,
+        topics: str,
+        *,
+        with_source: bool = True,
+        worker: dict[str, str] | None = None,
+        connector: dict[str, str] | None = None,
+        **checkpoint: str,
+    ) -> Replicator:
+        """Not started yet; *checkpoint* has underscores for dots."""
+        shared = {
+            "source.cluster.alias": self.alias,
+            "target.cluster.alias": self.target_alias,
+            "offset-syncs.topic.replication.factor": "1",
+            "offset.lag.max": str(LAG_MAX),
+            **(connector or {}),
+        }
+        process = Replicator.standalone(
+            self.source, self.target, topics=topics, folder=self.folder, connector=shared, worker=worker
+        )
+        lines, source = process.files
+        assert isinstance(source, dict)
+        connector = {
+            **source,
+            "name": "MirrorCheckpointConnector",
+            "connector.class": "MirrorCheckpointConnector",
+            "checkpoints.topic.replication.factor": "1",
+            "refresh.groups.interval.seconds": "1",
+            "emit.checkpoints.interval.seconds": "1",
+            "sync.group.offsets.interval.seconds": "1",
+            **{key.replace("_", "."): value for key, value in checkpoint.items()},
+        }
+        process.files = (lines, source, connector) if with_source else (lines, connector)
+        return process
+
+    def dumped(self, what: str) -> list[dict[str, Any]]:
+        """`mirrorflow dump WHAT --json`; nothing while there is no topic."""
+        addresses = ["--from", self.source.internal_bootstrap, "--to", self.target.internal_bootstrap]
+        aliases = ["--from-alias", self.alias, "--to-alias", self.target_alias]
+        command = [
+            str(Path(sys.executable).parent / "mirrorflow"),
+            "dump",
+            what,
+            *addresses,
+            *aliases,
+            "--json",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or "There is no topic" in done.stderr, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def checkpoints(self, group: str) -> list[dict[str, Any]]:
+        """Every checkpoint of *group*, in the order of the log."""
+        found = [line["record"] for line in self.dumped("checkpoints")]
+        return [record for record in found if record["group"] == group]
+
+    def wait_for_checkpoint(self, group: str, upstream: int) -> dict[str, Any]:
+        """Until the newest checkpoint of *group* says *upstream*."""
+
+        def newest() -> dict[str, Any] | None:
+            found = self.checkpoints(group)
+            return found[-1] if found and found[-1]["upstream_offset"] == upstream else None
+
+        found = wait_until(f"a checkpoint of {group} at {upstream}", newest, timeout_s=PASS_WAIT_S)
+        assert found is not None
+        return dict(found)
+
+    def wait_for_group(self, group: str, at_least: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Until the target's group stands at these offsets or behind them."""
+
+        def moved() -> dict[tuple[str, int], int] | None:
+            found = group_offsets(self.target, group)
+            return found if all(found.get(key, -1) >= offset for key, offset in at_least.items()) else None
+
+        found = wait_until(f"{group} of the target is at {at_least}", moved, timeout_s=PASS_WAIT_S)
+        assert found is not None
+        return dict(found)
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    own = uuid.uuid4().hex[:8]
+    return Flow(source=east, target=west, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
+
+
+def test_a_group_that_moves_misses_nothing_and_repeats_little(flow: Flow, unique_topic: Names) -> None:
+    """It had read half; on the target it gets the other half, and at most `offset.lag.max` of each partition again."""
+    topic, group = flow.source.create_topic(unique_topic(), partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 1000, keys=True)
+    half = flow.source.end_offsets(topic)
+    put_group(flow.source, group, {(topic, part): end for part, end in half.items()})
+    with flow.process(topic, sync_group_offsets_enabled="true") as process:
+        flow.wait_for_group(group, {(remote, part): end - LAG_MAX for part, end in half.items()})
+        load(flow.source, topic, 1000, keys=True)
+        process.wait_for_copy(flow.target, remote, 2000)
+    moved = group_offsets(flow.target, group)
+
+    got = consume(flow.target, group, remote)
+
+    wanted = [
+        (one.partition, one.value) for one in records(flow.source, topic) if one.offset >= half[one.partition]
+    ]
+    missed = set(wanted) - {(part, value) for part, _, value in got}
+    assert not missed
+    assert len(got) - len(wanted) <= LAG_MAX * 2
+    assert all(moved[remote, part] <= end for part, end in half.items())
+    assert translated_by_java(flow.target, flow.alias, group) == moved
+
+
+def test_a_group_with_members_is_left_alone_until_they_are_gone(flow: Flow, unique_topic: Names) -> None:
+    """Who consumes on the target says where it stands."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 200)
+    with flow.process(topic, sync_group_offsets_enabled="true") as process:
+        process.wait_for_copy(flow.target, remote, 200)
+        put_group(flow.target, group, {(remote, 0): 5})
+        consumer = member(flow.target, group, remote)
+        first = wait_until("the member reads", lambda: consumer.poll(0.2), timeout_s=PASS_WAIT_S, poll_s=0)
+        put_group(flow.source, group, {(topic, 0): 200})
+        active = 'state="active-on-target"} 1'
+        wait_until(
+            "it is seen to be active",
+            lambda: consumer.poll(0.1) is None and active in process.metrics(),
+            timeout_s=PASS_WAIT_S,
+        )
+        before = group_offsets(flow.target, group)
+        consumer.close()
+        flow.wait_for_group(group, {(remote, 0): 200 - LAG_MAX})
+
+    assert first is not None
+    assert (5, {(remote, 0): 5}) == (first.offset(), before)
+
+
+def test_a_group_that_is_ahead_on_the_target_is_not_moved_back(flow: Flow, unique_topic: Names) -> None:
+    """Neither one that is known nor one whose source was set back."""
+    topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
+    ahead, behind = f"a-{own}", f"b-{own}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 500)
+    for group in (ahead, behind):
+        put_group(flow.source, group, {(topic, 0): 500})
+    with flow.process(topic, sync_group_offsets_enabled="true") as process:
+        process.wait_for_copy(flow.target, remote, 500)
+        at_end = flow.wait_for_group(behind, {(remote, 0): 500 - LAG_MAX})[remote, 0]
+        put_group(flow.source, ahead, {(topic, 0): 100})
+        flow.wait_for_checkpoint(ahead, 100)
+        put_group(flow.source, behind, {(topic, 0): 50})
+        flow.wait_for_checkpoint(behind, 50)
+
+    assert {(remote, 0): at_end} == group_offsets(flow.target, behind)
+    assert group_offsets(flow.target, ahead)[remote, 0] > 100
+
+
+def test_a_checkpoint_follows_when_the_source_is_set_back(flow: Flow, unique_topic: Names) -> None:
+    """And Java's client reads the older place then."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    remote = flow.remote(topic)
+    load(flow.source, topic, 500)
+    put_group(flow.source, group, {(topic, 0): 500})
+    with flow.process(topic) as process:
+        process.wait_for_copy(flow.target, remote, 500)
+        forward = flow.wait_for_checkpoint(group, 500)
+        put_group(flow.source, group, {(topic, 0): 100})
+        back = flow.wait_for_checkpoint(group, 100)
+
+    assert (forward["downstream_offset"], back["downstream_offset"]) <= (500, 100)
+    assert back["downstream_offset"] <= 100
+    assert {(remote, 0): back["downstream_offset"]} == translated_by_java(flow.target, flow.alias, group)
+    assert {} == group_offsets(flow.target, group)  # `sync.group.offsets.enabled` is false by default
+
+
+def test_only_groups_that_are_asked_for_are_translated(flow: Flow, unique_topic: Names) -> None:
+    """`groups` and `groups.exclude`."""
+    topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:8]
+    wanted, excluded, other = f"in-{own}", f"in-{own}-test", f"out-{own}"
+    load(flow.source, topic, 20)
+    for group in (wanted, excluded, other):
+        put_group(flow.source, group, {(topic, 0): 20})
+    with flow.process(topic, groups=f"in-{own}.*", groups_exclude=".*-test"):
+        flow.wait_for_checkpoint(wanted, 20)
+
+    assert {wanted} == {line["record"]["group"] for line in flow.dumped("checkpoints")}
+
+
+def test_after_a_kill_nothing_is_written_again_and_nothing_goes_back(flow: Flow, unique_topic: Names) -> None:
+    """What was known is read back from the checkpoints topic."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    load(flow.source, topic, 300)
+    put_group(flow.source, group, {(topic, 0): 150})
+    process = flow.process(topic)
+    with process:
+        process.wait_for_copy(flow.target, flow.remote(topic), 300)
+        first = flow.wait_for_checkpoint(group, 150)
+        process.kill()
+        process.start()
+        other = f"h-{uuid.uuid4().hex[:8]}"
+        put_group(flow.source, other, {(topic, 0): 300})
+        flow.wait_for_checkpoint(other, 300)
+        put_group(flow.source, group, {(topic, 0): 300})
+        last = flow.wait_for_checkpoint(group, 300)
+
+    found = flow.checkpoints(group)
+    offsets = [one["downstream_offset"] for one in found]
+    assert offsets == sorted(offsets)
+    assert first["downstream_offset"] <= 150
+    assert last["downstream_offset"] > first["downstream_offset"]
+    assert len(found) == len({(one["upstream_offset"], one["downstream_offset"]) for one in found})
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A target that grants nothing by itself."""
+    with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
+        yield cluster
+
+
+def test_a_group_without_permission_is_named_and_stops_only_itself(
+    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """It is moved on as soon as the permission is there."""
+    own = uuid.uuid4().hex[:8]
+    flow = Flow(source=east, target=guarded, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
+    topic, allowed, refused = east.create_topic(unique_topic()), f"a-{own}", f"r-{own}"
+    remote = flow.remote(topic)
+    load(east, topic, 100)
+    for group in (allowed, refused):
+        put_group(east, group, {(topic, 0): 100})
+    for operation in ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER", "ALTER_CONFIGS"):
+        guarded.allow(operation, "TOPIC", "*")
+    for operation in ("READ", "DESCRIBE"):
+        guarded.allow(operation, "GROUP", allowed)
+    for operation in ("WRITE", "DESCRIBE"):
+        guarded.allow(operation, "TRANSACTIONAL_ID", f"mirrorflow.{flow.alias}")
+    client = guarded.java_client("SASL_PLAINTEXT")
+    lines = {f"target.cluster.{key}": value for key, value in client.items()}
+    process = flow.process(
+        topic,
+        worker=client,
+        connector=lines,
+        sync_group_offsets_enabled="true",
+        groups=f"{allowed},{refused}",
+    )
+    with process:
+        flow.wait_for_group(allowed, {(remote, 0): 100 - LAG_MAX})
+        status = wait_until(
+            "the refused one is named",
+            lambda: next(
+                (
+                    said
+                    for said in [str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])]
+                    if refused in said
+                ),
+                None,
+            ),
+            timeout_s=PASS_WAIT_S,
+        )
+        both = {group: flow.checkpoints(group)[-1]["upstream_offset"] for group in (allowed, refused)}
+        for operation in ("READ", "DESCRIBE"):
+            guarded.allow(operation, "GROUP", refused)
+        flow.wait_for_group(refused, {(remote, 0): 100 - LAG_MAX})
+
+    assert status is not None
+    assert allowed not in status
+    assert {allowed: 100, refused: 100} == both
+    assert "state': 'RUNNING" in status
+
+
+def test_it_works_from_the_syncs_that_java_wrote(
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
+) -> None:
+    """Java MM2 copies and writes offset syncs to the source; our checkpoint connector alone translates by them."""
+    topic, group = east.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    flow.alias, flow.target_alias = east.name, west.name
+    load(east, topic, 500)
+    put_group(east, group, {(topic, 0): 500})
+    java = {f"{east.name}->{west.name}.groups": "none", "offset.lag.max": str(LAG_MAX)}
+    with MirrorMaker(source=east, target=west, topics=topic, properties=java) as mirror_maker:
+        mirror_maker.wait_until_replicated(topic, 500)
+        with flow.process(topic, with_source=False, groups=group, sync_group_offsets_enabled="true"):
+            found = flow.wait_for_group(group, {(flow.remote(topic), 0): 500 - 2 * LAG_MAX})
+
+    assert found[flow.remote(topic), 0] <= 500
+    assert found == translated_by_java(west, east.name, group)
+    got = consume(west, group, flow.remote(topic)) if found[flow.remote(topic), 0] < 500 else []
+    assert len(got) <= 2 * LAG_MAX
