@@ -218,7 +218,7 @@ class KafkaCluster:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Creates it, waits until every partition has a leader; its name."""
+        """Creates it, waits until every partition has a leader that knows it; its name."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
         self._wait_for_partitions(name, partitions)
@@ -249,11 +249,11 @@ class KafkaCluster:
 
     def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
         """The end of each partition: its high watermark, or its last stable offset with read_committed."""
-        return self._offsets(topic, OffsetSpec.latest(), isolation)
+        return self._offsets(topic, OffsetSpec.latest(), isolation, partitions=self.topics()[topic])
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """The first offset that still exists in each partition."""
-        return self._offsets(topic, OffsetSpec.earliest(), "read_uncommitted")
+        return self._offsets(topic, OffsetSpec.earliest(), partitions=self.topics()[topic])
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Deletes the records of each partition that come *before* the offset."""
@@ -290,6 +290,9 @@ class KafkaCluster:
             return len(found) == count and all(part.leader >= 0 for part in found.values())
 
         wait_until(f"{topic} has {count} led partitions", led, timeout_s=ADMIN_WAIT_S)
+        if all(node.answers for node in self.nodes.values()):
+            # Who leads may hear of it later than whom we have asked.
+            self._offsets(topic, OffsetSpec.latest(), partitions=count)
 
     def _node(self, id_: int, folder: Path) -> Broker:
         folder.mkdir()
@@ -351,8 +354,9 @@ class KafkaCluster:
             }
         return properties
 
-    def _offsets(self, topic: str, spec: OffsetSpec, isolation: str) -> dict[int, int]:
-        partitions = range(self.topics()[topic])
+    def _offsets(
+        self, topic: str, spec: OffsetSpec, isolation: str = "read_uncommitted", *, partitions: int
+    ) -> dict[int, int]:
         level = (
             IsolationLevel.READ_COMMITTED
             if isolation == "read_committed"
@@ -361,7 +365,7 @@ class KafkaCluster:
 
         def listed() -> dict[int, int]:
             found = self.admin.list_offsets(
-                {TopicPartition(topic, part): spec for part in partitions},
+                {TopicPartition(topic, part): spec for part in range(partitions)},
                 isolation_level=level,
                 request_timeout=ADMIN_WAIT_S,
             )

@@ -13,6 +13,7 @@ NO_LEADER_YET = frozenset(
     {
         KafkaError._NOENT,  # no connection yet to ask who leads
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,  # a new topic, and not told yet
         KafkaError.NOT_LEADER_FOR_PARTITION,  # elected, and not told yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
