@@ -25,6 +25,8 @@ def _demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell that runs us in the background has us ignore Ctrl-C, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 no other thread is at work here
     ) as process:
         try:
             yield process
