@@ -260,6 +260,7 @@ class KafkaCluster:
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
 
         def deleted() -> None:
+            self._refresh(topic)
             for future in self.admin.delete_records(wanted).values():
                 future.result(ADMIN_WAIT_S)
 
@@ -283,6 +284,10 @@ class KafkaCluster:
             future.result(ADMIN_WAIT_S)
 
     # Inside.
+
+    def _refresh(self, topic: str) -> None:
+        """Let the admin client forget what it believes of the leaders: it goes by that until it is minutes old."""
+        self.admin.list_topics(topic, timeout=ADMIN_WAIT_S)
 
     def _wait_for_partitions(self, topic: str, count: int) -> None:
         def led() -> bool:
@@ -364,6 +369,7 @@ class KafkaCluster:
         )
 
         def listed() -> dict[int, int]:
+            self._refresh(topic)
             found = self.admin.list_offsets(
                 {TopicPartition(topic, part): spec for part in range(partitions)},
                 isolation_level=level,

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.processes import HarnessError, wait_until
 
 T = TypeVar("T")
 # What an admin client is told, or tells itself, while a leader is on its way: after a broker's start, for a new topic.
@@ -24,15 +24,20 @@ NO_LEADER_YET = frozenset(
 
 def ask_leaders(topic: str, ask: Callable[[], T], *, timeout_s: float) -> T:
     """What *ask* gives once *topic* has leaders that know it; any other refusal is raised at once."""
+    refusals: list[str] = []
 
     def answered() -> tuple[T] | None:
         try:
             return (ask(),)
         except KafkaException as error:
             if error.args[0].code() in NO_LEADER_YET:
+                refusals.append(str(error))
                 return None
             raise
 
-    found = wait_until(f"{topic} has leaders that know it", answered, timeout_s=timeout_s)
+    try:
+        found = wait_until(f"{topic} has leaders that know it", answered, timeout_s=timeout_s)
+    except HarnessError as error:
+        raise HarnessError(f"{error} {len(refusals)} refusals, the last one: {refusals[-1]}") from None
     assert found is not None
     return found[0]
