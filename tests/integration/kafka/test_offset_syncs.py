@@ -279,9 +279,8 @@ def test_switched_off_no_topic_is_made(
 ) -> None:
     topic = east.create_topic(unique_topic())
     load(east, topic, 10, keys=True)
-    replicator = Replicator.standalone(
-        east, west, topics=topic, folder=tmp_path, connector={"target.cluster.alias": topic}
-    )
+    aliases = {"source.cluster.alias": topic.upper(), "target.cluster.alias": topic}
+    replicator = Replicator.standalone(east, west, topics=topic, folder=tmp_path, connector=aliases)
     process, connector = (dict(lines) for lines in replicator.files if not isinstance(lines, str))
     del connector["offset-syncs.topic.replication.factor"]
     replicator.files = (process, connector | {"emit.offset-syncs.enabled": "false"})
