@@ -1,6 +1,6 @@
 """What the properties of every connector say, whatever its class: its name, its flow, its two clusters, its providers.
 
-`heartbeat` begins with these; keys and defaults are MM2's (MirrorConnectorConfig).
+Each of `source`, `checkpoint` and `heartbeat` begins with these; keys and defaults are MM2's (MirrorConnectorConfig).
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Self
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.patterns import compile_patterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Basics:
     source_alias: str
     target_alias: str
     providers: Mapping[str, str]  # `config.providers` and its keys
+    resolver: Resolver  # of these
     read: PropertyReader
 
     @property
@@ -37,7 +39,8 @@ class Basics:
             for key, value in text.items()
             if key.startswith(PROVIDERS_KEY)
         }
-        read = PropertyReader(properties, Resolver(providers))
+        resolver = Resolver(providers)
+        read = PropertyReader(properties, resolver)
         name = read.required("name", action="name the connector, for example MirrorSourceConnector")
         source = read.required("source.cluster.alias", action="name the source cluster")
         target = read.text("target.cluster.alias", "target")
@@ -53,8 +56,16 @@ class Basics:
             source_alias=source,
             target_alias=target,
             providers=providers,
+            resolver=resolver,
             read=read,
         )
+
+
+def patterns(read: PropertyReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of expressions; one that is none is refused before anything starts."""
+    found = read.names(key, default)
+    compile_patterns(key, found)
+    return found
 
 
 def interval_s(read: PropertyReader, prefix: str, default_s: int, *, enabled: bool = True) -> float | None:

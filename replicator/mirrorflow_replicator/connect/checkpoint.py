@@ -8,13 +8,12 @@ checkpoint is written (Java accepts it and then runs no task). Client properties
 from collections.abc import Mapping
 
 from mirrorflow_replicator.connect import clients
-from mirrorflow_replicator.connect.basics import Basics, interval_s
+from mirrorflow_replicator.connect.basics import Basics, interval_s, patterns
 from mirrorflow_replicator.connect.plugins import group_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.source import TOPICS_EXCLUDE
 from mirrorflow_replicator.connect.storage import replication_factor
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.settings import CheckpointSettings, ClientSettings
 
 GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
@@ -42,11 +41,11 @@ def parse_checkpoint(properties: Mapping[str, str], worker: Mapping[str, str]) -
         source_alias=basics.source_alias,
         target_alias=basics.target_alias,
         policy=policy_settings(read, basics.source_alias),
-        topics=_patterns(read, "topics", (".*",)),
-        topics_exclude=_patterns(read, "topics.exclude", TOPICS_EXCLUDE),
+        topics=patterns(read, "topics", (".*",)),
+        topics_exclude=patterns(read, "topics.exclude", TOPICS_EXCLUDE),
         topic_filter=topic_filter(read),
-        groups=_patterns(read, "groups", (".*",)),
-        groups_exclude=_patterns(read, "groups.exclude", GROUPS_EXCLUDE),
+        groups=patterns(read, "groups", (".*",)),
+        groups_exclude=patterns(read, "groups.exclude", GROUPS_EXCLUDE),
         group_filter=group_filter(read),
         refresh_groups_s=interval_s(read, REFRESH, 600),
         emit_s=interval_s(read, EMIT, 60),
@@ -76,32 +75,16 @@ def why_not(read: PropertyReader) -> tuple[str, str] | None:
     return None
 
 
-def _patterns(read: PropertyReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """A list of expressions; one that is none is refused before anything starts."""
-    patterns = read.names(key, default)
-    compile_patterns(key, patterns)
-    return patterns
-
-
 def _clients(
     properties: Mapping[str, str], worker: Mapping[str, str], basics: Basics
 ) -> dict[tuple[str, str], ClientSettings]:
     """By side and kind; named as Java's task 0 names them."""
-    made = {
-        (side, kind): clients.connector_client(properties, side, kind)
-        for side in ("source", "target")
-        for kind in ("admin", "consumer")
-    }
+    made = {("target", "producer"): clients.data_producer(properties, worker)}
     for kind in ("admin", "consumer"):
-        if not made["target", kind].get("bootstrap.servers"):
-            made["target", kind] = clients.shared(worker) | made["target", kind]
-    made["target", "producer"] = clients.data_producer(properties, worker)
-    for key, client in (
-        ("source.cluster.bootstrap.servers", made["source", "admin"]),
-        ("bootstrap.servers", made["target", "producer"]),
-    ):
-        if not client.get("bootstrap.servers", "").strip():
-            raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
+        made["source", kind] = clients.connector_client(properties, "source", kind)
+        made["target", kind] = clients.target_client(properties, worker, kind)
+    clients.require_addresses(made["source", "admin"], key="source.cluster.bootstrap.servers")
+    clients.require_addresses(made["target", "producer"], key="bootstrap.servers")
     roles = {
         ("source", "admin"): "checkpoint-source-admin",
         ("source", "consumer"): "offset-syncs-source-consumer",

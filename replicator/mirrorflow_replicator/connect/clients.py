@@ -11,6 +11,7 @@ References stay as they are written.
 import re
 from collections.abc import Mapping
 
+from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.settings import ClientSettings
 
 TASK_MARK = "-?|"  # as Java writes the name of a client before its task is known
@@ -39,6 +40,18 @@ def connector_client(properties: Mapping[str, str], side: str, kind: str) -> dic
         **with_prefix(properties, f"{kind}."),
         **with_prefix(properties, f"{side}.{kind}."),
     }
+
+
+def target_client(properties: Mapping[str, str], worker: Mapping[str, str], kind: str) -> dict[str, str]:
+    """A connector's own client of the target, over the worker's connection where it has no addresses of its own."""
+    own = connector_client(properties, "target", kind)
+    return own if own.get("bootstrap.servers") else shared(worker) | own
+
+
+def require_addresses(client: Mapping[str, str], *, key: str) -> None:
+    """Raises InvalidSettingError, naming *key*, where *client* is not told where its cluster is."""
+    if not client.get("bootstrap.servers", "").strip():
+        raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
 
 
 def data_producer(properties: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:

@@ -60,10 +60,8 @@ def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) ->
 def _to_target(basics: Basics, properties: Mapping[str, str], worker: Mapping[str, str]) -> BeatSettings:
     """As MM2: the worker's producer writes, the connector's admin client creates the topic."""
     producer = clients.data_producer(properties, worker)
-    admin = clients.connector_client(properties, "target", "admin")
-    if not admin.get("bootstrap.servers"):
-        admin = clients.shared(worker) | admin
-    _require("bootstrap.servers", producer)
+    admin = clients.target_client(properties, worker, "admin")
+    clients.require_addresses(producer, key="bootstrap.servers")
     alias = basics.target_alias
     return BeatSettings(
         source_alias=basics.source_alias,
@@ -78,7 +76,7 @@ def _to_source(basics: Basics, properties: Mapping[str, str]) -> BeatSettings:
 
     def client(kind: str) -> ClientSettings:
         found = clients.connector_client(properties, "source", kind)
-        _require("source.cluster.bootstrap.servers", found)
+        clients.require_addresses(found, key="source.cluster.bootstrap.servers")
         return clients.client_settings(alias, f"{basics.label}|heartbeats-source-{kind}", found)
 
     return BeatSettings(
@@ -87,8 +85,3 @@ def _to_source(basics: Basics, properties: Mapping[str, str]) -> BeatSettings:
         producer=client("producer"),
         admin=client("admin"),
     )
-
-
-def _require(key: str, client: Mapping[str, str]) -> None:
-    if not client.get("bootstrap.servers", "").strip():
-        raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")

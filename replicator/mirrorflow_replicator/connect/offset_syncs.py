@@ -46,13 +46,12 @@ def offset_syncs(
         return None
     side = read.choice(LOCATION_KEY, ("source", "target"), "source")
     on_source = side == "source"
-    producer = clients.connector_client(properties, side, "producer")
-    admin = clients.connector_client(properties, side, "admin")
-    if not on_source:
-        connection = clients.shared(worker)
-        producer, admin = (
-            one if one.get("bootstrap.servers") else connection | one for one in (producer, admin)
-        )
+    producer, admin = (
+        clients.connector_client(properties, side, kind)
+        if on_source
+        else clients.target_client(properties, worker, kind)
+        for kind in ("producer", "admin")
+    )
     alias = read.text(f"{side}.cluster.alias", side)
     return OffsetSyncSettings(
         on_source=on_source,

@@ -10,15 +10,14 @@ import time
 from collections.abc import Mapping
 
 from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.connect.basics import Basics, interval_s, patterns
 from mirrorflow_replicator.connect.config_rules import config_exceptions
 from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
-from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.storage import offset_storage, replication_factor
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.settings import (
     ClientSettings,
     LossPolicy,
@@ -43,6 +42,7 @@ TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
 DAY_MS = 86_400_000
+SYNC_S = 600  # MM2's, for topics, their settings and their ACLs
 TASKS_MAX = 1_000  # processes; more is a typing error
 _LOSS = tuple(policy.value for policy in LossPolicy)
 
@@ -55,40 +55,32 @@ def parse_source(
     *now_ms* (epoch milliseconds, default the clock) is what `by_duration` counts back from.
     Raises InvalidSettingError and RefusedSettingError.
     """
-    providers = {
-        key: value
-        for text in (worker, properties)
-        for key, value in text.items()
-        if key.startswith(PROVIDERS_KEY)
-    }
-    resolver = Resolver(providers)
-    read = PropertyReader(properties, resolver)
-    read_worker = PropertyReader(worker, resolver)
-    name = read.required("name", action="name the connector, for example MirrorSourceConnector")
-    source, target = _aliases(read)
-    consumer, source_admin, producer, target_admin = _clients(properties, worker, name, source, target)
-    read_consumer = PropertyReader(consumer.properties, resolver)
+    basics = Basics.of(properties, worker)
+    read = basics.read
+    read_worker = PropertyReader(worker, basics.resolver)
+    consumer, source_admin, producer, target_admin = _clients(properties, worker, basics)
+    read_consumer = PropertyReader(consumer.properties, basics.resolver)
     start, start_ms = _start(read, read_consumer, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     flush = read if FLUSH_INTERVAL_KEY in read else read_worker
     return SourceSettings(
-        name=name,
-        flow=read.text("mirrorflow.flow", f"{source}->{target}"),
-        source_alias=source,
-        target_alias=target,
-        policy=policy_settings(read, source),
-        topics=_patterns(read, "topics", (".*",)),
-        topics_exclude=_patterns(read, "topics.exclude", TOPICS_EXCLUDE),
+        name=basics.name,
+        flow=basics.flow,
+        source_alias=basics.source_alias,
+        target_alias=basics.target_alias,
+        policy=policy_settings(read, basics.source_alias),
+        topics=patterns(read, "topics", (".*",)),
+        topics_exclude=patterns(read, "topics.exclude", TOPICS_EXCLUDE),
         topic_filter=topic_filter(read),
         heartbeats_replication=read.flag("heartbeats.replication.enabled", default=True),
         replication_factor=replication_factor(read, "replication.factor", 2),
-        refresh_topics_s=_interval_s(read, "refresh.topics"),
-        sync_configs_s=_interval_s(read, "sync.topic.configs"),
+        refresh_topics_s=interval_s(read, "refresh.topics", SYNC_S),
+        sync_configs_s=interval_s(read, "sync.topic.configs", SYNC_S),
         configs_report_only=read.flag("mirrorflow.sync.topic.configs.report.only", default=False),
-        config_exclude=_patterns(read, "config.properties.exclude", CONFIG_EXCLUDE),
+        config_exclude=patterns(read, "config.properties.exclude", CONFIG_EXCLUDE),
         config_exceptions=config_exceptions(read),
         config_filter=config_filter(read),
         use_defaults_from_source=read.choice("use.defaults.from", ("target", "source"), "target") == "source",
-        sync_acls_s=_interval_s(read, "sync.topic.acls"),
+        sync_acls_s=interval_s(read, "sync.topic.acls", SYNC_S),
         acls_report_only=read.flag("mirrorflow.sync.topic.acls.report.only", default=False),
         tasks_max=read.whole("tasks.max", 1, minimum=1, maximum=TASKS_MAX),
         start=start,
@@ -97,13 +89,13 @@ def parse_source(
         read_committed=_read_committed(read, read_consumer),
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
         bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
-        offsets=offset_storage(read_worker, worker, source, target_admin),
-        syncs=offset_syncs(read, properties, worker, label=f"{source}->{target}|{name}"),
+        offsets=offset_storage(read_worker, worker, basics.source_alias, target_admin),
+        syncs=offset_syncs(read, properties, worker, label=basics.label),
         source_consumer=consumer,
         source_admin=source_admin,
         target_producer=producer,
         target_admin=target_admin,
-        providers=providers,
+        providers=basics.providers,
     )
 
 
@@ -122,43 +114,21 @@ def for_task(settings: SourceSettings, task: int) -> SourceSettings:
     )
 
 
-def _aliases(read: PropertyReader) -> tuple[str, str]:
-    source = read.required("source.cluster.alias", action="name the source cluster")
-    target = read.text("target.cluster.alias", "target")
-    if source == target:
-        raise InvalidSettingError(
-            key="target.cluster.alias",
-            problem=f"source and target are both {source!r}",
-            action="name them apart",
-        )
-    return source, target
-
-
-def _patterns(read: PropertyReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """A list of expressions; one that is none is refused before anything starts."""
-    patterns = read.names(key, default)
-    compile_patterns(key, patterns)
-    return patterns
-
-
 def _clients(
-    properties: Mapping[str, str], worker: Mapping[str, str], name: str, source: str, target: str
+    properties: Mapping[str, str], worker: Mapping[str, str], basics: Basics
 ) -> tuple[ClientSettings, ClientSettings, ClientSettings, ClientSettings]:
     """Consumer and admin of the source, producer and admin of the target."""
     consumer = {"auto.offset.reset": "earliest", **clients.connector_client(properties, "source", "consumer")}
     source_admin = clients.connector_client(properties, "source", "admin")
-    target_admin = clients.connector_client(properties, "target", "admin")
-    if not target_admin.get("bootstrap.servers"):
-        target_admin = clients.shared(worker) | target_admin
+    target_admin = clients.target_client(properties, worker, "admin")
     producer = clients.data_producer(properties, worker)
-    for key, client in (("source.cluster.bootstrap.servers", consumer), ("bootstrap.servers", producer)):
-        if not client.get("bootstrap.servers", "").strip():
-            raise InvalidSettingError(key=key, problem="it is missing", action="write host:port,host:port")
-    label = f"{source}->{target}|{name}"
+    clients.require_addresses(consumer, key="source.cluster.bootstrap.servers")
+    clients.require_addresses(producer, key="bootstrap.servers")
+    source, target, label = basics.source_alias, basics.target_alias, basics.label
     return (
         clients.client_settings(source, f"{label}{clients.TASK_MARK}replication-consumer", consumer),
         clients.client_settings(source, f"{label}|replication-source-admin", source_admin),
-        clients.client_settings(target, f"connector-producer-{name}-?", producer),
+        clients.client_settings(target, f"connector-producer-{basics.name}-?", producer),
         clients.client_settings(target, f"{label}|replication-target-admin", target_admin),
     )
 
@@ -196,18 +166,3 @@ def _start(read: PropertyReader, consumer: PropertyReader, now_ms: int) -> tuple
     if reader is read:
         action += ", or timestamp:2026-01-31T00:00:00Z"
     raise InvalidSettingError(key=key, problem=problem, action=action)
-
-
-def _interval_s(read: PropertyReader, prefix: str) -> float | None:
-    enabled = read.flag(f"{prefix}.enabled", default=True)
-    interval_s = read.whole(f"{prefix}.interval.seconds", 600, minimum=-(2**31), maximum=2**31)
-    # Java's scheduler takes a negative interval as "never".
-    if not enabled or interval_s < 0:
-        return None
-    if interval_s == 0:
-        raise InvalidSettingError(
-            key=f"{prefix}.interval.seconds",
-            problem="0 would never rest",
-            action=f"write 1 or {prefix}.enabled=false",
-        )
-    return float(interval_s)
