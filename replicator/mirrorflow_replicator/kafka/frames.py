@@ -61,7 +61,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._wake_bytes = 1  # what the kernel waits for
         self._received = 0  # of the body, or else of the scratch
         self._plain: socket.socket | None = None  # where nothing encrypts
-        self._plain_fd = -1
+        self._plain_fd = -1  # its number, asked for once: each request would ask again
         self._fault: Exception | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_lost = False

@@ -10,6 +10,7 @@ from mirrorflow_replicator.connect.driver import (
 )
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.settings import SourceSettings, StartPosition, WorkerSettings
+from tests.unit.cli.mm2_blocks import BLOCKS
 
 TWO = """
 clusters = A, B
@@ -17,31 +18,7 @@ A.bootstrap.servers = a:9092
 B.bootstrap.servers = b:9092
 A->B.enabled = true
 """
-SIX = """
-clusters: west-1, west-2, east-1, east-2, north-1, north-2
-west-1.bootstrap.servers = w1:9092
-west-2.bootstrap.servers = w2:9092
-east-1.bootstrap.servers = e1:9092
-east-2.bootstrap.servers = e2:9092
-north-1.bootstrap.servers = n1:9092
-north-2.bootstrap.servers = n2:9092
-# active/active in west
-west-1->west-2.enabled = true
-west-2->west-1.enabled = true
-# active/active in east
-east-1->east-2.enabled = true
-east-2->east-1.enabled = true
-# active/active in north
-north-1->north-2.enabled = true
-north-2->north-1.enabled = true
-# XDCR via west-1, east-1, north-1
-west-1->east-1.enabled = true
-west-1->north-1.enabled = true
-east-1->west-1.enabled = true
-east-1->north-1.enabled = true
-north-1->west-1.enabled = true
-north-1->east-1.enabled = true
-"""
+SIX = BLOCKS["six clusters"]
 NO_HEARTBEATS = "emit.heartbeats.enabled = false\n"
 
 

@@ -123,6 +123,29 @@ def test_pipelined_answers_reach_their_own_requests() -> None:
     talk(script, test)
 
 
+def test_a_large_answer_comes_whole_however_it_trickles_and_a_small_one_behind_it_at_once() -> None:
+    """For a large body the kernel waits until much is there: its rest, and what follows, must not wait for more."""
+    large = bytes(range(256)) * 12_000  # 3 MB
+
+    async def script(broker: Broker) -> None:
+        await broker.greet()
+        first, second = await broker.next(), await broker.next()
+        frame = first.answer(large)
+        for begin, end in ((0, 40), (40, 600_000), (600_000, len(frame) - 1)):
+            await broker.say(frame[begin:end])
+        await broker.next()  # what is missing comes only when the test has seen that nothing is answered
+        await broker.say(frame[-1:] + second.answer(b"small"))
+        await broker.next()
+
+    async def test(connection: Connection) -> None:
+        answers = [connection.send(1, 11, (b"x",), flexible=False) for _ in range(2)]
+        assert not answers[0].done()
+        connection.send(1, 11, (b"go on",), flexible=False)
+        assert [large, b"small"] == [bytes(view) for view in await asyncio.gather(*answers)]
+
+    talk(script, test)
+
+
 def test_flexible_header_is_written_and_read() -> None:
     """Request header 2 has tagged fields after the client id, response header 1 before the body."""
 
