@@ -24,7 +24,7 @@ setup: $(READY) $(KAFKA)  ## install everything that the other commands need
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
 
-# The parts of `check`: two at a time, because neither types nor tests fill a second core.
+# The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
 style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,7 +34,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 units: $(READY)
-	$(BIN)/pytest -q tests/unit tests/contract
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
 
 test: check $(KAFKA)  ## everything, with real Kafka brokers
 	$(BIN)/pytest -q tests/integration
