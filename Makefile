@@ -48,6 +48,9 @@ bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchm
 chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600)
 
+crds: $(READY)  ## write crds/mirrorflows.yaml from the types
+	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
+
 format:  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -55,4 +58,4 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test demo bench chaos format clean
+.PHONY: help setup check style types units test demo bench chaos crds format clean

@@ -8,7 +8,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import LIST_MAX, Address, Alias, ApiModel, DataKey, ObjectName, Properties
+from mirrorflow_operator.api.model import (
+    LIST_MAX,
+    LIST_SET,
+    Address,
+    Alias,
+    ApiModel,
+    DataKey,
+    ObjectName,
+    Properties,
+)
 
 
 class AuthenticationType(Enum):
@@ -93,7 +102,10 @@ class Cluster(ApiModel):
 
     alias: Alias = Field(description="Its name in topic names (Prefix) and internal topics; never changes.")
     bootstrap_servers: tuple[Address, ...] = Field(
-        min_length=1, max_length=LIST_MAX, description="host:port of some brokers."
+        min_length=1,
+        max_length=LIST_MAX,
+        description="host:port of some brokers.",
+        json_schema_extra=LIST_SET,
     )
     tls: Tls | None = Field(None, description="Absent: no encryption.")
     authentication: Authentication | None = Field(None, description="Absent: anonymous.")

@@ -4,7 +4,7 @@ from enum import Enum
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import PATTERNS_MAX, ApiModel, Pattern
+from mirrorflow_operator.api.model import LIST_SET, PATTERNS_MAX, ApiModel, Pattern
 
 
 class Side(Enum):
@@ -18,12 +18,16 @@ class Groups(ApiModel):
     """Which consumer groups are translated."""
 
     include: tuple[Pattern, ...] = Field(
-        (".*",), max_length=PATTERNS_MAX, description="Names or regexes of groups."
+        (".*",),
+        max_length=PATTERNS_MAX,
+        description="Names or regexes of groups.",
+        json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(
         (),
         max_length=PATTERNS_MAX,
         description="Names or regexes that win over include, besides MM2's default list.",
+        json_schema_extra=LIST_SET,
     )
     sync_offsets: bool = Field(True, description="Whether offsets are written to the target's idle groups.")
 
@@ -43,4 +47,5 @@ class Heartbeats(ApiModel):
         (Side.TARGET, Side.SOURCE),
         max_length=2,
         description="Where heartbeats are written; those on the source make replicationHops work.",
+        json_schema_extra=LIST_SET,
     )

@@ -4,7 +4,7 @@ The types are structural on purpose (no unions of objects, no recursion, a bound
 CRD is generated from them. Rules that span fields are in `validate`, never in a type.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -25,6 +25,15 @@ class ApiModel(BaseModel):
         frozen=True,
         use_attribute_docstrings=False,
     )
+
+
+# How server-side apply joins lists of several writers: by member, or by the member's key; without a word, whole.
+LIST_SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
+
+
+def list_map(*keys: str) -> dict[str, Any]:
+    """Members are told apart by *keys*."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 # RFC 1123, as Kubernetes names Secrets and ConfigMaps.

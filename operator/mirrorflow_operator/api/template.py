@@ -6,11 +6,13 @@ from pydantic import Field
 
 from mirrorflow_operator.api.model import (
     LIST_MAX,
+    LIST_SET,
     PROPERTIES_MAX,
     TEXT_MAX,
     ApiModel,
     LabelName,
     ObjectName,
+    list_map,
 )
 
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
@@ -66,11 +68,18 @@ class Template(ApiModel):
     node_selector: Labels = Field(default_factory=dict, description="Labels that the node must have.")
     tolerations: tuple[Toleration, ...] = Field((), max_length=LIST_MAX, description="Taints the pod bears.")
     affinity: Preserved = Field(default_factory=dict, description="Kubernetes' own affinity.")
-    topology_spread: tuple[TopologySpread, ...] = Field((), max_length=10, description="How pods are spread.")
+    topology_spread: tuple[TopologySpread, ...] = Field(
+        (), max_length=10, description="How pods are spread.", json_schema_extra=list_map("topologyKey")
+    )
     priority_class_name: ObjectName | None = Field(None, description="The pod's PriorityClass.")
-    image_pull_secrets: tuple[ObjectName, ...] = Field((), max_length=10, description="Names of Secrets.")
+    image_pull_secrets: tuple[ObjectName, ...] = Field(
+        (), max_length=10, description="Names of Secrets.", json_schema_extra=LIST_SET
+    )
     env: tuple[EnvironmentVariable, ...] = Field(
-        (), max_length=LIST_MAX, description="Variables of the container."
+        (),
+        max_length=LIST_MAX,
+        description="Variables of the container.",
+        json_schema_extra=list_map("name"),
     )
     termination_grace_period_seconds: int = Field(
         30, ge=1, le=3_600, description="How long the connector may take to finish what is in flight."

@@ -5,7 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import LIST_MAX, PATTERNS_MAX, ApiModel, Pattern
+from mirrorflow_operator.api.model import LIST_MAX, LIST_SET, PATTERNS_MAX, ApiModel, Pattern
+
+EXCEPTIONS_MAX = (
+    20  # lists within a list: more, and the API server refuses rules that look into them as too costly
+)
 
 
 class NamingPolicy(Enum):
@@ -63,10 +67,14 @@ class ConfigException(ApiModel):
     """Settings that are left alone on the copies of some topics."""
 
     topics: tuple[Pattern, ...] = Field(
-        min_length=1, max_length=LIST_MAX, description="Names or regexes, matched against the source's names."
+        min_length=1,
+        max_length=EXCEPTIONS_MAX,
+        description="Names or regexes, matched against the source's names.",
     )
     exclude: tuple[Pattern, ...] = Field(
-        min_length=1, max_length=LIST_MAX, description="Settings left alone on their copies, as regexes."
+        min_length=1,
+        max_length=EXCEPTIONS_MAX,
+        description="Settings left alone on their copies, as regexes.",
     )
 
 
@@ -75,10 +83,13 @@ class ConfigSync(ApiModel):
 
     sync: SyncMode = Field(SyncMode.APPLY, description="Apply; Report differences; Off.")
     exclude: tuple[Pattern, ...] = Field(
-        (), max_length=LIST_MAX, description="Settings left alone, as regexes, besides MM2's default list."
+        (),
+        max_length=LIST_MAX,
+        description="Settings left alone, as regexes, besides MM2's default list.",
+        json_schema_extra=LIST_SET,
     )
     exceptions: tuple[ConfigException, ...] = Field(
-        (), max_length=LIST_MAX, description="Settings left alone on single topics."
+        (), max_length=EXCEPTIONS_MAX, description="Settings left alone on single topics."
     )
 
 
@@ -92,12 +103,16 @@ class Topics(ApiModel):
     """Which topics are copied, and how."""
 
     include: tuple[Pattern, ...] = Field(
-        (".*",), max_length=PATTERNS_MAX, description="Names or regexes, each matched against the whole name."
+        (".*",),
+        max_length=PATTERNS_MAX,
+        description="Names or regexes, each matched against the whole name.",
+        json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(
         (),
         max_length=PATTERNS_MAX,
         description="Names or regexes that win over include; internal topics are always left out.",
+        json_schema_extra=LIST_SET,
     )
     naming: Naming = Field(default_factory=Naming, description="What a topic is called on the target.")
     start_from: StartFrom = Field(default_factory=StartFrom, description="Where copying begins.")

@@ -1,0 +1,124 @@
+"""The CustomResourceDefinition: the types' schema, the rules in CEL, names, subresources and printer columns.
+
+Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd` prints it, and `make crds` puts it where
+kubectl and the chart take it from.
+"""
+
+import sys
+from typing import Any, Final
+
+import yaml
+
+from mirrorflow_operator.api import cel
+from mirrorflow_operator.api.spec import KIND, Spec
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.api.structural import Schema, structural
+
+GROUP: Final = "mirrorflow.io"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "mirrorflows"
+_NAMES: Final = {
+    "kind": KIND,
+    "listKind": f"{KIND}List",
+    "plural": PLURAL,
+    "singular": "mirrorflow",
+    "shortNames": ["mf"],
+    "categories": ["mirrorflow"],
+}
+_HEADER: Final = "# Generated from operator/mirrorflow_operator/api by `make crds`; changes go there.\n"
+
+
+def definition() -> dict[str, Any]:
+    """The whole object, as kubectl applies it."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": _NAMES,
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema()},
+                    "subresources": _SUBRESOURCES,
+                    "additionalPrinterColumns": _COLUMNS,
+                }
+            ],
+        },
+    }
+
+
+def schema() -> Schema:
+    """What a MirrorFlow may be, with every rule at its place."""
+    whole: Schema = {
+        "description": "One direction of replication between two Kafka clusters.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(Spec),
+            "status": structural(Status),
+        },
+    }
+    whole["properties"]["status"].pop("default")  # the operator's alone; nobody's words before its first
+    for path, rule in cel.rules():
+        place = whole
+        for name in path.replace("[]", ".[]").split(".") if path else ():
+            place = place["items"] if name == "[]" else place["properties"][name]
+        place.setdefault("x-kubernetes-validations", []).append(rule)
+    return whole
+
+
+def text() -> str:
+    """The definition as YAML, long lines whole, in the order of the types."""
+    return _HEADER + yaml.dump(
+        definition(), Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: a rule that stands in two places is written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Always."""
+        return True
+
+
+def _condition(kind: str, field: str) -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{field}'
+
+
+def _column(name: str, path: str, *, priority: int = 0, kind: str = "string") -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path} | ({"priority": priority} if priority else {})
+
+
+# What is wrong is seen at a glance; the sentence about it with `-o wide`.
+_COLUMNS: Final = [
+    _column("Source", ".spec.source.alias"),
+    _column("Target", ".spec.target.alias"),
+    _column("State", ".spec.state"),
+    _column("Ready", _condition("Ready", "status")),
+    _column("Reason", _condition("Ready", "reason")),
+    _column("Lag", ".status.lag"),
+    _column("Age", ".metadata.creationTimestamp", kind="date"),
+    _column("Version", ".status.version", priority=1),
+    _column("Message", _condition("Ready", "message"), priority=1),
+]
+# Only the source connector has work that more pods share.
+_SUBRESOURCES: Final = {
+    "status": {},
+    "scale": {
+        "specReplicasPath": ".spec.connectors.source.replicas",
+        "statusReplicasPath": ".status.connectors.source.replicas",
+        "labelSelectorPath": ".status.connectors.source.selector",
+    },
+}
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

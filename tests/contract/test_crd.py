@@ -1,0 +1,72 @@
+"""crds/mirrorflows.yaml is what the types say now, and what any API server can bear."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mirrorflow_operator.api import cel
+from mirrorflow_operator.api.crd import definition, text
+
+WRITTEN = Path(__file__).parents[2] / "crds" / "mirrorflows.yaml"
+SIZE_MAX_BYTES = 200_000  # client-side apply keeps the whole in an annotation of at most 262,144
+FORBIDDEN = {
+    "$ref",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "title",
+    "examples",
+    "const",
+    "prefixItems",
+    "patternProperties",
+}
+
+
+def _schema() -> dict[str, Any]:
+    schema: dict[str, Any] = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def _nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, one in node.get("properties", {}).items():
+        yield from _nodes(one, f"{path}.{name}".lstrip("."))
+    for part in ("items", "additionalProperties"):
+        if isinstance(node.get(part), dict):
+            yield from _nodes(node[part], f"{path}[]")
+
+
+def test_the_written_definition_is_what_the_types_say() -> None:
+    """`make crds` writes it anew."""
+    assert text() == WRITTEN.read_text()
+    assert len(text()) < SIZE_MAX_BYTES
+
+
+def test_the_schema_is_structural_and_bounded() -> None:
+    """Each node has a type, no list, map or text is without a bound, and nothing stands in it that is not understood."""
+    assert [] == [path for path, node in _nodes(_schema()) if FORBIDDEN & set(node)]
+    untyped = [
+        path
+        for path, node in _nodes(_schema())
+        if "type" not in node and "x-kubernetes-int-or-string" not in node
+    ]
+    unbounded = [
+        path
+        for path, node in _nodes(_schema())
+        if path.startswith(("spec", "status"))
+        and (
+            (node.get("type") == "array" and "maxItems" not in node)
+            or (node.get("type") == "string" and "maxLength" not in node and "enum" not in node)
+            or (isinstance(node.get("additionalProperties"), dict) and "maxProperties" not in node)
+        )
+    ]
+
+    assert ([], []) == (untyped, unbounded)
+
+
+def test_each_rule_has_a_sentence_and_a_place() -> None:
+    """A rule without a message answers with its own source."""
+    placed = sum(len(node.get("x-kubernetes-validations", ())) for _, node in _nodes(_schema()))
+
+    assert placed == len(list(cel.rules()))
+    assert [] == [path for path, rule in cel.rules() if not rule["message"]]
