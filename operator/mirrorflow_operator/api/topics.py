@@ -7,9 +7,8 @@ from pydantic import Field
 
 from mirrorflow_operator.api.model import LIST_MAX, LIST_SET, PATTERNS_MAX, ApiModel, Pattern
 
-EXCEPTIONS_MAX = (
-    20  # lists within a list: more, and the API server refuses rules that look into them as too costly
-)
+# Lists within a list: were there more, the API server would refuse the rules that look into them as too costly.
+EXCEPTIONS_MAX = 20
 
 
 class NamingPolicy(Enum):
