@@ -82,16 +82,30 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetStorageSettings:
-    """Where and how positions are kept."""
+class StorageTopicSettings:
+    """A compacted topic of Connect's on the target, and the client that reads and writes it."""
 
-    store: OffsetStore
-    topic: str  # mm2-offsets.<source>.internal by default
+    topic: str
     partitions: int = 25
     replication_factor: int = -1
     topic_configs: Mapping[str, str] = field(default_factory=dict)
-    file: str = ""
     client: ClientSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetStorageSettings(StorageTopicSettings):
+    """Where and how positions are kept; the topic is mm2-offsets.<source>.internal by default."""
+
+    store: OffsetStore
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTopicsSettings:
+    """Where a distributed worker finds its connectors, and where it says how they fare."""
+
+    configs: StorageTopicSettings  # `config.storage.*`, always one partition
+    statuses: StorageTopicSettings  # `status.storage.*`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

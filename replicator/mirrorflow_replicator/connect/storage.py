@@ -1,15 +1,27 @@
-"""Where positions are kept: `offset.storage.*` of the worker (KIP-304's, and Connect's own spelling)."""
+"""The topics in which a worker keeps something: positions, connectors, statuses.
+
+`offset.storage.*` is KIP-304's, and Connect's own spelling; `config.storage.*` and `status.storage.*` are a distributed
+worker's (`DistributedConfig`).
+"""
 
 from collections.abc import Mapping
 
 from mirrorflow_replicator.connect import clients
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from mirrorflow_replicator.settings import (
+    ClientSettings,
+    OffsetStorageSettings,
+    OffsetStore,
+    StorageTopicSettings,
+    WorkerTopicsSettings,
+)
 
 PARTITIONS = 25  # Connect's
+STATUS_PARTITIONS = 5  # Connect's
 _PREFIX = "offset.storage."
 _KAFKA = "kafka."
+_CLIENTS = {"config": "configs", "status": "statuses"}  # as Connect names them
 _OWN = frozenset({"store", "topic", "partitions", "replication.factor", "file.filename", "cleanup.policy"})
 
 
@@ -36,8 +48,6 @@ def offset_storage(
         for key in clients.with_prefix(worker, _PREFIX)
         if key.removeprefix(_KAFKA) not in _OWN and not clients.is_shared(key.removeprefix(_KAFKA))
     }
-    # Java's name: group.id, or "connect" without a group, then the worker's client.id.
-    base = "-".join(filter(None, (worker.get("group.id") or "connect", worker.get("client.id", "").strip())))
     return OffsetStorageSettings(
         store=store,
         topic=read.text(spelled("topic")) or f"mm2-offsets.{source_alias}.internal",
@@ -47,10 +57,53 @@ def offset_storage(
         file=file,
         client=clients.client_settings(
             target_admin.alias,
-            f"{base}-offsets",
+            f"{_client_base(worker)}-offsets",
             clients.offsets_client(worker, clients.shared(target_admin.properties)),
         ),
     )
+
+
+def worker_topics(read: PropertyReader, worker: Mapping[str, str], target_alias: str) -> WorkerTopicsSettings:
+    """The config and status topics of the *worker* that *read* reads; raises InvalidSettingError."""
+    return WorkerTopicsSettings(
+        configs=_worker_topic(read, worker, target_alias, kind="config", partitions=1),
+        statuses=_worker_topic(
+            read,
+            worker,
+            target_alias,
+            kind="status",
+            partitions=read.whole(
+                "status.storage.partitions", STATUS_PARTITIONS, minimum=-1, maximum=100_000
+            ),
+        ),
+    )
+
+
+def _worker_topic(
+    read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, kind: str, partitions: int
+) -> StorageTopicSettings:
+    prefix = f"{kind}.storage."
+    said = clients.with_prefix(worker, prefix)
+    topic = read.text(prefix + "topic")
+    if not topic:
+        raise InvalidSettingError(
+            key=prefix + "topic", problem="it is missing", action="name a compacted topic on the target"
+        )
+    return StorageTopicSettings(
+        topic=topic,
+        partitions=partitions,
+        replication_factor=replication_factor(read, prefix + "replication.factor", -1),
+        # Whatever else is said of the topic is the topic's own setting, as in Connect.
+        topic_configs={key: read.text(prefix + key) for key in said if key not in _OWN},
+        client=clients.client_settings(
+            target_alias, f"{_client_base(worker)}-{_CLIENTS[kind]}", clients.shared(worker)
+        ),
+    )
+
+
+def _client_base(worker: Mapping[str, str]) -> str:
+    """Java's name: group.id, or "connect" without a group, then the worker's client.id."""
+    return "-".join(filter(None, (worker.get("group.id") or "connect", worker.get("client.id", "").strip())))
 
 
 def replication_factor(read: PropertyReader, key: str, default: int) -> int:

@@ -1,0 +1,284 @@
+"""The records of Connect's config and status topics, in the bytes of Java's JsonConverter without schemas.
+
+Keys are plain text. The config topic has what the worker shall run (`KafkaConfigBackingStore`), the status topic how it
+fares (`KafkaStatusBackingStore`). A value of None is a tombstone: what the key names is gone. `encode` gives Java's bytes
+but for the order inside `properties`, where Java has the order of a hash map.
+
+`decode_config` and `decode_status` give None for records of other kinds (session keys, fencing, log levels, tracked
+topics), which are left as they are, and raise ValueError with what is wrong, never with a value: properties hold secrets.
+
+Pure: `kafka.worker_topics` reads and writes the topics, `connect.worker_state` says what their records amount to.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias, assert_never
+
+from mirrorflow_replicator.connect.java_json import parsed_object, quoted
+
+TASKS_MAX = 2**31 - 1  # an int32
+
+
+class TargetState(Enum):
+    """What a user wants of a connector."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+class State(Enum):
+    """What a connector or task is (Java's AbstractStatus.State)."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    FAILED = "FAILED"
+    DESTROYED = "DESTROYED"
+    RESTARTING = "RESTARTING"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorConfig:
+    """`connector-NAME`: its properties; None where it was deleted."""
+
+    connector: str
+    properties: Mapping[str, str] | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """`task-NAME-N`: the properties of one task, which count from the next commit on."""
+
+    connector: str
+    task: int
+    properties: Mapping[str, str] | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksCommit:
+    """`commit-NAME`: the connector has *tasks* tasks, with the properties written before."""
+
+    connector: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorTarget:
+    """`target-state-NAME`; None where it was deleted, which means STARTED as long as there is a connector."""
+
+    connector: str
+    state: TargetState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequest:
+    """`restart-connector-NAME` (KIP-745): of interest only to who reads it as it comes."""
+
+    connector: str
+    include_tasks: bool = False
+    only_failed: bool = False
+
+
+ConfigRecord: TypeAlias = ConnectorConfig | TaskConfig | TasksCommit | ConnectorTarget | RestartRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """`status-connector-NAME`, or `status-task-NAME-N` where *task* is a number.
+
+    DESTROYED is written as a tombstone, as Java does, and read from one.
+    """
+
+    connector: str
+    task: int | None = None
+    state: State
+    worker_id: str = ""  # host:port
+    generation: int = 0  # of the group: who is of an older one is not heard
+    trace: str | None = None  # why it failed
+    version: str | None = None  # of the plugin, since 4.1
+
+    @property
+    def key(self) -> bytes:
+        """The key of its record."""
+        if self.task is None:
+            return f"status-connector-{self.connector}".encode()
+        return f"status-task-{self.connector}-{self.task}".encode()
+
+
+def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
+    """Key and value of *record*."""
+    match record:
+        case ConnectorConfig(connector=name, properties=properties):
+            return f"connector-{name}".encode(), _properties(properties)
+        case TaskConfig(connector=name, task=task, properties=properties):
+            return f"task-{name}-{task}".encode(), _properties(properties)
+        case TasksCommit(connector=name, tasks=tasks):
+            return f"commit-{name}".encode(), _object({"tasks": tasks})
+        case ConnectorTarget(connector=name, state=state):
+            if state is None:
+                return f"target-state-{name}".encode(), None
+            # Workers before 3.5 do not know STOPPED (KIP-875): to them it is a pause.
+            old = TargetState.PAUSED if state is TargetState.STOPPED else state
+            return f"target-state-{name}".encode(), _object({"state": old.value, "state.v2": state.value})
+        case RestartRequest(connector=name, include_tasks=include_tasks, only_failed=only_failed):
+            value = _object({"include-tasks": include_tasks, "only-failed": only_failed})
+            return f"restart-connector-{name}".encode(), value
+    assert_never(record)
+
+
+def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
+    """What a record of the config topic says; None if it is not about a connector."""
+    kind, rest = _kind(key, ("target-state", "restart-connector", "connector", "commit", "task"))
+    fields = None if value is None else parsed_object(value)
+    match kind:
+        case "connector":
+            return ConnectorConfig(connector=rest, properties=_read_properties(fields))
+        case "task":
+            name, task = _split_task(rest)
+            return TaskConfig(connector=name, task=task, properties=_read_properties(fields))
+        case "commit":
+            return TasksCommit(connector=rest, tasks=_count(fields, "tasks"))
+        case "target-state":
+            return ConnectorTarget(connector=rest, state=_read_target(fields))
+        case "restart-connector" if fields is not None:
+            return RestartRequest(
+                connector=rest,
+                include_tasks=fields.get("include-tasks") is True,
+                only_failed=fields.get("only-failed") is True,
+            )
+    return None
+
+
+def encode_status(status: WorkerStatus) -> tuple[bytes, bytes | None]:
+    """Key and value of *status*."""
+    if status.state is State.DESTROYED:
+        return status.key, None
+    value = {
+        "state": status.state.value,
+        "trace": status.trace,
+        "worker_id": status.worker_id,
+        "generation": status.generation,
+        "version": status.version,
+    }
+    return status.key, _object(value)
+
+
+def decode_status(key: bytes | None, value: bytes | None) -> WorkerStatus | None:
+    """What a record of the status topic says; None if it is about a tracked topic, or of another kind."""
+    kind, rest = _kind(key, ("status-connector", "status-task"))
+    if not kind:
+        return None
+    name, task = (rest, None) if kind == "status-connector" else _split_task(rest)
+    if value is None:
+        return WorkerStatus(connector=name, task=task, state=State.DESTROYED)
+    fields = parsed_object(value)
+    try:
+        state = State(_text(fields, "state"))
+    except ValueError as error:
+        message = "its state is none of Connect's"
+        raise ValueError(message) from error
+    generation = fields.get("generation")
+    if not isinstance(generation, int) or isinstance(generation, bool):
+        message = "its generation is not a whole number"
+        raise ValueError(message)  # noqa: TRY004 - as above
+    return WorkerStatus(
+        connector=name,
+        task=task,
+        state=state,
+        worker_id=_text(fields, "worker_id") or "",
+        generation=generation,
+        trace=_text(fields, "trace"),
+        version=_text(fields, "version"),
+    )
+
+
+def _kind(key: bytes | None, kinds: tuple[str, ...]) -> tuple[str, str]:
+    """Which of *kinds* the key is of, and what follows it; two empty texts where none."""
+    if key is None:
+        message = "its key is null"
+        raise ValueError(message)
+    text = key.decode("utf-8", "replace")
+    for kind in kinds:
+        if text.startswith(f"{kind}-"):
+            return kind, text[len(kind) + 1 :]
+    return "", ""
+
+
+def _split_task(text: str) -> tuple[str, int]:
+    """A connector's name may hold hyphens, and end in a number."""
+    name, _, number = text.rpartition("-")
+    if not name or not (number.isascii() and number.isdigit()) or int(number) > TASKS_MAX:
+        message = "its key does not end with the number of a task"
+        raise ValueError(message)
+    return name, int(number)
+
+
+def _properties(properties: Mapping[str, str] | None) -> bytes | None:
+    return None if properties is None else _object({"properties": properties})
+
+
+def _read_properties(fields: Mapping[str, Any] | None) -> dict[str, str] | None:
+    if fields is None:
+        return None
+    found = fields.get("properties")
+    if not isinstance(found, dict):
+        message = "it has no properties"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    for name, value in found.items():
+        if value is not None and not isinstance(value, str):
+            message = f"the property {name} is not a string"
+            raise ValueError(message)
+    # REST takes a null for a property, and Java keeps it; it says as much as no property.
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _read_target(fields: Mapping[str, Any] | None) -> TargetState | None:
+    if fields is None:
+        return None
+    # A state.v2 that is not known is passed over, so that a later version may bring further states (as in Java).
+    for name in ("state.v2", "state"):
+        written = fields.get(name)
+        if written in {state.value for state in TargetState}:
+            return TargetState(written)
+    message = "its target state is none of Connect's"
+    raise ValueError(message)
+
+
+def _count(fields: Mapping[str, Any] | None, name: str) -> int:
+    found = None if fields is None else fields.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= TASKS_MAX:
+        message = f"{name} is not a count"
+        raise ValueError(message)
+    return found
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        message = f"{name} is not a string"
+        raise ValueError(message)
+    return value
+
+
+def _object(fields: Mapping[str, Any]) -> bytes:
+    return _json(fields).encode()
+
+
+def _json(value: Any) -> str:
+    """As Jackson writes it: no spaces, its own escapes."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case str():
+            return quoted(value)
+        case Mapping():
+            return "{" + ",".join(f"{quoted(name)}:{_json(one)}" for name, one in value.items()) + "}"
+    message = f"{type(value).__name__} has no place in these records"
+    raise TypeError(message)

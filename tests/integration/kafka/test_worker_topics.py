@@ -1,0 +1,252 @@
+"""Connect's config and status topics on a real broker: a worker of Apache's reads what we write, and we what it writes."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mirrorflow_replicator.connect.worker_records import (
+    ConnectorConfig,
+    ConnectorTarget,
+    RestartRequest,
+    State,
+    TargetState,
+    TaskConfig,
+    TasksCommit,
+    WorkerStatus,
+    decode_config,
+    decode_status,
+    encode_config,
+    encode_status,
+)
+from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.settings import ClientSettings, StorageTopicSettings
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.connect_worker import ConnectWorker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import records
+
+NAME = "beats-to-west"
+WAIT_S = 60.0
+
+
+def heartbeats(target: KafkaCluster) -> dict[str, str]:
+    """The properties of a small connector that Java has."""
+    return {
+        "name": NAME,
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
+        "source.cluster.alias": "cafe\u0301 \U0001f600",
+        "target.cluster.alias": "west",
+        "target.cluster.bootstrap.servers": target.bootstrap,
+        "heartbeats.topic.replication.factor": "1",
+    }
+
+
+@asynccontextmanager
+async def topics(target: KafkaCluster, group: str) -> AsyncIterator[tuple[ConfigTopic, StatusTopic]]:
+    client = ClientSettings(
+        alias="west", client_id="test", properties={"bootstrap.servers": target.bootstrap}
+    )
+    cluster = await Cluster.connect(client, resolve=dict)
+
+    def settings(topic: str, partitions: int) -> StorageTopicSettings:
+        return StorageTopicSettings(topic=topic, partitions=partitions, replication_factor=1, client=client)
+
+    try:
+        yield (
+            ConfigTopic(cluster, settings(f"{group}-configs", 1)),
+            StatusTopic(cluster, settings(f"{group}-status", 5)),
+        )
+    finally:
+        await cluster.close()
+
+
+def with_topics(
+    target: KafkaCluster, group: str, use: Callable[[ConfigTopic, StatusTopic], Awaitable[object]]
+) -> tuple[ConfigTopic, StatusTopic]:
+    """Open both, *use* them, and give them back as they were left."""
+
+    async def main() -> tuple[ConfigTopic, StatusTopic]:
+        async with topics(target, group) as (configs, statuses):
+            await configs.open()
+            await statuses.open()
+            await use(configs, statuses)
+            return configs, statuses
+
+    return asyncio.run(main())
+
+
+async def nothing(configs: ConfigTopic, statuses: StatusTopic) -> None:
+    """Only open them."""
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class JavaWorker:
+    """A worker of Apache's that has run a connector, and what was read of its topics."""
+
+    def __init__(self, worker: ConnectWorker, west: KafkaCluster, group: str) -> None:
+        self.configs = records(west, f"{group}-configs")
+        self.statuses = records(west, f"{group}-status")
+        self.worker, self.group = worker, group
+
+
+@pytest.fixture(scope="module")
+def java(west: KafkaCluster) -> Iterator[JavaWorker]:
+    """It was created, paused, restarted with its tasks, resumed; another was created and deleted."""
+    group = f"java-{time.monotonic_ns()}"
+    with ConnectWorker(cluster=west, group=group) as worker:
+
+        def is_now(state: str) -> None:
+            wait_until(f"{NAME} is {state}", lambda: worker.state(NAME) == (state, [state]), timeout_s=WAIT_S)
+
+        worker.call("PUT", f"/connectors/{NAME}/config", heartbeats(west))
+        is_now("RUNNING")
+        worker.call("PUT", f"/connectors/{NAME}/pause")
+        is_now("PAUSED")
+        worker.call("PUT", f"/connectors/{NAME}/resume")
+        is_now("RUNNING")
+        worker.call("POST", f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=false")
+        is_now("RUNNING")
+        worker.call("PUT", "/connectors/gone/config", {**heartbeats(west), "name": "gone"})
+        worker.call("PUT", "/connectors/gone/stop")
+        wait_until("it is stopped", lambda: worker.state("gone") == ("STOPPED", []), timeout_s=WAIT_S)
+        worker.call("DELETE", "/connectors/gone")
+        wait_until("it is gone", lambda: worker.state("gone") == ("", []), timeout_s=WAIT_S)
+        worker.stop()
+        yield JavaWorker(worker, west, group)
+
+
+def test_our_bytes_are_those_of_java(java: JavaWorker):
+    """Each record of either topic that we understand is written again as it was, but for the order of properties."""
+    configs = [(one, decode_config(one.key, one.value)) for one in java.configs]
+    statuses = [(one, decode_status(one.key, one.value)) for one in java.statuses]
+
+    kinds = {type(found) for _, found in configs if found is not None}
+    assert {ConnectorConfig, ConnectorTarget, RestartRequest, TaskConfig, TasksCommit} == kinds
+    for record, found in configs:
+        if found is None:
+            assert record.key is not None
+            assert record.key.startswith((b"session-key", b"tasks-fencing-"))
+            continue
+        key, value = encode_config(found)
+        assert record.key == key
+        if isinstance(found, ConnectorConfig | TaskConfig) and value is not None and record.value is not None:
+            assert len(value) == len(record.value)
+            assert json.loads(record.value) == json.loads(value)
+        else:
+            assert record.value == value
+    assert {"RUNNING", "PAUSED", "RESTARTING", "STOPPED", "DESTROYED"} <= {
+        found.state.value for _, found in statuses if found is not None
+    }
+    for record, status in statuses:
+        if status is None:
+            assert record.key is not None
+            assert record.key.startswith(b"status-topic-")
+        else:
+            assert (record.key, record.value) == encode_status(status)
+
+
+def test_we_read_what_java_has_left(west: KafkaCluster, java: JavaWorker):
+    """One connector with its task, started; nothing of the one that was deleted; what both are, by its own words."""
+    configs, statuses = with_topics(west, java.group, nothing)
+
+    assert {NAME: heartbeats(west)} == configs.configs.connectors
+    assert TargetState.STARTED is configs.configs.target(NAME)
+    assert (1, set()) == (len(configs.configs.tasks[NAME]), configs.configs.inconsistent)
+    assert {NAME} == statuses.statuses.connectors()
+    connector = statuses.statuses.connector(NAME)
+    assert connector is not None
+    # At its end it says that nobody has them.
+    assert {State.UNASSIGNED} == {
+        connector.state,
+        *(one.state for one in statuses.statuses.tasks(NAME).values()),
+    }
+    assert () == configs.warnings + statuses.warnings
+
+
+def test_java_runs_what_we_have_written(west: KafkaCluster):
+    """A paused connector with its task, a stopped one and a deleted one are what they are to a worker of Apache's."""
+    group = f"ours-{time.monotonic_ns()}"
+    properties = heartbeats(west)
+    stopped, gone = {**properties, "name": "stopped"}, {**properties, "name": "gone"}
+    tasks = [{**properties, "task.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"}]
+
+    async def write(configs: ConfigTopic, statuses: StatusTopic) -> None:
+        await configs.put(
+            ConnectorConfig(connector=NAME, properties=properties),
+            ConnectorTarget(connector=NAME, state=TargetState.PAUSED),
+            *(TaskConfig(connector=NAME, task=n, properties=task) for n, task in enumerate(tasks)),
+            TasksCommit(connector=NAME, tasks=len(tasks)),
+            ConnectorConfig(connector="stopped", properties=stopped),
+            ConnectorTarget(connector="stopped", state=TargetState.STOPPED),
+            ConnectorConfig(connector="gone", properties=gone),
+            ConnectorConfig(connector="gone", properties=None),
+            ConnectorTarget(connector="gone", state=None),
+            now_ms=now_ms(),
+        )
+        await statuses.put(
+            WorkerStatus(connector="stopped", state=State.STOPPED, worker_id="127.0.0.1:1", generation=1),
+            WorkerStatus(connector="left", state=State.FAILED, worker_id="127.0.0.1:1", trace="it\nfailed"),
+            WorkerStatus(connector="left", task=0, state=State.FAILED, worker_id="127.0.0.1:1", trace="it"),
+            now_ms=now_ms(),
+        )
+
+    with_topics(west, group, write)
+    with ConnectWorker(cluster=west, group=group) as worker:
+        assert {NAME, "stopped"} == set(worker.call("GET", "/connectors"))
+        assert properties == worker.call("GET", f"/connectors/{NAME}/config")
+        assert tasks == [one["config"] for one in worker.call("GET", f"/connectors/{NAME}/tasks")]
+        wait_until("it is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]), timeout_s=WAIT_S)
+        wait_until("another is stopped", lambda: worker.state("stopped") == ("STOPPED", []), timeout_s=WAIT_S)
+        # A leader takes away what is said of connectors that are no more: it has understood our statuses.
+        deleted = {b"status-connector-left", b"status-task-left-0"}
+        wait_until(
+            "Java has deleted the statuses of a connector without a config",
+            lambda: deleted == {one.key for one in records(west, f"{group}-status") if one.value is None},
+            timeout_s=WAIT_S,
+        )
+
+
+def test_a_follower_sees_each_record_once(west: KafkaCluster):
+    """What another writes, and what we write ourselves, comes in order and only once; what was there before does not."""
+    group = f"follow-{time.monotonic_ns()}"
+
+    async def main() -> tuple[object, ...]:
+        async with topics(west, group) as (ours, _), topics(west, group) as (theirs, _):
+            await ours.open()
+            await ours.put(RestartRequest(connector="early"), now_ms=1)
+            await theirs.open()
+            await ours.put(RestartRequest(connector="a"), now_ms=2)
+            await theirs.put(RestartRequest(connector="b"), RestartRequest(connector="c"), now_ms=3)
+            first = [record.connector for record in await theirs.read_new()]
+            return first, await theirs.read_new(), theirs.offset, len(await ours.read_new())
+
+    assert (["a", "b", "c"], (), 4, 4) == asyncio.run(main())
+
+
+def test_topics_are_made_as_connect_makes_them(west: KafkaCluster):
+    """One partition for configs and five for statuses, compacted."""
+    group = f"made-{time.monotonic_ns()}"
+    with_topics(west, group, nothing)
+    found = west.topics()
+
+    assert (1, 5) == (found[f"{group}-configs"], found[f"{group}-status"])
+    for topic in (f"{group}-configs", f"{group}-status"):
+        assert "compact" == west.topic_config(topic)["cleanup.policy"]
+
+
+def test_a_config_topic_of_two_partitions_is_refused(west: KafkaCluster):
+    """A commit could be read before its tasks."""
+    group = f"two-{time.monotonic_ns()}"
+    west.create_topic(f"{group}-configs", partitions=2, config={"cleanup.policy": "compact"})
+
+    with pytest.raises(InvalidSettingError, match=r"config\.storage\.topic.*2 partitions"):
+        with_topics(west, group, nothing)
