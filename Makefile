@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 KAFKA := .cache/kafka/.ready
+CONFORMANCE := .cache/conformance/.ready
 
 help:  ## list the commands
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "MirrorFlow needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 ...")'
@@ -19,7 +20,11 @@ $(READY): pyproject.toml
 $(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
 	@tests/harness/kafka/setup.sh
 
-setup: $(READY) $(KAFKA)  ## install everything that the other commands need
+# After the harness: its set-up sees to a JDK and Maven.
+$(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
+	@tests/conformance/setup.sh
+
+setup: $(READY) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
@@ -36,7 +41,7 @@ types: $(READY)
 units: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
 
-test: check $(KAFKA)  ## everything, with real Kafka brokers
+test: check $(KAFKA) $(CONFORMANCE)  ## everything, with real Kafka brokers
 	$(BIN)/pytest -q tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
@@ -50,6 +55,10 @@ chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, broke
 
 crds: $(READY)  ## write crds/mirrorflows.yaml from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
+
+conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests against our worker, 50 minutes; SUITES="base ssl" TESTS=testReplication
+	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
+	@$(BIN)/python -m tests.conformance $(SUITES) --tests '$(TESTS)' --command '$(COMMAND)'
 
 format:  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

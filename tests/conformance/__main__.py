@@ -1,0 +1,74 @@
+"""`make conformance`: Apache Kafka's own MM2 tests against our worker. Prints each result at once, then a table.
+
+Ends with 0 only if every chosen suite is valid and none of its tests failed.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from tests.conformance.suite import JAVA_WORKER, SUITES, Result, Verdict, run
+
+OUR_WORKER = (sys.executable, "-m", "mirrorflow_replicator", "distributed", "{properties}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; all if none")
+    parser.add_argument("--tests", default="", metavar="REGEX", help="only tests whose names match")
+    parser.add_argument("--workers", type=int, default=1, help="processes of each Connect cluster (1)")
+    parser.add_argument(
+        "--command",
+        default="",
+        help="another worker, {properties} standing for its file; `java` is Apache's own",
+    )
+    options = parser.parse_args(arguments)
+    unknown = [suite for suite in options.suites if suite not in SUITES]
+    if unknown:
+        parser.error(f"no such suite: {', '.join(unknown)}")
+    command: Sequence[str] = shlex.split(options.command) or OUR_WORKER
+    if options.command == "java":
+        command = JAVA_WORKER
+    print("worker under test:", shlex.join(command), flush=True)
+    verdicts = []
+    for suite in options.suites or SUITES:
+        print(f"\n{suite}", flush=True)
+        verdicts.append(
+            run(suite, command=command, tests=options.tests, workers=options.workers, heard=_tell)
+        )
+    _table(verdicts)
+    return 0 if all(verdict.good for verdict in verdicts) else 1
+
+
+def _tell(result: Result) -> None:
+    print(
+        f"  {'passed' if result.passed else 'FAILED'} {result.seconds:6.1f} s  {result.test}  {result.reason}",
+        flush=True,
+    )
+
+
+def _table(verdicts: Sequence[Verdict]) -> None:
+    row = "{:<14}{:>8}{:>8}{:>10}{:>11}  {}"
+    print("\n" + row.format("suite", "passed", "failed", "seconds", "processes", "version"))
+    for verdict in verdicts:
+        failed = len(verdict.failed)
+        print(
+            row.format(
+                verdict.suite,
+                len(verdict.results) - failed,
+                failed,
+                f"{verdict.seconds:,.0f}",
+                verdict.processes,
+                ", ".join(verdict.versions),
+            )
+        )
+    for verdict in verdicts:
+        for problem in verdict.problems:
+            print(f"{verdict.suite} counts for nothing: {problem}")
+        if not verdict.good:
+            print(f"{verdict.suite}: properties and logs of each process are in {verdict.folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""One of Apache's test classes against the worker under test, in a JVM of its own.
+
+`run` gives each test's result as it comes, and a `Verdict` at the end. A verdict is valid only if the worker under test
+did the work: processes were started, the class that starts them was ours, and the tests' JVM has loaded nothing of
+Apache's own worker.
+"""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.kafka.processes import HarnessError
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache" / "conformance"
+PACKAGE = "org.apache.kafka.connect.mirror.integration"
+SUITES = {
+    "base": "MirrorConnectorsIntegrationBaseTest",
+    "identity": "IdentityReplicationIntegrationTest",
+    "transactions": "MirrorConnectorsIntegrationTransactionsTest",
+    "ssl": "MirrorConnectorsIntegrationSSLTest",
+    "exactlyonce": "MirrorConnectorsIntegrationExactlyOnceTest",
+}
+EXCLUDED = ".*#testConnectorMetrics.*"  # they read a metrics reporter inside the tests' JVM
+SUITE_S = (
+    3600.0  # ten minutes on two cores; who waits for each of its own limits takes not much longer than this
+)
+JUNIT_STATUSES = (0, 1)  # all passed, some failed; anything else is not JUnit's verdict
+HEAP_MIB = 1536  # the tests, two brokers and two controllers
+# What would be in the tests' JVM if Apache's worker had run there.
+OF_APACHES_WORKER = re.compile(
+    r" (org\.apache\.kafka\.connect\.(?:runtime\.(?:WorkerTask|distributed\.DistributedHerder)"
+    r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task)) source:"
+)
+OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
+REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
+JAVA_WORKER = (
+    "java",
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2-java.properties'}",
+    "-cp",
+    f"{CACHE / 'java-libs'}/*",
+    "org.apache.kafka.connect.cli.ConnectDistributed",
+    "{properties}",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How one test ended; *reason* is the first line of its failure."""
+
+    test: str
+    passed: bool
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """How a suite ended. *problems* say why it counts for nothing, if it does not."""
+
+    suite: str
+    results: tuple[Result, ...]
+    seconds: float
+    processes: int  # of the worker under test
+    versions: tuple[str, ...]  # as they say by REST
+    problems: tuple[str, ...]
+    folder: Path
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if not result.passed)
+
+    @property
+    def good(self) -> bool:
+        return not self.failed and not self.problems
+
+
+def run(
+    suite: str,
+    *,
+    command: Sequence[str],
+    tests: str = "",
+    workers: int = 1,
+    folder: Path | None = None,
+    heard: Callable[[Result], None] = lambda _: None,
+) -> Verdict:
+    """Run *suite*, or those of its tests whose names match the regular expression *tests*.
+
+    *command* starts a worker, `{properties}` standing for its file; *workers* is how many processes each of the two
+    Connect clusters has. Files and logs go to *folder*, which is emptied first.
+    """
+    if not (CACHE / ".ready").exists():
+        raise HarnessError("Apache's tests are not there: run `make conformance`.")
+    folder = folder or CACHE / "runs" / suite
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "processes.log").touch()
+    begin = time.monotonic()
+    results, status = _results(_jvm(suite, command, tests, workers, folder), folder / "tests.log", heard)
+    seconds = time.monotonic() - begin
+    processes = (folder / "processes.log").read_text(errors="replace")
+    problems = _problems(folder, results, status, processes)
+    (folder / "loaded.log").unlink(missing_ok=True)  # large, and of no further use
+    return Verdict(
+        suite=suite,
+        results=results,
+        seconds=seconds,
+        processes=len(re.findall(r"^\S+ start ", processes, re.MULTILINE)),
+        versions=tuple(sorted(set(REST_ANSWER.findall(processes)))),
+        problems=problems,
+        folder=folder,
+    )
+
+
+def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: Path) -> list[str]:
+    selection = ["--include-methodname", f".*#(?:{tests})"] if tests else []
+    return [
+        "java",
+        f"-Xmx{HEAP_MIB}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
+        f"-Xlog:class+load=info:file={folder / 'loaded.log'}",
+        "-Dconformance.command=" + "\n".join(command),
+        f"-Dconformance.folder={folder}",
+        f"-Dconformance.workers={workers}",
+        "-cp",
+        f"{CACHE / 'shims.jar'}:{CACHE / 'libs'}/*",
+        "org.junit.platform.console.ConsoleLauncher",
+        "execute",
+        *("-c", f"{PACKAGE}.{SUITES[suite]}"),
+        *("--include-classname", ".*"),
+        *selection,
+        *("--exclude-methodname", EXCLUDED),
+        "--details=tree",
+        "--details-theme=ascii",
+        "--disable-ansi-colors",
+        "--disable-banner",
+    ]
+
+
+def _results(
+    command: Sequence[str], log: Path, heard: Callable[[Result], None]
+) -> tuple[tuple[Result, ...], int]:
+    """Run *command* to its end; the results that it has told, and its exit status."""
+    results = []
+    # SIGTERM when we end, however that happens: then it ends its workers, too.
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        limit = threading.Timer(SUITE_S, process.terminate)
+        limit.start()
+        try:
+            for line in process.stdout:
+                output.write(line)
+                if line.startswith("@result\t"):
+                    result = _result(line)
+                    results.append(result)
+                    heard(result)
+        except BaseException:  # interrupted: not even its clusters are left
+            process.terminate()
+            raise
+        finally:
+            limit.cancel()
+    return tuple(results), process.returncode
+
+
+def _result(line: str) -> Result:
+    _, status, seconds, test, reason = line.rstrip("\n").split("\t", 4)
+    return Result(
+        test=test.removesuffix("()"), passed=status == "SUCCESSFUL", seconds=float(seconds), reason=reason
+    )
+
+
+def _problems(folder: Path, results: Sequence[Result], status: int, processes: str) -> tuple[str, ...]:
+    problems = []
+    if status not in JUNIT_STATUSES:
+        problems.append(f"the tests' JVM ended with status {status}; see {folder / 'tests.log'}")
+    if not results:
+        problems.append(f"no test has ended; see {folder / 'tests.log'}")
+    if " start " not in processes:
+        problems.append("no worker was ever started")
+    ours = False
+    inside = set()
+    with (folder / "loaded.log").open(errors="replace") as loaded:
+        for line in loaded:
+            ours = ours or OURS_WAS_LOADED.search(line) is not None
+            if found := OF_APACHES_WORKER.search(line):
+                inside.add(found[1])
+    if not ours:
+        problems.append("workers were not started by the class of tests/conformance")
+    problems.extend(
+        f"the tests' JVM has loaded {name}, so the worker was not alone" for name in sorted(inside)
+    )
+    return tuple(problems)
