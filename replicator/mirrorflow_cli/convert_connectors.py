@@ -165,6 +165,10 @@ def _worker(flow: JavaFlow, findings: Findings, replication_factor: int) -> dict
                 findings.lose(flow.name, key, "positions are reached by the connection of spec.target")
             else:
                 config[key] = value
+        elif key.startswith(("config.storage.", "status.storage.")):
+            findings.lose(
+                flow.name, key, "a flow's connectors come from files; nothing is written to such a topic"
+            )
         elif key == "group.id" or key in _WORKER_IN_SOURCE:
             config[key] = value
         elif not clients.is_shared(key) and not key.startswith("replication.policy."):

@@ -1,9 +1,10 @@
 """`mirrorflow-replicator`: three ways to start the same connector.
 
     mirrorflow-replicator standalone worker.properties connector.properties ...   (KIP-304)
+    mirrorflow-replicator distributed worker.properties [connector.properties ...]   (Kafka Connect's, with one node)
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
-`task` is internal: the process of one task, started by the two others.
+`task` is internal: the process of one task, started by the others.
 Exit status: 0 stopped in order, 2 the settings are wrong (one sentence says which), 1 anything else.
 """
 
@@ -52,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     standalone.add_argument("worker", type=Path, metavar="worker.properties")
     standalone.add_argument("connectors", type=Path, nargs="+", metavar="connector.properties")
+    distributed = forms.add_parser(
+        "distributed", help="run the connectors of Kafka Connect's config topic, changed over REST (one node)"
+    )
+    distributed.add_argument("worker", type=Path, metavar="worker.properties")
+    distributed.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties")
     mm2 = forms.add_parser("mm2", help="run every flow of a MirrorMaker 2 file")
     mm2.add_argument("file", type=Path, metavar="mm2.properties")
     mm2.add_argument("--clusters", nargs="+", metavar="ALIAS", help="only flows to these targets")
@@ -79,11 +85,13 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
     from mirrorflow_replicator.connect.driver import load_mm2  # noqa: PLC0415
-    from mirrorflow_replicator.connect.worker import load_standalone  # noqa: PLC0415
+    from mirrorflow_replicator.connect.worker import load_distributed, load_standalone  # noqa: PLC0415
 
     if options.form == "mm2":
         return load_mm2(_text(options.file), options.clusters)
     connectors = [_text(path) for path in options.connectors]
+    if options.form == "distributed":
+        return (load_distributed(_text(options.worker), connectors),)
     return (load_standalone(_text(options.worker), connectors, now_ms=time.time_ns() // 1_000_000),)
 
 

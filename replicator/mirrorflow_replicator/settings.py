@@ -238,10 +238,22 @@ class ConnectorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedSettings:
+    """A worker whose connectors are kept in Connect's config topic and changed over REST."""
+
+    topics: WorkerTopicsSettings
+    # The worker's own properties, unresolved: what a connector that comes later may leave to it.
+    worker: Mapping[str, str] = field(repr=False)
+    seeds: tuple[Mapping[str, str], ...] = field(
+        default=(), repr=False
+    )  # connectors that were given as files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """One process: its connectors, its HTTP server, and what it must say about its settings."""
 
-    name: str  # "standalone", or "A->B" per herder in mm2 mode
+    name: str  # "standalone", "distributed", or "A->B" per herder in mm2 mode
     connectors: tuple[ConnectorSettings, ...]
     http: HttpSettings = field(default_factory=HttpSettings)
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
@@ -251,3 +263,4 @@ class WorkerSettings:
     providers: Mapping[str, str] = field(default_factory=dict)
     # Addresses, TLS and SASL of the target, which a connector may leave to the worker; unresolved.
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
+    distributed: DistributedSettings | None = None  # None: `connectors` are all that there are

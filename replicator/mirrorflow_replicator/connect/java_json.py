@@ -56,6 +56,17 @@ def text_field(fields: dict[str, Any], name: str) -> str:
     return value
 
 
+def dumped(value: Any) -> str:
+    """*value* as Jackson writes it: no spaces, its own escapes, fields in the order that they have."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quoted(name)}:{dumped(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(dumped, value)) + "]"
+    return json.dumps(value)
+
+
 def quoted(text: str) -> str:
     """A JSON string as Jackson's UTF8JsonGenerator writes it: raw UTF-8, but escapes for what lies outside the BMP."""
     return '"' + "".join(_escaped(character) for character in text) + '"'

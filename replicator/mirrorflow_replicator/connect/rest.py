@@ -1,15 +1,24 @@
-"""Kafka Connect's REST API, read side, answered from a `WorkerView`.
+"""Kafka Connect's REST API: what only reads is answered from a `WorkerView`, what changes something becomes a command.
 
 Paths, bodies and error sentences are those of Connect 4.3 (ConnectorsResource, ConnectorPluginsResource, RootResource,
 LoggingResource, AbstractHerder), so that its clients need not know whom they ask. What changes something is answered
-with 403, or 501 where `rest.modify.enable=true`; validation of a configuration changes nothing and is allowed.
+with 403 unless `rest.modify.enable=true`, and with 501 where connectors come from files; validation of a configuration
+changes nothing and is allowed.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, unquote
 
+from mirrorflow_replicator.connect.commands import (
+    NOT_ALLOWED,
+    NOT_FOUND,
+    Command,
+    ListOffsets,
+    command,
+    properties,
+)
 from mirrorflow_replicator.connect.view import (
+    ConnectError,
     PluginKey,
     Request,
     Response,
@@ -26,30 +35,23 @@ CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 ALLOW = (("Allow", "GET,HEAD,OPTIONS"),)
 QUERY_FIELDS_MAX = 64  # Connect knows a handful; more is not a client
 WARNINGS_SHOWN = 10  # of a connector in its status; its log has all
-NOT_FOUND = "HTTP 404 Not Found"  # Jersey's sentence where no resource matches
-NOT_ALLOWED = "HTTP 405 Method Not Allowed"
 CHANGES_REFUSED = (
     "This API is read-only; change the connector's properties file or its MirrorFlow resource, "
     "or set rest.modify.enable=true."
 )
 CHANGES_MISSING = (
-    "This process does not take changes over REST yet, although rest.modify.enable=true; "
-    "change the connector's properties file or its MirrorFlow resource and restart the process."
+    "The connectors of this process come from files, so it takes no changes over REST, although "
+    "rest.modify.enable=true; start it as `mirrorflow-replicator distributed` instead."
 )
 
 Query = Mapping[str, list[str]]
 
 
-class _ConnectError(Exception):
-    """What becomes Connect's error body."""
+def answer(request: Request, state: WorkerView) -> Response | Command:
+    """The response of Connect's REST API to *request*, or what has to be done before there can be one.
 
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        super().__init__(message)
-
-
-def answer(request: Request, state: WorkerView) -> Response:
-    """The response of Connect's REST API to *request*; never raises for what a client can send."""
+    Never raises for what a client can send.
+    """
     try:
         path = [unquote(part, errors="strict") for part in request.path.strip("/").split("/") if part]
         query = parse_qs(request.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
@@ -57,11 +59,11 @@ def answer(request: Request, state: WorkerView) -> Response:
         return error_response(400, "HTTP 400 Bad Request")
     try:
         return _route(request, path, query, state)
-    except _ConnectError as error:
+    except ConnectError as error:
         return error_response(error.status, str(error))
 
 
-def _route(request: Request, path: list[str], query: Query, state: WorkerView) -> Response:
+def _route(request: Request, path: list[str], query: Query, state: WorkerView) -> Response | Command:
     if request.method == "OPTIONS":
         return Response(headers=ALLOW)
     validates = len(path) == 4 and path[0] == "connector-plugins" and path[2:] == ["config", "validate"]
@@ -70,9 +72,11 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
             return json_response(_validation(path[1], request, state))
         return error_response(405, NOT_ALLOWED, headers=(("Allow", "PUT,OPTIONS"),))
     if request.method in CHANGING:
-        if state.modify_enabled:
+        if not state.modify_enabled:
+            return error_response(403, CHANGES_REFUSED, headers=ALLOW)
+        if not state.takes_changes:
             return error_response(501, CHANGES_MISSING)
-        return error_response(403, CHANGES_REFUSED, headers=ALLOW)
+        return command(request, path, query)
     if request.method not in READING:
         return error_response(405, NOT_ALLOWED, headers=ALLOW)
     match path:
@@ -84,6 +88,9 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
             return _health(state)
         case ["connectors"]:
             return json_response(_connectors(query, state))
+        case ["connectors", name, "offsets"] if state.takes_changes:
+            # As Java, what is stored: also of a connector that is stopped, and before its offsets are altered.
+            return ListOffsets(name=name)
         case ["connectors", name, *rest]:
             return json_response(_connector(name, rest, state))
         case ["connector-plugins"]:
@@ -97,7 +104,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         case ["admin", "loggers", name]:
             return json_response(_logger(name, state))
         case _:
-            raise _ConnectError(404, NOT_FOUND)
+            raise ConnectError(404, NOT_FOUND)
 
 
 def _health(state: WorkerView) -> Response:
@@ -111,7 +118,10 @@ def _health(state: WorkerView) -> Response:
 def _connectors(query: Query, state: WorkerView) -> object:
     if "expand" not in query:
         return [report.name for report in state.connectors]
-    shown: dict[str, Callable[[ConnectorReport], object]] = {"status": _status, "info": _info}
+    shown: dict[str, Callable[[ConnectorReport], object]] = {
+        "status": connector_status,
+        "info": connector_info,
+    }
     wanted = [word for word in ("status", "info") if word in query["expand"]]
     return {report.name: {word: shown[word](report) for word in wanted} for report in state.connectors}
 
@@ -124,15 +134,15 @@ def _connector(name: str, rest: list[str], state: WorkerView) -> object:
             return {name: {"topics": [] if report is None else list(report.topics)}}
         case ["status"]:
             if report is None:
-                raise _ConnectError(404, f"No status found for connector {name}")
-            return _status(report)
+                raise ConnectError(404, f"No status found for connector {name}")
+            return connector_status(report)
         case ["tasks", number, "status"]:
             return _task_status(name, number, report)
         case [] | ["config" | "tasks" | "tasks-config" | "offsets"]:
             if report is None:
-                raise _ConnectError(404, f"Connector {name} not found")
+                raise ConnectError(404, f"Connector {name} not found")
             views: dict[str, Callable[[ConnectorReport], object]] = {
-                "": _info,
+                "": connector_info,
                 "config": _config,
                 "tasks": _tasks,
                 "tasks-config": _tasks_config,
@@ -140,9 +150,9 @@ def _connector(name: str, rest: list[str], state: WorkerView) -> object:
             }
             return views[rest[0] if rest else ""](report)
         case ["restart" | "pause" | "resume" | "stop"] | ["topics", "reset"] | ["tasks", _, "restart"]:
-            raise _ConnectError(405, NOT_ALLOWED)
+            raise ConnectError(405, NOT_ALLOWED)
         case _:
-            raise _ConnectError(404, NOT_FOUND)
+            raise ConnectError(404, NOT_FOUND)
 
 
 def _type(connector_class: str) -> str:
@@ -155,7 +165,8 @@ def _config(report: ConnectorReport) -> dict[str, str]:
     return {**report.properties, "name": report.name}
 
 
-def _info(report: ConnectorReport) -> dict[str, object]:
+def connector_info(report: ConnectorReport) -> dict[str, object]:
+    """Java's ConnectorInfo."""
     return {
         "name": report.name,
         "config": _config(report),
@@ -166,7 +177,8 @@ def _info(report: ConnectorReport) -> dict[str, object]:
     }
 
 
-def _status(report: ConnectorReport) -> dict[str, object]:
+def connector_status(report: ConnectorReport) -> dict[str, object]:
+    """Java's ConnectorStateInfo."""
     connector = {"state": report.state, "worker_id": report.worker_id}
     # Java has a trace for failures alone; a topic that could not be created would be seen nowhere else by a client.
     trace = report.trace or " ".join(report.warnings[:WARNINGS_SHOWN])
@@ -190,11 +202,11 @@ def _task(task: TaskReport, worker_id: str) -> dict[str, object]:
 def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict[str, object]:
     # Java's Integer parameter: what is no integer matches no resource.
     if not (number.isascii() and number.removeprefix("-").isdigit()):
-        raise _ConnectError(404, NOT_FOUND)
+        raise ConnectError(404, NOT_FOUND)
     tasks = () if report is None else report.tasks
     found = next((task for task in tasks if str(task.task) == number), None)
     if report is None or found is None:
-        raise _ConnectError(404, f"No status found for task {name}-{number}")
+        raise ConnectError(404, f"No status found for task {name}-{number}")
     return _task(found, report.worker_id)
 
 
@@ -243,7 +255,7 @@ def _plugin(name: str) -> str:
     for plugin in PLUGINS:
         if simple in {plugin, plugin.removesuffix("Connector")}:
             return plugin
-    raise _ConnectError(404, f"Unknown plugin {name}.")
+    raise ConnectError(404, f"Unknown plugin {name}.")
 
 
 def _plugin_keys(name: str, state: WorkerView) -> tuple[PluginKey, ...]:
@@ -269,23 +281,23 @@ def _definition(key: PluginKey, order: int) -> dict[str, object]:
 
 def _validation(name: str, request: Request, state: WorkerView) -> dict[str, object]:
     """Java ConfigInfos: every known and every given key, with what is wrong about it."""
-    properties = _properties(request)
-    included = properties.get("connector.class")
+    given = properties(request)
+    included = given.get("connector.class")
     plugin = _plugin(name)
     if included is not None and included.removeprefix(PACKAGE) not in {
         plugin,
         plugin.removesuffix("Connector"),
     }:
-        raise _ConnectError(400, f"Included connector type {included} does not match request type {name}")
+        raise ConnectError(400, f"Included connector type {included} does not match request type {name}")
     keys = {key.name: key for key in state.plugin_keys.get(plugin, ())}
-    problems = state.validate(plugin, properties)
-    names = [*keys, *sorted((properties.keys() | problems.keys()) - keys.keys())]
+    problems = state.validate(plugin, given)
+    names = [*keys, *sorted((given.keys() | problems.keys()) - keys.keys())]
     configs = []
     for order, key_name in enumerate(names):
         key = keys.get(key_name) or PluginKey(name=key_name)
         value = {
             "name": key_name,
-            "value": properties.get(key_name, key.default),
+            "value": given.get(key_name, key.default),
             "recommended_values": [],
             "errors": [problems[key_name]] if key_name in problems else [],
             "visible": True,
@@ -293,32 +305,6 @@ def _validation(name: str, request: Request, state: WorkerView) -> dict[str, obj
         configs.append({"definition": _definition(key, order), "value": value})
     groups = list(dict.fromkeys(key.group for key in keys.values())) or ["Common"]
     return {"name": PACKAGE + plugin, "error_count": len(problems), "groups": groups, "configs": configs}
-
-
-def _properties(request: Request) -> dict[str, str]:
-    media_type = request.content_type.partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise _ConnectError(415, "HTTP 415 Unsupported Media Type")
-    try:
-        body = json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise _ConnectError(
-            400, "The body is not JSON; send an object of the connector's properties."
-        ) from error
-    if not isinstance(body, dict):
-        raise _ConnectError(
-            400, "The body is not a JSON object; send the connector's properties as strings by name."
-        )
-    return {name: _text(value) for name, value in body.items() if value is not None}
-
-
-def _text(value: object) -> str:
-    """Jackson reads numbers and booleans into a map of strings as they are written."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    raise _ConnectError(400, "A property is an object or a list; send each property as a string.")
 
 
 def _level(level: str) -> dict[str, str | None]:
@@ -329,5 +315,5 @@ def _level(level: str) -> dict[str, str | None]:
 def _logger(name: str, state: WorkerView) -> dict[str, str | None]:
     known = "root" if name.lower() == "root" else name
     if known not in state.loggers:
-        raise _ConnectError(404, f"Logger {name} not found.")
+        raise ConnectError(404, f"Logger {name} not found.")
     return _level(state.loggers[known])

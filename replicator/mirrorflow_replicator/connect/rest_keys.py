@@ -17,7 +17,10 @@ REST_KEYS: tuple[Key, ...] = (
             ),
             ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
             ("ssl.client.auth", "none, requested or required"),
-            ("rest.modify.enable", "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304)"),
+            (
+                "rest.modify.enable",
+                "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304); true has connectors changed in `distributed`",
+            ),
         ),
     ),
     *rows(

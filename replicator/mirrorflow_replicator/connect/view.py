@@ -42,6 +42,14 @@ class Response:
     body: bytes | Iterable[bytes] = b""
 
 
+class ConnectError(Exception):
+    """What becomes Connect's error body (Java ErrorMessage), with this HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginKey:
     """A setting that a connector class knows, as `GET /connector-plugins/{class}/config` lists it (Java ConfigKeyInfo)."""
@@ -69,6 +77,7 @@ class WorkerView:
     version: str = ""
     commit: str = ""
     modify_enabled: bool = False
+    takes_changes: bool = False  # of connectors over REST, where `modify_enabled`: a distributed worker does
     ready: bool = False
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
     warnings: tuple[str, ...] = ()

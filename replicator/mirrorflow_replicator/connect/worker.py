@@ -1,13 +1,15 @@
-"""worker.properties and connector.properties (KIP-304's standalone process) -> `WorkerSettings`.
+"""worker.properties and connector.properties, of KIP-304's standalone process or a distributed worker -> `WorkerSettings`.
 
 The worker's file describes the target, where positions are kept, and HTTP; each connector's file is what Connect's REST
 API would be given. `connect.driver` derives the same two things from an mm2.properties and meets this module again in
 `worker_settings`.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_replicator.connect import clients, keys
+from mirrorflow_replicator.connect.basics import Basics
 from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
 from mirrorflow_replicator.connect.comments import without_comments
 from mirrorflow_replicator.connect.heartbeat import parse_heartbeat
@@ -15,11 +17,21 @@ from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.source import parse_source
+from mirrorflow_replicator.connect.storage import offset_storage, worker_topics
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_replicator.settings import ConnectorSettings, HttpSettings, MetricsLevel, WorkerSettings
+from mirrorflow_replicator.settings import (
+    ClientSettings,
+    ConnectorSettings,
+    DistributedSettings,
+    HttpSettings,
+    MetricsLevel,
+    OffsetStorageSettings,
+    WorkerSettings,
+)
 
 STANDALONE = "standalone"  # the name of the worker whose form that is
+DISTRIBUTED = "distributed"
 SOURCE_CONNECTOR = "MirrorSourceConnector"
 CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
 HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
@@ -37,13 +49,7 @@ def load_standalone(
     Raises InvalidSettingError and RefusedSettingError; what Java would pass over is in `warnings`.
     """
     warnings: list[str] = []
-    worker = _read(worker_text, warnings)
-    keys.check(worker, keys.WORKER_SCOPES, warnings)
-    connectors = []
-    for text in connector_texts:
-        properties = _read(text, warnings)
-        keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
-        connectors.append(properties)
+    worker, connectors = _files(worker_text, connector_texts, warnings)
     if not connectors:
         raise InvalidSettingError(
             key="connector.class",
@@ -53,6 +59,43 @@ def load_standalone(
     reader = PropertyReader(worker, Resolver(worker))
     listeners = reader.names("listeners", LISTENERS_DEFAULT)
     return worker_settings(STANDALONE, worker, connectors, listeners, warnings, now_ms=now_ms)
+
+
+def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> WorkerSettings:
+    """A distributed worker with one node; the connectors are put into its config topic. It may have none.
+
+    Raises InvalidSettingError and RefusedSettingError, also for what is wrong about a connector.
+    """
+    warnings: list[str] = []
+    worker, connectors = _files(worker_text, connector_texts, warnings)
+    reader = PropertyReader(worker, Resolver(worker))
+    if reader.text("offset.storage.store", "kafka") != "kafka":
+        raise RefusedSettingError(
+            key="offset.storage.store",
+            why="a distributed worker keeps its positions where its connectors are, in Kafka",
+        )
+    settings = worker_settings(
+        DISTRIBUTED, worker, connectors, reader.names("listeners", LISTENERS_DEFAULT), warnings
+    )
+    distributed = DistributedSettings(
+        topics=worker_topics(reader, worker, DISTRIBUTED),
+        worker=worker,
+        seeds=tuple(connectors),
+    )
+    return dataclasses.replace(settings, distributed=distributed)
+
+
+def _files(
+    worker_text: str, connector_texts: Sequence[str], warnings: list[str]
+) -> tuple[dict[str, str], list[dict[str, str]]]:
+    worker = _read(worker_text, warnings)
+    keys.check(worker, keys.WORKER_SCOPES, warnings)
+    connectors = []
+    for text in connector_texts:
+        properties = _read(text, warnings)
+        keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+        connectors.append(properties)
+    return worker, connectors
 
 
 def _read(text: str, warnings: list[str]) -> dict[str, str]:
@@ -127,6 +170,17 @@ def parse_connector(
         # Java's heartbeat connector does not look at `enabled`: an mm2.properties has herders for heartbeats alone.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
     )
+
+
+def kept_offsets(
+    properties: Mapping[str, str], worker: Mapping[str, str]
+) -> tuple[OffsetStorageSettings, ClientSettings]:
+    """Where the positions of a connector are kept, whatever its class, and who reads them. Raises InvalidSettingError."""
+    basics = Basics.of(properties, worker)
+    client = clients.target_client(properties, worker, "admin")
+    clients.require_addresses(client, key="bootstrap.servers")
+    admin = clients.client_settings(basics.target_alias, f"{basics.label}|offsets-target-admin", client)
+    return offset_storage(PropertyReader(worker, basics.resolver), worker, basics.source_alias, admin), admin
 
 
 def _checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:

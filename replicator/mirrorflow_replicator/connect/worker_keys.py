@@ -4,7 +4,7 @@ from mirrorflow_replicator.connect.connector_keys_refused import NO_RECORDS
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
 _NO_GROUP = "this process is not a member of a Connect group"
-_NO_TOPIC = "connectors come from files; nothing is written to such a topic"
+_NO_TOPIC = "only in `distributed`, where it is required; connectors of the other forms come from files"
 
 WORKER_KEYS: tuple[Key, ...] = (
     *rows(
@@ -14,7 +14,10 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("bootstrap.servers", "the target cluster"),
             ("client.id", "part of the names of the worker's own clients"),
             ("group.id", "part of the names of the worker's own clients; no group is joined"),
-            ("offset.storage.store", "`kafka` (default) or `file` (KIP-304)"),
+            (
+                "offset.storage.store",
+                "`kafka` (default) or `file` (KIP-304); in `distributed` always `kafka`",
+            ),
             (
                 "offset.storage.topic",
                 "default `mm2-offsets.<source>.internal`; `offset.storage.kafka.topic` is the same",
@@ -24,6 +27,13 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("offset.storage.file.filename", "where positions are kept with `offset.storage.store=file`"),
             ("offset.storage.cleanup.policy", "always `compact`, as in Connect"),
             ("offset.storage.*", "settings of the offsets topic, and the connection of its client"),
+            ("config.storage.topic", f"connectors and what is wanted of them: {_NO_TOPIC}"),
+            (
+                "config.storage.*",
+                "replication factor (default -1, Connect's is 3) and settings of that topic",
+            ),
+            ("status.storage.topic", f"how connectors and tasks fare: {_NO_TOPIC}"),
+            ("status.storage.*", "partitions (default 5), replication factor and settings of that topic"),
             ("offset.flush.interval.ms", "default 5000, Connect's is 60000"),
             ("task.shutdown.graceful.timeout.ms", "default 5000"),
             ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
@@ -62,8 +72,6 @@ WORKER_KEYS: tuple[Key, ...] = (
         Scope.WORKER,
         Verdict.IGNORED,
         (
-            ("config.storage.*", _NO_TOPIC),
-            ("status.storage.*", _NO_TOPIC),
             ("*.converter.*", "there are no converters"),
             ("internal.key.converter", "positions are always JSON without schemas, as in Connect"),
             ("internal.value.converter", "positions are always JSON without schemas, as in Connect"),

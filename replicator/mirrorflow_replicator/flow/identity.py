@@ -66,17 +66,38 @@ class Anchor:
         )
 
 
-Proposal = Identity | Anchor
-_KINDS: dict[str, type[Identity] | type[Anchor]] = {"identity": Identity, "anchor": Anchor}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """A user's word on where *partition* begins in a generation, whatever it has copied before (clause 9).
+
+    `source_offset` is the first to be copied; -1: where a partition begins that was never copied.
+    """
+
+    generation: int
+    topic: str
+    partition: int
+    source_offset: int
+    why: str
+
+
+Proposal = Identity | Anchor | Beginning
+_KINDS: dict[str, type[Identity] | type[Anchor] | type[Beginning]] = {
+    "identity": Identity,
+    "anchor": Anchor,
+    "beginning": Beginning,
+}
+_NAMES: dict[type, tuple[str, list[str]]] = {
+    Identity: ("identity", ["generation"]),
+    Anchor: ("anchor", ["generation", "topic", "partition", "step"]),
+    Beginning: ("beginning", ["generation", "topic", "partition"]),
+}
 
 
 def encode(proposal: Proposal) -> tuple[bytes, bytes]:
     """Key and value of a proposal: compact JSON."""
     body = asdict(proposal)
-    names = ["generation"] if isinstance(proposal, Identity) else ["generation", "topic", "partition", "step"]
-    key = {"type": "identity" if isinstance(proposal, Identity) else "anchor"} | {
-        n: body.pop(n) for n in names
-    }
+    kind, names = _NAMES[type(proposal)]
+    key = {"type": kind} | {name: body.pop(name) for name in names}
     return _dump(key), _dump(body)
 
 
@@ -84,7 +105,7 @@ def decode(key: bytes, value: bytes) -> Proposal | None:
     """The proposal in a record; None for what a later version may have written there."""
     try:
         head: dict[str, Any] = json.loads(key)
-        kind: type[Identity | Anchor] = _KINDS[head.pop("type")]
+        kind: type[Identity | Anchor | Beginning] = _KINDS[head.pop("type")]
         names = {field.name for field in fields(kind)}
         return kind(**{name: item for name, item in (head | json.loads(value)).items() if name in names})
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -101,11 +122,16 @@ class Decisions:
     def __init__(self) -> None:
         self._identities: dict[int, Identity] = {}
         self._anchors: dict[TopicPartition, dict[tuple[int, int], Anchor]] = {}
+        self._beginnings: dict[TopicPartition, dict[int, Beginning]] = {}
 
     def read(self, proposal: Proposal) -> None:
         """The next record of the topic."""
         if isinstance(proposal, Identity):
             self._identities.setdefault(proposal.generation, proposal)
+            return
+        if isinstance(proposal, Beginning):
+            beginnings = self._beginnings.setdefault(TopicPartition(proposal.topic, proposal.partition), {})
+            beginnings.setdefault(proposal.generation, proposal)
             return
         of_partition = self._anchors.setdefault(TopicPartition(proposal.topic, proposal.partition), {})
         of_partition.setdefault((proposal.generation, proposal.step), proposal)
@@ -123,6 +149,11 @@ class Decisions:
         """The newest step of *partition* in *generation*."""
         steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]
         return max(steps, key=lambda anchor: anchor.step, default=None)
+
+    def beginning(self, partition: TopicPartition, *, after: int) -> Beginning | None:
+        """The newest word on where *partition* begins, of a generation later than *after*."""
+        found = [one for number, one in self._beginnings.get(partition, {}).items() if number > after]
+        return max(found, key=lambda one: one.generation, default=None)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Every partition that has an anchor."""

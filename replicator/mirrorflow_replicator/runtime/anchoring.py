@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mirrorflow_replicator.errors import SourceDataLostError, TargetDataLostError, UndecidedError
 from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Pair, ordinal_near
-from mirrorflow_replicator.flow.identity import Anchor, Identity
+from mirrorflow_replicator.flow.identity import Anchor, Beginning, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
@@ -59,9 +59,15 @@ class Anchoring:
             carried = [lane for lane in new if self._earlier(lane) is not None]
             if carried:
                 ends |= await self._fence(carried)
-            starts = await self._starts([lane for lane in new if lane not in set(carried)])
+            begun = {lane: said for lane in new if (said := self._beginning(lane)) is not None}
+            fresh = [lane for lane in new if lane not in carried and lane not in begun]
+            fresh += [lane for lane, said in begun.items() if said.source_offset < 0]
+            starts = await self._starts(fresh, begun)
+            for lane, said in begun.items():
+                starts.setdefault(lane, (said.source_offset, said.why))
             for lane in carried:
-                starts[lane] = await self._end_of_earlier(lane, heard[lane.target], ends[lane])
+                if lane not in begun:
+                    starts[lane] = await self._end_of_earlier(lane, heard[lane.target], ends[lane])
             await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in new])
             for lane in new:
                 self._known(lane)
@@ -78,6 +84,14 @@ class Anchoring:
         numbers = range(self._identity.generation - 1, 0, -1)
         found = (self._log.decisions.anchor(lane.source, number) for number in numbers)
         return next((anchor for anchor in found if anchor is not None), None)
+
+    def _beginning(self, lane: Lane) -> Beginning | None:
+        """A user's word on where it begins, if nobody has copied it since, nor had another word in the offsets topic."""
+        earlier, position = self._earlier(lane), lane.position
+        said = self._log.decisions.beginning(lane.source, after=earlier.generation if earlier else 0)
+        if said is None or position is None or position.sequence >= 0 or position.source_offset < 0:
+            return said
+        return said if position.source_offset + 1 == said.source_offset else None
 
     def _first(self, lane: Lane, offset: int, why: str, target_end: int) -> Anchor:
         return Anchor(
@@ -96,7 +110,9 @@ class Anchoring:
     async def _decide(self, anchors: Sequence[Anchor]) -> None:
         await self._log.decide(anchors, now_ms=self._now_ms())
 
-    async def _starts(self, lanes: Sequence[Lane]) -> dict[Lane, tuple[int, str]]:
+    async def _starts(
+        self, lanes: Sequence[Lane], begun: Mapping[Lane, Beginning]
+    ) -> dict[Lane, tuple[int, str]]:
         """Where to begin what was never copied by us: after Java's position, else as the settings say."""
         starts: dict[Lane, tuple[int, str]] = {}
         fresh = []
@@ -105,7 +121,13 @@ class Anchoring:
                 starts[lane] = (lane.position.source_offset + 1, "position")
             else:
                 fresh.append(lane)
-        start = self._settings.start if self.initial else StartPosition.EARLIEST
+        again = [lane for lane in fresh if lane in begun]
+        starts |= await self._by_settings([lane for lane in fresh if lane not in begun], initial=self.initial)
+        # Taken back to its beginning by a user, it begins as it did at first.
+        return starts | (await self._by_settings(again, initial=True) if again else {})
+
+    async def _by_settings(self, fresh: Sequence[Lane], *, initial: bool) -> dict[Lane, tuple[int, str]]:
+        start = self._settings.start if initial else StartPosition.EARLIEST
         when = {
             StartPosition.EARLIEST: EARLIEST,
             StartPosition.LATEST: LATEST,
@@ -116,7 +138,7 @@ class Anchoring:
             # Nothing as young as that: begin at the end.
             ends = await self._source_offsets([lane for lane in fresh if found[lane] < 0], LATEST)
             found |= ends
-        return starts | {lane: (found[lane], start.value) for lane in fresh}
+        return {lane: (found[lane], start.value) for lane in fresh}
 
     async def _source_offsets(self, lanes: Sequence[Lane], when: int) -> dict[Lane, int]:
         committed = self._settings.read_committed
@@ -150,10 +172,14 @@ class Anchoring:
 
     async def _end_of_earlier(self, lane: Lane, heard: Testimony, end: int) -> tuple[int, str]:
         """The source offset after the last record that the earlier generation has brought to the target."""
-        if lane.position is not None and lane.position.sequence < 0 <= lane.position.source_offset:
-            return lane.position.source_offset + 1, "position"
-        anchor = self._earlier(lane)
+        anchor, position = self._earlier(lane), lane.position
         assert anchor is not None
+        # The one that the earlier generation itself began behind says nothing of how far that has come.
+        if (
+            position is not None
+            and position.sequence < 0 <= position.source_offset != anchor.source_offset - 1
+        ):
+            return position.source_offset + 1, "position"
         identity = self._log.decisions.generation(anchor.generation)
         assert identity is not None
         evidence = Evidence(

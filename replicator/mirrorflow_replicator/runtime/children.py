@@ -45,6 +45,7 @@ class Child:
         self._assign: Assign | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
+        self._restarting = False  # asked for, so its end is no failure
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
     def assign(self, message: Assign) -> None:
@@ -60,6 +61,12 @@ class Child:
         if self._assign is not None and self._assign.identity != identity:
             self._assign = replace(self._assign, identity=identity)
             self._tell(Stop())
+
+    def restart(self) -> None:
+        """End the process in order; the next one follows at once."""
+        self._restarting = True
+        self.state, self.trace = "RESTARTING", ""
+        self._tell(Stop())
 
     async def stop(self, grace_s: float) -> None:
         """End it in order; by force after *grace_s*."""
@@ -91,6 +98,10 @@ class Child:
             code = await self._live()
             if self._stopping:
                 return
+            if self._restarting:
+                self._restarting = False
+                self.restarts += 1
+                continue
             if time.monotonic() - began > HEALTHY_S:
                 pause_s = RESTART_MIN_S
             self.state, self.trace = "FAILED", f"the task's process ended with {code}; it is started again"

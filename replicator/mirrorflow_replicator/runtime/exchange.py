@@ -5,7 +5,7 @@ no HTTP is answered with Connect's error body and the connection ends.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
@@ -19,7 +19,7 @@ WRITE_BYTES = 64 * 1024  # a piece of a large body; the client must have taken t
 LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal, else TCP's reset would overtake the answer
 LINGER_S = 2.0
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Limits(Protocol):
@@ -75,7 +75,7 @@ class Exchange:
                 request = await self._request()
                 if request is None:
                     return
-                await self._send(answer(request), head=request.method == "HEAD")
+                await self._send(await answer(request), head=request.method == "HEAD")
             except _RefusedError as refused:
                 await self._refuse(refused.response)
                 return

@@ -73,6 +73,12 @@ class HostedConnector:
         """End the tasks in order."""
         await asyncio.gather(*(child.stop(grace_s) for child in self._children))
 
+    def restart_task(self, task: int) -> None:
+        """End the process of one task in order; a new one goes on where it was."""
+        for child in self._children:
+            if child.task == task:
+                child.restart()
+
     async def _hand(self, assignment: Assignment) -> None:
         identity = self._identity or await self._establish(may_change=True)
         limit = self._settings.bytes_per_second

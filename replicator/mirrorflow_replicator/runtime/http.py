@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -20,7 +20,10 @@ from mirrorflow_replicator.errors import InvalidSettingError
 if TYPE_CHECKING:
     import ssl
 
+    from mirrorflow_replicator.connect.commands import Command
     from mirrorflow_replicator.connect.view import Request, Response, WorkerView
+
+    CarryOut = Callable[[Command], Awaitable[Response]]
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ LISTENERS_KEY = "listeners"
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions"})
 READ_BYTES = 64 * 1024
 TICK_S = 1.0
+CARRY_OUT_S = 90.0  # as Connect's REST requests
 STALLED_S = 10.0  # the loop of a healthy worker never stands still for a hundredth of that
 
 
@@ -49,8 +53,11 @@ LIMITS = HttpLimits()
 class HttpServer:
     """Answers on every listener until closed. Make it with `start`."""
 
-    def __init__(self, view: Callable[[], WorkerView], limits: HttpLimits) -> None:
+    def __init__(
+        self, view: Callable[[], WorkerView], limits: HttpLimits, carry_out: CarryOut | None = None
+    ) -> None:
         self._view = view
+        self._carry_out = carry_out
         self._limits = limits
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -66,14 +73,16 @@ class HttpServer:
         listeners: Sequence[str],
         view: Callable[[], WorkerView],
         *,
+        carry_out: CarryOut | None = None,
         tls: ssl.SSLContext | None = None,
         limits: HttpLimits = LIMITS,
     ) -> Self:
         """Listen on each of *listeners* (`http://host:port`, `https://host:port`; no host is every address).
 
-        `view()` is called for each request. Raises InvalidSettingError where an address cannot be listened on.
+        `view()` is called for each request, *carry_out* for those that change something; a view that takes changes
+        needs one. Raises InvalidSettingError where an address cannot be listened on.
         """
-        server = cls(view, limits)
+        server = cls(view, limits, carry_out)
         try:
             server.addresses = tuple([await server._listen(listener, tls) for listener in listeners])
         except BaseException:
@@ -161,16 +170,23 @@ class HttpServer:
             else:
                 writer.close()
 
-    def _answer(self, request: Request) -> Response:
-        from mirrorflow_replicator.connect.view import error_response  # noqa: PLC0415
+    async def _answer(self, request: Request) -> Response:
+        from mirrorflow_replicator.connect.view import Response, error_response  # noqa: PLC0415
 
         try:
-            return self._route(request)
+            found = self._route(request)
+            if isinstance(found, Response):
+                return found
+            assert self._carry_out is not None
+            async with asyncio.timeout(CARRY_OUT_S):
+                return await self._carry_out(found)
+        except TimeoutError:
+            return error_response(500, "Request timed out")
         except Exception:
             log.exception("request failed: %s %s", request.method, request.path)
             return error_response(500, "The request failed inside this process; its log says why.")
 
-    def _route(self, request: Request) -> Response:
+    def _route(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:
             from mirrorflow_replicator.connect import rest  # noqa: PLC0415
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mirrorflow_replicator.connect.progress import has_started
+from mirrorflow_replicator.connect.commands import Command
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import plugin_keys, problems
-from mirrorflow_replicator.connect.view import PluginKey, WorkerView
-from mirrorflow_replicator.connect.worker import STANDALONE
-from mirrorflow_replicator.errors import RefusedSettingError
+from mirrorflow_replicator.connect.view import ConnectError, PluginKey, Response, WorkerView, error_response
+from mirrorflow_replicator.connect.worker import DISTRIBUTED, STANDALONE
+from mirrorflow_replicator.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime import memory
-from mirrorflow_replicator.runtime.hosted import Hosted, host
+from mirrorflow_replicator.runtime.herd import Fixed, Herd
+from mirrorflow_replicator.runtime.herding import Herding
 from mirrorflow_replicator.runtime.hosting import ended
 from mirrorflow_replicator.runtime.http import HttpServer
 from mirrorflow_replicator.runtime.mortality import stdin_ended
@@ -32,6 +33,7 @@ from mirrorflow_replicator.version import version
 
 log = logging.getLogger("mirrorflow.worker")
 
+_SINGLE = (STANDALONE, DISTRIBUTED)  # forms with one worker, whose connectors have names of their own
 STARTED_AFTER_S = 5.0  # what reading settings and first discovery left behind is given back once
 
 
@@ -45,20 +47,8 @@ class Worker:
         self._settings = tuple(settings)
         self._samples = Samples()
         self._address = ""  # host:port of the first listener
-        # Every herder's connectors have the same names in mm2 mode; with the flow each has one of its own.
-        named = [
-            replace(connector, name=_shown_name(worker, connector.name))
-            for worker in self._settings
-            for connector in worker.connectors
-        ]
-        hosted = (host(connector, samples=self._samples) for connector in named)
-        self._hosted = [one for one in hosted if one is not None]
+        self._herd = self._make_herd()
         self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
-        if not self._hosted:
-            raise RefusedSettingError(
-                key="connector.class" if self._settings[0].name == STANDALONE else "enabled",
-                why="there is nothing to run, as no connector is enabled",
-            )
 
     async def run(self) -> None:
         """Serve until SIGTERM, SIGINT or, where asked for, the end of stdin."""
@@ -69,23 +59,53 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         # First: an address that is taken ends the process before it has begun anything.
-        server = await HttpServer.start(self._listeners(), self.view, tls=self._tls())
+        server = await HttpServer.start(
+            self._listeners(), self.view, carry_out=self._carry_out, tls=self._tls()
+        )
         self._tell_addresses(server.addresses)
         loop.call_later(STARTED_AFTER_S, memory.give_back)
-        running = [asyncio.create_task(hosted.run()) for hosted in self._hosted]
+        running = asyncio.create_task(self._herd.run())
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
         try:
-            await asyncio.wait([*waits, *running], return_when=asyncio.FIRST_COMPLETED)
-            for task in running:
-                if task.done():
-                    task.result()
+            await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
         finally:
             grace_s = max((worker.shutdown_s for worker in self._settings), default=5.0)
-            await asyncio.gather(*(hosted.stop(grace_s) for hosted in self._hosted))
-            await asyncio.gather(*(ended(task) for task in [*running, *waits] if not task.done()))
+            await self._herd.stop(grace_s)
+            await asyncio.gather(*(ended(task) for task in [running, *waits] if not task.done()))
             await server.close()
+
+    def _make_herd(self) -> Herd:
+        first = self._settings[0]
+        if first.distributed is not None:
+            return Herding(
+                first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
+            )
+        # Every herder's connectors have the same names in mm2 mode; with the flow each has one of its own.
+        named = [
+            replace(connector, name=_shown_name(worker, connector.name))
+            for worker in self._settings
+            for connector in worker.connectors
+        ]
+        herd = Fixed(named, samples=self._samples)
+        if not herd.hosted:
+            raise RefusedSettingError(
+                key="connector.class" if first.name == STANDALONE else "enabled",
+                why="there is nothing to run, as no connector is enabled",
+            )
+        return herd
+
+    async def _carry_out(self, command: Command) -> Response:
+        try:
+            return await self._herd.carry_out(command)
+        except ConnectError as error:
+            return error_response(error.status, str(error))
+        except MirrorFlowError as error:
+            # As Java where its topics cannot be written: the request may be made again.
+            return error_response(500, str(error))
 
     def _setting_warnings(self) -> list[str]:
         return [warning for worker in self._settings for warning in worker.warnings]
@@ -123,37 +143,39 @@ class Worker:
 
     def view(self) -> WorkerView:
         """The worker now."""
-        connectors = tuple(self._report(hosted) for hosted in self._hosted)
         first = self._settings[0]
-        ready = has_started(connectors) and all(report.heard_of_all for report in connectors)
-        ids = (hosted.target_cluster_id for hosted in self._hosted)
+        connectors = tuple(self._named(report) for report in self._herd.reports())
         return WorkerView(
             connectors=connectors,
             now_s=time.time(),
-            kafka_cluster_id=next(filter(None, ids), ""),
+            kafka_cluster_id=self._herd.target_cluster_id,
             version=version(),
             modify_enabled=first.http.modify_enabled,
-            ready=ready,
+            takes_changes=self._herd.takes_changes,
+            ready=self._herd.is_ready(connectors),
             metrics_level=first.metrics_level,
-            warnings=self._warnings,
+            warnings=(*self._warnings, *self._herd.warnings),
             samples=self._samples,
             # What a connector may leave out because the worker says it.
             validate=partial(problems, worker=first.shared),
             plugin_keys=_plugin_keys(),
         )
 
-    def _report(self, hosted: Hosted) -> ConnectorReport:
-        """Connect names a worker by its address; MM2 in dedicated mode appends the flow (since 4.1)."""
-        report = hosted.report()
-        herder = (
-            "" if self._settings[0].name == STANDALONE else f"/{report.source_alias}->{report.target_alias}"
+    def _named(self, report: ConnectorReport) -> ConnectorReport:
+        """*report* with the worker's name; MM2 in dedicated mode appends the flow to it (since 4.1)."""
+        one = self._settings[0].name in _SINGLE
+        return replace(
+            report,
+            worker_id=self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
         )
-        worker_id = f"{self._address or socket.getfqdn()}{herder}"
-        return replace(report, worker_id=worker_id, heard_of_all=hosted.heard_of_all)
+
+    def _worker_id(self, herder: str) -> str:
+        """Connect names a worker by its address."""
+        return f"{self._address or socket.getfqdn()}{herder}"
 
 
 def _shown_name(worker: WorkerSettings, name: str) -> str:
-    return name if worker.name == STANDALONE else f"{worker.name}.{name}"
+    return name if worker.name in _SINGLE else f"{worker.name}.{name}"
 
 
 @cache

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mirrorflow_replicator.connect.rest import CHANGES_MISSING, CHANGES_REFUSED, answer
-from mirrorflow_replicator.connect.view import PluginKey, Request
+from mirrorflow_replicator.connect.view import PluginKey, Request, Response
 from tests.unit.connect.reports import connector, content, partition, task, view
 
 NAME = "A->B.source"
@@ -29,6 +29,7 @@ def ask(path, method="GET", body=b"", content_type="application/json", **state):
     path, _, query = path.partition("?")
     request = Request(method=method, path=path, query=query, body=body, content_type=content_type)
     response = answer(request, view(CONNECTOR, **state))
+    assert isinstance(response, Response)
     return response.status, json.loads(content(response)) if response.body else None
 
 
@@ -113,6 +114,7 @@ def test_options_and_unknown_methods():
     """OPTIONS names what is allowed, and anything else is 405."""
     response = answer(Request(method="OPTIONS", path="/connectors"), view(CONNECTOR))
 
+    assert isinstance(response, Response)
     assert (response.status, response.headers, response.body) == (200, (("Allow", "GET,HEAD,OPTIONS"),), b"")
     assert error(405, "HTTP 405 Method Not Allowed") == ask("/connectors", "BREW")
 

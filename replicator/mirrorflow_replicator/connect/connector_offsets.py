@@ -1,0 +1,162 @@
+"""The positions of a connector as Connect's REST shows and takes them (KIP-875), of whatever class it is.
+
+Keys stay in the bytes in which they were found; a new one gets the order of fields in which Java looks it up. What may be
+altered is MM2's to say (`alterOffsets` of its three connectors, `MirrorUtils`); sentences and status codes are Java's.
+Taking a position away is always allowed, so that rubbish can be cleaned up.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mirrorflow_replicator.connect.commands import AlterOffsets, ResetOffsets
+from mirrorflow_replicator.connect.java_json import dumped, is_integer, parsed, parsed_object
+from mirrorflow_replicator.connect.view import ConnectError
+
+Part = Mapping[str, Any]
+
+# By class: the fields of a source partition that are texts, and all of them in the order of Java's hash map.
+_SOURCE = "MirrorSourceConnector"
+_TEXTS = {
+    _SOURCE: ("cluster", "topic"),
+    "MirrorCheckpointConnector": ("group", "topic"),
+    "MirrorHeartbeatConnector": ("sourceClusterAlias", "targetClusterAlias"),
+}
+_ORDERS = (
+    ("cluster", "partition", "topic"),
+    ("partition", "topic", "group"),
+    ("sourceClusterAlias", "targetClusterAlias"),
+)
+_NUMBERED = (_SOURCE, "MirrorCheckpointConnector")
+_OFFSET = "offset"
+_INT32_MAX = 2**31 - 1
+
+
+def connector_of(key: bytes | None) -> str | None:
+    """Whose position a record of the offsets topic has; None if its key is not Connect's."""
+    try:
+        found = parsed(key) if key is not None else None
+    except ValueError:
+        return None
+    if (
+        isinstance(found, list)
+        and len(found) == 2
+        and isinstance(found[0], str)
+        and isinstance(found[1], dict)
+    ):
+        return found[0]
+    return None
+
+
+def listed(records: Mapping[bytes, bytes]) -> list[dict[str, object]]:
+    """The entries of `GET /connectors/NAME/offsets`, of a connector's *records*; ours show Java's field alone."""
+    entries: list[dict[str, object]] = []
+    for key, value in sorted(records.items()):
+        try:
+            fields = parsed_object(value)
+        except ValueError:
+            continue  # nobody could alter it to anything by looking at it; a reset takes it away
+        offset: Any = fields.get(_OFFSET)
+        if is_integer(offset) and offset < 0:
+            continue  # Java too takes it for none
+        shown = {_OFFSET: offset} if _OFFSET in fields else fields
+        entries.append({"partition": parsed(key)[1], "offset": shown})
+    return entries
+
+
+def changed(
+    command: AlterOffsets | ResetOffsets, connector_class: str, records: Mapping[bytes, bytes]
+) -> dict[bytes, bytes | None]:
+    """What to write for *command*, by key; None takes a position away. Raises ConnectError, and nothing is written."""
+    if isinstance(command, ResetOffsets):
+        return dict.fromkeys(records)
+    values: dict[bytes, bytes | None] = {}
+    for partition, offset in command.offsets:
+        if offset is not None:
+            _check(connector_class, partition, offset)
+        if partition is None:
+            raise ConnectError(500, "Source partitions may not be null")
+        value = None if offset is None else _compact({_OFFSET: int(str(offset[_OFFSET]))})
+        values[_key(command.name, partition, records)] = value
+    return values
+
+
+def _key(name: str, partition: Part, records: Mapping[bytes, bytes]) -> bytes:
+    for key in records:
+        if parsed(key)[1] == partition:
+            return key
+    for order in _ORDERS:
+        if partition.keys() == set(order):
+            return _compact([name, {field: partition[field] for field in order}])
+    return _compact([name, dict(partition)])
+
+
+def _check(connector_class: str, partition: Part | None, offset: Part) -> None:
+    texts = _TEXTS.get(connector_class)
+    if texts is None:
+        raise ConnectError(
+            400,
+            f"Failed to modify offsets because {connector_class} doesn't support external modification of offsets",
+        )
+    if partition is None:
+        raise ConnectError(500, "Source partitions may not be null")
+    where = f"Source partition {_shown(partition)}"
+    for field in texts:
+        _present(field, partition, where)
+        if not isinstance(partition[field], str):
+            raise ConnectError(500, _invalid(where, partition, field, ", which must be a string"))
+    if connector_class in _NUMBERED:
+        _present("partition", partition, where)
+        number = _integer(partition["partition"])
+        if number is None or number > _INT32_MAX:
+            raise ConnectError(500, _invalid(where, partition, "partition", ", which must be an integer"))
+        if number < 0:
+            raise ConnectError(500, _invalid(where, partition, "partition", ", which cannot be negative"))
+    _check_offset(partition, offset, only_zero=connector_class != _SOURCE)
+
+
+def _check_offset(partition: Part, offset: Part, *, only_zero: bool) -> None:
+    what = f"Source offset {_shown(offset)} for source partition {_shown(partition)}"
+    _present(_OFFSET, offset, what)
+    number = _integer(offset[_OFFSET])
+    if number is None:
+        raise ConnectError(500, _invalid(what, offset, _OFFSET, ", which must be an integer"))
+    if only_zero and number != 0:
+        raise ConnectError(500, _invalid(what, offset, _OFFSET, "; the only accepted value is 0"))
+    if number < 0:
+        raise ConnectError(500, _invalid(what, offset, _OFFSET, ", which cannot be negative"))
+
+
+def _present(field: str, fields: Part, what: str) -> None:
+    if field not in fields:
+        raise ConnectError(500, f"{what} is missing the '{field}' key, which is required")
+
+
+def _invalid(what: str, fields: Part, field: str, rule: str) -> str:
+    return f"{what} has an invalid value {_java(fields[field])} for the '{field}' key{rule}"
+
+
+def _integer(value: object) -> int | None:
+    """As Java's Long.parseLong of what the value is printed as."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        number = int(value)
+    except ValueError:
+        return None
+    return number if abs(number) < 2**63 else None
+
+
+def _shown(fields: Part) -> str:
+    """A map as Java prints it."""
+    return "{" + ", ".join(f"{name}={_java(value)}" for name, value in fields.items()) + "}"
+
+
+def _java(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _shown(value) if isinstance(value, dict) else str(value)
+
+
+def _compact(value: object) -> bytes:
+    return dumped(value).encode()

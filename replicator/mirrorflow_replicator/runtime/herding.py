@@ -1,0 +1,393 @@
+"""The connectors of a distributed worker with one node: kept in Connect's config topic, changed over REST.
+
+    read config topic ──> let run what it says ──> tell the status topic what has changed, each second ──┐
+                              ^  command: write, read back, let run         ^────────────────────────────┘
+
+Promises: what a command answered with success is in the topics, replicated, so that whoever starts with them next, we
+after kill -9 or Java's worker, goes on with the same connectors, states and positions; commands are carried out one after
+the other; a topic that cannot be written is told and tried again, and holds up no copying.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from urllib.parse import quote
+
+from mirrorflow_replicator.connect import herd, keys
+from mirrorflow_replicator.connect.commands import (
+    AlterOffsets,
+    Command,
+    Configure,
+    Delete,
+    ListOffsets,
+    Patch,
+    ResetOffsets,
+    Restart,
+    RestartTask,
+    SetTarget,
+)
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.rest import connector_info, connector_status
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.connect.validation import problems
+from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
+from mirrorflow_replicator.connect.worker import parse_connector
+from mirrorflow_replicator.connect.worker_records import State, TargetState, WorkerStatus
+from mirrorflow_replicator.errors import MirrorFlowError, SettingError
+from mirrorflow_replicator.flow.report import ConnectorReport
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.runtime.hosted import Hosted, host
+from mirrorflow_replicator.runtime.hosting import HostedConnector
+from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
+from mirrorflow_replicator.runtime.place import Place
+from mirrorflow_replicator.runtime.standing_in import StandIn
+from mirrorflow_replicator.settings import DistributedSettings, WorkerSettings
+from mirrorflow_replicator.version import version
+
+CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 15.0  # while the topics cannot be had
+PUBLISH_S = 1.0  # how often it is looked what the status topic does not say yet
+GOODBYE_S = 3.0  # for the last statuses; who comes next writes its own
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class Herding:
+    """See the module."""
+
+    takes_changes = True
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        distributed: DistributedSettings,
+        *,
+        samples: Samples,
+        worker_id: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._distributed = distributed
+        self._samples = samples
+        self._worker_id = worker_id
+        self._resolver = Resolver(settings.providers)
+        self._problems = partial(problems, worker=settings.shared)
+        self._cluster: Cluster | None = None
+        self._configs: ConfigTopic | None = None  # once both topics were read
+        self._statuses: StatusTopic | None = None
+        self._generation = 1
+        self._places: dict[str, Place] = {}
+        self._restarts: Counter[str] = Counter()
+        self._written: dict[bytes, WorkerStatus] = {}
+        self._problem: MirrorFlowError | None = None  # of the topics; None while all is well
+        self._commanding = asyncio.Lock()
+        self._publishing = asyncio.Lock()
+        self._stopping = False
+        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Let run what the config topic says, until cancelled."""
+        try:
+            await self._open()
+            self._arrange()
+            publishing = asyncio.create_task(self._publish_for_ever())
+            broken = asyncio.create_task(self._broken.get())
+            try:
+                await asyncio.wait({publishing, broken}, return_when=asyncio.FIRST_COMPLETED)
+                # A connector ends when it is told to; otherwise it is a mistake of ours, not to go unnoticed.
+                (publishing if publishing.done() else broken.result()).result()
+            finally:
+                publishing.cancel()
+                broken.cancel()
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the connectors in order, and say so."""
+        self._stopping = True
+        for place in self._places.values():
+            place.want(None)
+        await asyncio.gather(*(place.settled() for place in self._places.values()))
+        if self._statuses is None:
+            return
+        gone = [
+            replace(status, state=State.UNASSIGNED, trace=None)
+            for status in self._written.values()
+            if status.state is not State.UNASSIGNED
+        ]
+        try:
+            async with asyncio.timeout(GOODBYE_S), self._publishing:
+                await self._statuses.put(*gone, now_ms=_now_ms())
+        except (MirrorFlowError, TimeoutError) as error:
+            log.warning("the last statuses could not be written: %s", error or "no answer")
+
+    def reports(self) -> tuple[ConnectorReport, ...]:
+        """Each connector now, with its properties as the topic has them."""
+        if self._configs is None:
+            return ()
+        return tuple(self._report(name) for name in sorted(self._configs.configs.connectors))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the topics held that cannot be read, and why they cannot be had."""
+        topics = [topic.warnings for topic in (self._configs, self._statuses) if topic is not None]
+        return (
+            *(text for warnings in topics for text in warnings),
+            *([str(self._problem)] if self._problem else []),
+        )
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether both topics were read: from then on commands are taken, as by Java's worker."""
+        return self._configs is not None
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's own id; "" before it was reached."""
+        return "" if self._cluster is None else self._cluster.cluster_id
+
+    async def carry_out(self, command: Command) -> Response:
+        """Do what a REST call asks for. Raises ConnectError, MirrorFlowError."""
+        async with self._commanding:
+            if self._configs is None or self._stopping:
+                raise ConnectError(
+                    503, "Worker is still starting up." if not self._stopping else "Worker is shutting down"
+                )
+            topic = self._configs
+            await topic.read_new()
+            existed = command.name in topic.configs.connectors
+            records = herd.decide(command, topic.configs, self._problems)
+            if records:
+                await topic.put(*records, now_ms=_now_ms())
+            self._arrange()
+            match command:
+                case Configure() | Patch():
+                    return self._configured(command.name, created=not existed)
+                case Delete():
+                    await self._publish()
+                    return Response(status=204)
+                case SetTarget(target=target):
+                    return Response(status=204 if target is TargetState.STOPPED else 202)
+                case Restart():
+                    return self._restart(command)
+                case RestartTask(name=name, task=task):
+                    return self._restart_task(name, task)
+                case ListOffsets() | AlterOffsets() | ResetOffsets():
+                    return await self._offsets(command)
+
+    # -- the topics
+
+    async def _open(self) -> None:
+        """Reach the cluster and read both topics, however long it takes. Raises SettingError where they are unfit."""
+        pause_s = BACKOFF_MIN_S
+        while True:
+            try:
+                await self._read()
+            except SettingError:
+                raise
+            except MirrorFlowError as error:
+                self._note(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+            else:
+                self._problem = None
+                return
+
+    async def _read(self) -> None:
+        topics = self._distributed.topics
+        if self._cluster is None:
+            self._cluster = await Cluster.connect(
+                topics.configs.client, resolve=self._resolver.resolve_client, timeout_s=CONNECT_TIMEOUT_S
+            )
+        configs, statuses = (
+            ConfigTopic(self._cluster, topics.configs),
+            StatusTopic(self._cluster, topics.statuses),
+        )
+        await asyncio.gather(configs.open(), statuses.open())
+        known = [
+            one
+            for name in statuses.statuses.connectors()
+            for one in (statuses.statuses.connector(name), *statuses.statuses.tasks(name).values())
+            if one is not None
+        ]
+        self._generation = 1 + max((status.generation for status in known), default=0)
+        self._written = {status.key: status for status in known}
+        if records := herd.seeds(self._distributed.seeds, configs.configs):
+            await configs.put(*records, now_ms=_now_ms())
+        self._configs, self._statuses = configs, statuses
+
+    async def _publish_for_ever(self) -> None:
+        while True:
+            try:
+                await self._publish()
+                self._problem = None
+            except MirrorFlowError as error:
+                self._note(error)
+            await asyncio.sleep(PUBLISH_S)
+
+    async def _publish(self) -> None:
+        """Write what the topics do not say yet: the tasks of those that run, and how everything fares."""
+        async with self._publishing:
+            if self._stopping or self._configs is None or self._statuses is None:
+                return
+            reports = self.reports()
+            settled = [report for report in reports if self._is_settled(report)]
+            records = [one for report in settled for one in herd.task_records(report, self._configs.configs)]
+            if records:
+                await self._configs.put(*records, now_ms=_now_ms())
+            worker_id = self._worker_id()
+            now = herd.statuses(
+                [replace(report, worker_id=worker_id) for report in reports],
+                generation=self._generation,
+                version=version(),
+            )
+            gone = [
+                replace(status, state=State.DESTROYED, trace=None)
+                for key, status in self._written.items()
+                if key not in now
+            ]
+            changed = [status for key, status in now.items() if self._written.get(key) != status]
+            if gone or changed:
+                await self._statuses.put(*gone, *changed, now_ms=_now_ms())
+                self._written = now
+
+    def _is_settled(self, report: ConnectorReport) -> bool:
+        """Whether its tasks are what they will be for now; half-known ones would be written again at once."""
+        place = self._places.get(report.name)
+        return (
+            place is not None
+            and place.is_settled
+            and report.heard_of_all
+            and report.state in {"RUNNING", "STOPPED"}
+            and all(task.state in {"RUNNING", "STOPPED"} for task in report.tasks)
+            and len(report.tasks) == len(report.task_properties)
+        )
+
+    def _note(self, error: MirrorFlowError) -> None:
+        if self._problem is None or self._problem.reason != error.reason:
+            log.warning("the worker's topics cannot be used: %s", error)
+        self._problem = error
+
+    # -- what runs
+
+    def _arrange(self) -> None:
+        """Let run what is wanted now."""
+        assert self._configs is not None
+        wanted = herd.wanted(self._configs.configs, self._restarts)
+        for name in wanted.keys() - self._places.keys():
+            self._places[name] = Place(
+                name, make=self._make, broken=self._broken.put_nowait, grace_s=self._settings.shutdown_s
+            )
+        for name, place in [*self._places.items()]:
+            if name not in wanted and place.is_settled and place.hosted is None:
+                del self._places[name]
+            elif not self._stopping:
+                place.want(wanted.get(name))
+
+    def _make(self, name: str, wanted: herd.Wanted) -> Hosted:
+        assert self._configs is not None
+        tasks = self._configs.configs.tasks.get(name, ())
+        stand_in = partial(StandIn, name, wanted.properties)
+        if wanted.target is TargetState.STOPPED:
+            return stand_in(state="STOPPED")
+        if wanted.target is TargetState.PAUSED:
+            return stand_in(state="PAUSED", tasks=tasks)
+        warnings: list[str] = []
+        try:
+            properties = keys.canonical({**wanted.properties, "name": name}, warnings)
+            keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+            settings = parse_connector(properties, self._distributed.worker)
+            hosted = host(settings, samples=self._samples)
+        except SettingError as error:
+            log.warning("%s: %s", name, error)
+            return stand_in(state="FAILED", error=error)
+        for warning in warnings:
+            log.warning("%s: %s", name, warning)
+        return stand_in(state="RUNNING") if hosted is None else hosted
+
+    def _report(self, name: str) -> ConnectorReport:
+        assert self._configs is not None
+        properties = self._configs.configs.connectors[name]
+        place = self._places.get(name)
+        hosted = None if place is None else place.hosted
+        if hosted is None:
+            hosted = StandIn(name, properties, state="UNASSIGNED")
+        return replace(hosted.report(), properties=properties, heard_of_all=hosted.heard_of_all)
+
+    # -- commands
+
+    def _configured(self, name: str, *, created: bool) -> Response:
+        assert self._configs is not None
+        tasks = () if created else self._configs.configs.tasks.get(name, ())
+        report = replace(self._report(name), task_properties=tasks)
+        headers = (("Location", f"/connectors/{quote(name, safe='')}"),) if created else ()
+        return json_response(connector_info(report), status=201 if created else 200, headers=headers)
+
+    def _restart(self, command: Restart) -> Response:
+        report = replace(self._report(command.name), worker_id=self._worker_id())
+        whole = not command.only_failed or report.state == "FAILED"
+        chosen = [
+            task.task
+            for task in report.tasks
+            if command.include_tasks and (not command.only_failed or task.state == "FAILED")
+        ]
+        if whole:
+            self._again(command.name)
+        elif chosen:
+            self._restart_tasks(command.name, chosen)
+        if command.is_plain:
+            return Response(status=204)
+        shown = replace(
+            report,
+            state="RESTARTING" if whole else report.state,
+            tasks=tuple(
+                replace(task, state="RESTARTING", trace="") if task.task in chosen else task
+                for task in report.tasks
+            ),
+        )
+        return json_response(connector_status(shown), status=202)
+
+    def _restart_task(self, name: str, task: int) -> Response:
+        if task >= len(self._report(name).tasks):
+            raise ConnectError(404, f"Unknown task: {name}-{task}")
+        self._restart_tasks(name, [task])
+        return Response(status=204)
+
+    def _restart_tasks(self, name: str, tasks: Iterable[int]) -> None:
+        hosted = self._places[name].hosted
+        if not isinstance(hosted, HostedConnector):
+            # Its task is no process of its own: the whole begins again.
+            self._again(name)
+            return
+        for task in tasks:
+            hosted.restart_task(task)
+
+    def _again(self, name: str) -> None:
+        self._restarts[name] += 1
+        self._arrange()
+
+    async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
+        assert self._configs is not None
+        name = command.name
+        if not isinstance(command, ListOffsets):
+            # Nothing of it may still copy, or it would write over what is written here.
+            await self._places[name].settled()
+        properties = {**self._configs.configs.connectors[name], "name": name}
+        changes = OffsetChanges(keys.canonical(properties, []), self._distributed.worker)
+        try:
+            await changes.open()
+            if isinstance(command, ListOffsets):
+                return json_response({"offsets": changes.listed()})
+            await changes.change(command)
+        finally:
+            await changes.close()
+        word = "altered" if isinstance(command, AlterOffsets) else "reset"
+        return json_response({"message": f"The offsets for this connector have been {word} successfully"})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

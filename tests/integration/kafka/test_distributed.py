@@ -1,0 +1,285 @@
+"""A distributed worker with one node, on real brokers: what Connect's REST asks of it is done, kept in Connect's topics, and
+gone on with after kill -9, by us or by a worker of Apache's. What was copied is what a Java consumer reads.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.connect_worker import ConnectWorker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+
+NAME = "MirrorSourceConnector"
+WAIT_S = 120.0
+PACKAGE = "org.apache.kafka.connect.mirror."
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A worker's place: its topics and its connectors have an alias of their own."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    alias: str
+
+    def topics(self) -> dict[str, str]:
+        lines = {}
+        for kind, word in (("config", "configs"), ("offset", "offsets"), ("status", "status")):
+            lines[f"{kind}.storage.topic"] = f"mm2-{word}.{self.alias}.internal"
+            lines[f"{kind}.storage.replication.factor"] = "1"
+        return lines
+
+    def worker(self, *connectors: Mapping[str, str], **properties: str) -> Replicator:
+        lines = {
+            "bootstrap.servers": self.target.bootstrap,
+            "group.id": f"{self.alias}-mm2",
+            "offset.flush.interval.ms": "500",
+            "mirrorflow.http.listeners": "http://127.0.0.1:0",
+            "rest.modify.enable": "true",
+            **self.topics(),
+        } | {key.replace("_", "."): value for key, value in properties.items()}
+        return Replicator(
+            form="distributed", files=(lines, *connectors), folder=self.folder, source=self.source
+        )
+
+    def connector(self, topics: str, **properties: str) -> dict[str, str]:
+        return {
+            "connector.class": f"{PACKAGE}MirrorSourceConnector",
+            "source.cluster.alias": self.alias,
+            "target.cluster.alias": self.target.name,
+            "source.cluster.bootstrap.servers": self.source.bootstrap,
+            "target.cluster.bootstrap.servers": self.target.bootstrap,
+            "topics": topics,
+            "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "refresh.topics.interval.seconds": "1",
+        } | {key.replace("_", "."): value for key, value in properties.items()}
+
+    def copied(self, topic: str) -> int:
+        """Records in the copy of *topic*, as a Java consumer reads them."""
+        copy = f"{self.alias}.{topic}"
+        return len(records(self.target, copy)) if copy in self.target.topics() else 0
+
+
+@pytest.fixture
+def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
+    return Site(source=east, target=west, folder=tmp_path, alias=f"d{uuid.uuid4().hex[:8]}")
+
+
+def state(worker: Replicator, name: str = NAME) -> tuple[str, list[str]]:
+    """States of the connector and of its tasks; nothing as long as it is not known."""
+    status, body = worker.rest(f"/connectors/{name}/status")
+    if status != 200:
+        return "", []
+    return body["connector"]["state"], [task["state"] for task in body["tasks"]]
+
+
+def wait_for_state(worker: Replicator, wanted: str, name: str = NAME) -> None:
+    """Until connector and tasks are in *wanted*; a stopped one has no tasks."""
+
+    def reached() -> bool:
+        connector, tasks = state(worker, name)
+        return connector == wanted and set(tasks) == (set() if wanted == "STOPPED" else {wanted})
+
+    wait_until(f"{name} is {wanted}", reached, timeout_s=WAIT_S)
+
+
+def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
+    """What a writing call answers; it must be *expect*."""
+    status, answer = worker.rest(path, method=method, body=body)
+    assert expect == status, answer
+    return answer
+
+
+def wait_for_copies(site: Site, topic: str, count: int) -> None:
+    wait_until(f"{count} records are copied", lambda: site.copied(topic) >= count, timeout_s=WAIT_S)
+    assert count == site.copied(topic)
+
+
+def start(worker: Replicator) -> None:
+    """Until it takes commands."""
+    wait_until("the worker is ready", lambda: worker.rest("/health")[0] == 200, timeout_s=WAIT_S)
+
+
+def offsets(worker: Replicator, name: str = NAME) -> dict[tuple[str, int], int]:
+    found = worker.rest(f"/connectors/{name}/offsets")[1]["offsets"]
+    return {
+        (one["partition"]["topic"], one["partition"]["partition"]): one["offset"]["offset"] for one in found
+    }
+
+
+def test_it_starts_empty_and_goes_on_after_kill_9(site: Site, unique_topic: Callable[[], str]) -> None:
+    """A connector made over REST is there after kill -9, in its state, and copies each record once."""
+    topic = unique_topic()
+    site.source.create_topic(topic, partitions=2)
+    load(site.source, topic, 500)
+    with site.worker() as worker:
+        start(worker)
+        assert (200, []) == worker.rest("/connectors")
+        assert (404, None) != worker.rest(f"/connectors/{NAME}/status")
+
+        config = {**site.connector(topic), "name": NAME}
+        created = change(worker, "PUT", f"/connectors/{NAME}/config", site.connector(topic), expect=201)
+        assert {"name": NAME, "config": config, "tasks": [], "type": "source"} == created
+        wait_for_state(worker, "RUNNING")
+        wait_for_copies(site, topic, 500)
+
+        worker.kill()
+        worker.start()
+        start(worker)
+        assert (200, [NAME]) == worker.rest("/connectors")
+        load(site.source, topic, 300)
+        wait_for_copies(site, topic, 800)
+        assert config == worker.rest(f"/connectors/{NAME}/config")[1]
+
+        change(worker, "PUT", f"/connectors/{NAME}/pause", expect=202)
+        wait_for_state(worker, "PAUSED")
+        worker.kill()
+        worker.start()
+        start(worker)
+        wait_for_state(worker, "PAUSED")
+        load(site.source, topic, 200)
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        wait_for_copies(site, topic, 1000)
+
+        change(worker, "DELETE", f"/connectors/{NAME}", expect=204)
+        assert (200, []) == worker.rest("/connectors")
+        worker.kill()
+        worker.start()
+        start(worker)
+        assert (200, []) == worker.rest("/connectors")
+
+
+def test_without_rest_modify_enable_nothing_is_changed(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Files given on the command line are run and kept; REST only reads."""
+    topic = unique_topic()
+    site.source.create_topic(topic)
+    load(site.source, topic, 100)
+    given = {**site.connector(topic), "name": NAME}
+    with site.worker(given, rest_modify_enable="false") as worker:
+        start(worker)
+        wait_for_state(worker, "RUNNING")
+        for method, path in (
+            ("PUT", f"/connectors/{NAME}/config"),
+            ("POST", "/connectors"),
+            ("PUT", f"/connectors/{NAME}/stop"),
+            ("DELETE", f"/connectors/{NAME}"),
+            ("PATCH", f"/connectors/{NAME}/offsets"),
+        ):
+            assert 403 == worker.rest(path, method=method, body={})[0]
+        wait_for_copies(site, topic, 100)
+    with site.worker() as worker:
+        start(worker)
+        assert (200, given) == worker.rest(f"/connectors/{NAME}/config")
+
+
+def test_altered_and_reset_offsets_are_copied_again(site: Site, unique_topic: Callable[[], str]) -> None:
+    """As MM2's exactly-once test counts: offset 0 leaves out the first record, a reset none, the others none again."""
+    altered, reset, untouched = unique_topic(), unique_topic(), unique_topic()
+    partitions = 3
+    for topic in (altered, reset, untouched):
+        site.source.create_topic(topic, partitions=partitions)
+        load(site.source, topic, 90)
+    with site.worker() as worker:
+        start(worker)
+        body = {"name": NAME, "config": site.connector(f"{altered}|{reset}|{untouched}")}
+        change(worker, "POST", "/connectors", body, expect=201)
+        for topic in (altered, reset, untouched):
+            wait_for_copies(site, topic, 90)
+        there = site.source.end_offsets(altered)
+        refused = change(worker, "DELETE", f"/connectors/{NAME}/offsets", expect=400)
+        assert "must be in the STOPPED state" in refused["message"]
+
+        stop(worker)
+        assert 3 * partitions == len(offsets(worker))
+        entries = [entry(site, altered, number, 0) for number in range(partitions) if there.get(number)] + [
+            entry(site, reset, number, None) for number in range(partitions)
+        ]
+        answer = change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
+        assert {"message": "The offsets for this connector have been altered successfully"} == answer
+        found = offsets(worker)
+        assert {altered: 0} == {topic: value for (topic, _), value in found.items() if topic != untouched}
+
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        wait_for_copies(site, altered, 180 - partitions)
+        wait_for_copies(site, reset, 180)
+        load(site.source, untouched, 10)
+        wait_for_copies(site, untouched, 100)
+
+        # The same word once more is another change, although the stream began just there.
+        stop(worker)
+        change(worker, "PATCH", f"/connectors/{NAME}/offsets", {"offsets": entries}, expect=200)
+        worker.kill()
+        worker.start()
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        wait_for_copies(site, altered, 2 * (90 - partitions) + 90)
+        wait_for_copies(site, reset, 270)
+
+        stop(worker)
+        answer = change(worker, "DELETE", f"/connectors/{NAME}/offsets", expect=200)
+        assert {"message": "The offsets for this connector have been reset successfully"} == answer
+        assert {} == offsets(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        wait_for_copies(site, altered, 2 * (90 - partitions) + 180)
+        wait_for_copies(site, reset, 360)
+        wait_for_copies(site, untouched, 200)
+
+
+def stop(worker: Replicator) -> None:
+    change(worker, "PUT", f"/connectors/{NAME}/stop", expect=204)
+    wait_for_state(worker, "STOPPED")
+
+
+def entry(site: Site, topic: str, number: int, offset: int | None) -> dict[str, Any]:
+    partition = {"cluster": site.alias, "topic": topic, "partition": number}
+    return {"partition": partition, "offset": None if offset is None else {"offset": offset}}
+
+
+def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], str]) -> None:
+    """A worker of Apache's goes on with our connectors, states and positions, and we with its own."""
+    topic = unique_topic()
+    site.source.create_topic(topic, partitions=2)
+    load(site.source, topic, 200)
+    beats = {
+        "connector.class": f"{PACKAGE}MirrorHeartbeatConnector",
+        "source.cluster.alias": site.alias,
+        "target.cluster.alias": site.target.name,
+        "target.cluster.bootstrap.servers": site.target.bootstrap,
+        "heartbeats.topic.replication.factor": "1",
+    }
+    with site.worker() as worker:
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/config", site.connector(topic), expect=201)
+        body = {"name": "beats", "config": beats, "initial_state": "STOPPED"}
+        change(worker, "POST", "/connectors", body, expect=201)
+        wait_for_state(worker, "STOPPED", "beats")
+        wait_for_copies(site, topic, 200)
+        assert 0 == worker.stop()
+    with ConnectWorker(
+        cluster=site.target,
+        group=f"{site.alias}-mm2",
+        properties={**site.topics(), "offset.flush.interval.ms": "500"},
+    ) as java:
+        wait_until(
+            "Java runs our connector", lambda: java.state(NAME) == ("RUNNING", ["RUNNING"]), timeout_s=WAIT_S
+        )
+        assert "STOPPED" == java.state("beats")[0]
+        load(site.source, topic, 50)
+        wait_for_copies(site, topic, 250)
+        java.call("PUT", "/connectors/beats/resume")
+        java.stop()
+    with site.worker() as worker:
+        start(worker)
+        wait_for_state(worker, "RUNNING", "beats")
+        wait_for_state(worker, "RUNNING")
+        load(site.source, topic, 50)
+        wait_for_copies(site, topic, 300)
