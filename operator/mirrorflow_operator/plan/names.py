@@ -1,0 +1,45 @@
+"""Names and labels of a flow's objects: how the operator finds them again, and how people select them."""
+
+from typing import Any, Final
+
+from mirrorflow_operator.plan.plan import ConnectorKind
+
+FLOW_LABEL: Final = "mirrorflow.io/flow"
+CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
+_SUFFIXES: Final = {
+    ConnectorKind.SOURCE: "source",
+    ConnectorKind.CHECKPOINT: "checkpoint",
+    ConnectorKind.HEARTBEAT: "heartbeat",
+}
+
+
+def connector_word(kind: ConnectorKind) -> str:
+    """The connector as the resource calls it: source, checkpoint, heartbeat."""
+    return _SUFFIXES[kind]
+
+
+def object_name(flow: str, kind: ConnectorKind) -> str:
+    """Of everything that belongs to one connector; a flow's name has at most 40 letters, so this has at most 51."""
+    return f"{flow}-{connector_word(kind)}"
+
+
+def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
+    """What tells a flow's pods, or one connector's, from all others. Never changes: Kubernetes forbids it."""
+    found = {FLOW_LABEL: flow}
+    return found if kind is None else {**found, CONNECTOR_LABEL: connector_word(kind)}
+
+
+def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
+    """On every object: the selector, and the labels that Kubernetes recommends."""
+    return {
+        "app.kubernetes.io/name": "mirrorflow",
+        "app.kubernetes.io/instance": flow,
+        "app.kubernetes.io/managed-by": "mirrorflow-operator",
+        **({} if kind is None else {"app.kubernetes.io/component": connector_word(kind)}),
+        **selector(flow, kind),
+    }
+
+
+def metadata(flow: str, namespace: str, name: str, kind: ConnectorKind | None = None) -> dict[str, Any]:
+    """Of an object of *flow*, without an owner: who that is, is seen in the cluster."""
+    return {"name": name, "namespace": namespace, "labels": labels(flow, kind)}

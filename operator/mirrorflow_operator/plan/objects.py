@@ -1,0 +1,147 @@
+"""A MirrorFlow and its plan -> the Kubernetes objects that should exist for it; what is not here should not exist.
+
+Pure and total: the same flow and image give the same bytes, so applying them a second time changes nothing. One workload
+for each connector (KIP-304); what they share, and no more, belongs to the flow. Owner references are added where the
+owner's uid is known.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mirrorflow_operator.api.connectors import Connector, Connectors
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.mounts import mounts
+from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
+from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, WORKER_FILE, pod
+from mirrorflow_operator.plan.properties_text import format_properties
+
+HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
+RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
+LISTENERS: Final[Mapping[str, str]] = {"mirrorflow.http.listeners": f"http://0.0.0.0:{HTTP_PORT}"}
+PROGRESS_DEADLINE_S: Final = 300
+Object = dict[str, Any]
+
+
+def objects(flow: MirrorFlow, plan: Plan, *, image: str, layout: SecretLayout) -> list[Object]:
+    """Every object of *flow*, in the order in which they are needed."""
+    found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
+    for connector in plan.connectors:
+        found.extend(_of_connector(flow, connector, image, layout))
+    return found
+
+
+def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
+    """What the resource says of the connector's workload."""
+    match kind:
+        case ConnectorKind.SOURCE:
+            return connectors.source
+        case ConnectorKind.CHECKPOINT:
+            return connectors.checkpoint
+        case ConnectorKind.HEARTBEAT:
+            return connectors.heartbeat
+
+
+def _of_connector(
+    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout
+) -> Iterator[Object]:
+    spec = connector_spec(flow.spec.connectors, plan.kind)
+    account = flow.metadata.name
+    if spec.service_account.annotations:
+        account = names.object_name(flow.metadata.name, plan.kind)
+        yield _service_account(flow, account, plan.kind, spec.service_account.annotations)
+    config = _config_map(flow, plan)
+    yield config
+    yield _deployment(flow, plan, config, image=image, account=account, layout=layout)
+
+
+def _service_account(
+    flow: MirrorFlow, name: str, kind: ConnectorKind | None, annotations: Mapping[str, str]
+) -> Object:
+    metadata = names.metadata(flow.metadata.name, flow.metadata.namespace, name, kind)
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata,
+        "automountServiceAccountToken": False,
+    }
+
+
+def _config_map(flow: MirrorFlow, plan: ConnectorPlan) -> Object:
+    """Both property files; secrets are references in them."""
+    name = names.object_name(flow.metadata.name, plan.kind)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, plan.kind),
+        "data": {
+            WORKER_FILE: format_properties({**plan.worker_properties, **LISTENERS}),
+            CONNECTOR_FILE: format_properties(plan.connector_properties),
+        },
+    }
+
+
+def _deployment(
+    flow: MirrorFlow, plan: ConnectorPlan, config: Object, *, image: str, account: str, layout: SecretLayout
+) -> Object:
+    """The new pod is there before the old one goes: what a roll costs is one hand-over."""
+    name, spec = flow.metadata.name, connector_spec(flow.spec.connectors, plan.kind)
+    selector = names.selector(name, plan.kind)
+    annotations = {HASH_ANNOTATION: content_hash(config["data"])}
+    if flow.spec.restart.run_id:
+        annotations[RESTART_ANNOTATION] = flow.spec.restart.run_id
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": names.metadata(
+            name, flow.metadata.namespace, names.object_name(name, plan.kind), plan.kind
+        ),
+        "spec": {
+            "replicas": 0 if flow.spec.state is State.STOPPED else spec.replicas,
+            "revisionHistoryLimit": 1,
+            "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "selector": {"matchLabels": selector},
+            "template": pod(
+                spec,
+                image=image,
+                service_account=account,
+                selector=selector,
+                labels=names.labels(name, plan.kind),
+                annotations=annotations,
+                config_map=config["metadata"]["name"],
+                mounts=mounts((plan.worker_properties, plan.connector_properties), layout),
+                layout=layout,
+            ),
+        },
+    }
+
+
+def _network_policy(flow: MirrorFlow) -> Object:
+    """Whoever reads progress or metrics comes from a namespace that says so, or from this one's own pods of the flow."""
+    name = flow.metadata.name
+    admitted = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": names.metadata(name, flow.metadata.namespace, name),
+        "spec": {
+            "podSelector": {"matchLabels": names.selector(name)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [admitted], "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+        },
+    }
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """The same for the same content, whatever the order of its keys; short enough for a label."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
