@@ -3,6 +3,7 @@
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings, show_some
 from mirrorflow_cli.permissions import first_of, refused
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.flow.identity import identity_topic
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
@@ -52,7 +53,7 @@ async def check_creation(
 
 
 def _internal(settings: SourceSettings) -> list[admin.NewTopic]:
-    """The topics of identity, positions and offset syncs, as the flow itself would create them."""
+    """The topics of identity, positions, the map of offsets and offset syncs, as the flow itself would create them."""
     offsets = settings.offsets
     topics = [
         admin.NewTopic(
@@ -69,6 +70,15 @@ def _internal(settings: SourceSettings) -> list[admin.NewTopic]:
                 partitions=offsets.partitions,
                 replication_factor=offsets.replication_factor,
                 configs={**offsets.topic_configs, "cleanup.policy": "compact"},
+            )
+        )
+    if settings.syncs is not None:
+        topics.append(
+            admin.NewTopic(
+                name=offset_map_topic(settings.source_alias),
+                partitions=1,
+                replication_factor=offsets.replication_factor,
+                configs=MIRROR_TOPIC_CONFIGS,
             )
         )
     if settings.syncs is not None and not settings.syncs.on_source:

@@ -23,6 +23,7 @@ from mirrorflow_replicator.connect.mirror_records import (
     decode_heartbeat,
     decode_offset_sync,
 )
+from mirrorflow_replicator.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.flow import identity, topic_acls
@@ -142,6 +143,11 @@ def _checkpoints(_: Plan, settings: SourceSettings) -> list[Place]:
     return [Place(client=settings.target_admin, topic=topic, read=_as_fields(decode_checkpoint))]
 
 
+def _offset_map(_: Plan, settings: SourceSettings) -> list[Place]:
+    topic = offset_map_topic(settings.source_alias)
+    return [Place(client=settings.target_admin, topic=topic, read=_read_map)]
+
+
 def _offset_syncs(planned: Plan, settings: SourceSettings) -> list[Place]:
     (connector,) = (one for one in planned.connectors if one.kind is ConnectorKind.CHECKPOINT)
     checkpoint = parse_checkpoint(connector.connector_properties, connector.worker_properties)
@@ -156,6 +162,7 @@ _PLACES: Mapping[str, Callable[[Plan, SourceSettings], list[Place]]] = {
     "checkpoints": _checkpoints,
     "heartbeats": _heartbeats,
     "identity": _identity,
+    "offset-map": _offset_map,
     "offset-syncs": _offset_syncs,
     "positions": _positions,
 }
@@ -174,6 +181,19 @@ def _read_position(key: bytes | None, value: bytes | None) -> Fields:
         message = "its key is not a connector's name with a source partition"
         raise ValueError(message) from error
     return {**fields, "position": None if value is None else json.loads(value)}
+
+
+def _read_map(key: bytes | None, value: bytes | None) -> Fields:
+    at, known = decode_map_key(key), decode_map(value)
+    runs = [{name: number for name, number in run._asdict().items() if number >= 0} for run in known.runs]
+    return {
+        "topic": at.topic,
+        "partition": at.partition,
+        **known.stream._asdict(),
+        "ordinal": known.ordinal,
+        "upstream_end": known.upstream_end,
+        "runs": runs,
+    }
 
 
 def _read_decision(key: bytes | None, value: bytes | None) -> Fields:

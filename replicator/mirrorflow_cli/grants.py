@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
 from mirrorflow_replicator.flow.policy import DefaultPolicy
 
@@ -62,6 +63,8 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         yield Grant(
             kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
         )
+    map_topic = offset_map_topic(spec.source.alias)
+    yield Grant(kind="topic", name=map_topic, operations=("Create", "Write", "Read", "Describe"))
     if spec.offset_syncs.location is Side.TARGET:
         yield _syncs_grant(flow, spec.source.alias)
     yield Grant(

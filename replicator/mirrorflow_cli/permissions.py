@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_cli.findings import Findings
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
@@ -55,8 +56,10 @@ async def check_target(
         synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
     needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
     needed[identity_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
-    if settings.syncs is not None and not settings.syncs.on_source:
-        needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
+    if settings.syncs is not None:
+        needed[offset_map_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
+        if not settings.syncs.on_source:
+            needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
     await _lacking(target, needed, settings.target_alias, findings)

@@ -9,13 +9,14 @@ that is skipped is lost. So three things are stricter than in Java:
 2. The target's group is given nothing that lies behind where the group of the source stands now.
 3. The target's group never goes back, whatever its state was thought to be: its offsets are asked for right before.
 
-Pure: offsets come from `kafka.groups`, translations from `flow.offset_syncs`, and `runtime.checkpointing` does what follows.
+Pure: offsets come from `kafka.groups`, translations from `flow.translation`, and `runtime.checkpointing` does what follows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from mirrorflow_replicator.flow.offset_map import Place
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.policy import ReplicationPolicy
 
@@ -35,10 +36,10 @@ class Offset(Protocol):
 
 
 class Translation(Protocol):
-    """What `flow.offset_syncs.OffsetSyncStore` offers."""
+    """What `flow.translation.Translator` offers."""
 
-    def translate_downstream(self, partition: TopicPartition, upstream_offset: int) -> int | None:
-        """Not behind *upstream_offset*'s place on the target; below 0: before all that is known; None: nothing known."""
+    def place(self, partition: TopicPartition, upstream_offset: int) -> Place | None:
+        """Of a group that reads *upstream_offset* of the source's *partition* next; None: nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,13 @@ class Standing:
     upstream_offset: int
     downstream_offset: int | None
     metadata: str = ""
+    at_most: int | None = None  # what it reads again on the target lies before this; None: that is not known
+    source: TopicPartition | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is read again."""
+        return self.downstream_offset is not None and self.downstream_offset == self.at_most
 
 
 Points = Mapping[TopicPartition, Point]  # by target partition
@@ -85,11 +93,13 @@ def standings(
     found = {}
     for partition, committed in offsets.items():
         if selects(partition.topic):
-            translated = syncs.translate_downstream(partition, committed.offset)
+            place = syncs.place(partition, committed.offset)
             found[rename(partition)] = Standing(
                 upstream_offset=committed.offset,
-                downstream_offset=None if translated is None or translated < 0 else translated,
+                downstream_offset=None if place is None else place.at_least,
                 metadata=committed.metadata,
+                at_most=None if place is None else place.at_most,
+                source=partition,
             )
     return found
 
@@ -148,6 +158,7 @@ class CheckpointStore:
 
     def __init__(self) -> None:
         self._points: dict[str, dict[TopicPartition, Point]] = {}
+        self._written_ms: dict[tuple[str, TopicPartition], int] = {}
 
     def of(self, group: str) -> Points:
         """Those of *group*."""
@@ -156,6 +167,14 @@ class CheckpointStore:
     def take(self, group: str, points: Points) -> None:
         """Remember *points*, which are in the topic."""
         self._points.setdefault(group, {}).update(points)
+
+    def note_written(self, group: str, partitions: Iterable[TopicPartition], at_ms: int) -> None:
+        """The checkpoints of *partitions* are in the topic since then."""
+        self._written_ms.update(((group, partition), at_ms) for partition in partitions)
+
+    def written_ms(self, group: str, partition: TopicPartition) -> int:
+        """When its checkpoint was written, by the wall clock of who wrote it; -1: it is not in the topic."""
+        return self._written_ms.get((group, partition), -1)
 
     def items(self) -> list[tuple[str, Points]]:
         """Every group with its checkpoints, by name."""

@@ -13,38 +13,32 @@ from typing import Final, NamedTuple, TypeVar
 
 from mirrorflow_replicator.connect.mirror_records import (
     Checkpoint,
-    decode_checkpoint,
-    decode_offset_sync,
     encode_checkpoint_key,
     encode_checkpoint_value,
 )
 from mirrorflow_replicator.connect.plugins import (
     make_group_selection,
-    make_replication_policy,
     make_topic_filter,
 )
 from mirrorflow_replicator.errors import (
     AuthenticationFailedError,
-    BrokerError,
     ClusterError,
     GroupNotMovedError,
     IdentityError,
     MirrorFlowError,
-    OffsetSyncsMissingError,
     UnreachableError,
 )
 from mirrorflow_replicator.flow import checkpoints as decisions
-from mirrorflow_replicator.flow.checkpoints import CheckpointStore, Point, Points, Standing
+from mirrorflow_replicator.flow.checkpoints import Point, Points, Standing
 from mirrorflow_replicator.flow.groups import Group, Writable, writable
-from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import CheckpointLatency, GroupsReport
 from mirrorflow_replicator.kafka import admin, groups, mirror_log
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION, name_of
+from mirrorflow_replicator.kafka.codes import name_of
 from mirrorflow_replicator.kafka.groups import Committed
-from mirrorflow_replicator.kafka.mirror_log import MirrorLog
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
+from mirrorflow_replicator.runtime.known_offsets import KnownOffsets
 from mirrorflow_replicator.settings import CheckpointSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -74,20 +68,13 @@ class Passes:
     """The passes of one connector. `open` first; then in any order."""
 
     def __init__(self, settings: CheckpointSettings, clusters: Clusters) -> None:
-        policy = make_replication_policy(settings)
         self._settings = settings
         self._clusters = clusters
         self._selection = make_group_selection(settings)
         self._selects_topic = make_topic_filter(settings)
-        self._rename = decisions.renaming(
-            policy, source_alias=settings.source_alias, target_alias=settings.target_alias
-        )
-        self.topic = policy.checkpoints_topic(settings.source_alias)
-        other = settings.target_alias if settings.syncs_on_source else settings.source_alias
-        self._syncs_topic = policy.offset_syncs_topic(other)
-        self._syncs_log = MirrorLog(clusters.syncs, self._syncs_topic)
-        self._syncs = OffsetSyncStore(must_read_to_end=True)
-        self._store = CheckpointStore()
+        self._known = KnownOffsets(settings, clusters)
+        self.topic = self._known.checkpoints_topic
+        self._store = self._known.checkpoints
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
@@ -136,54 +123,14 @@ class Passes:
             ("topic", self.topic, "reading"),
             f"Checkpoints of before cannot be read from {self.topic}, so that groups that lag are translated only from "
             "what is copied from now on",
-            self._read_checkpoints(),
+            self._known.read_checkpoints(),
         )
-        self._syncs = OffsetSyncStore(must_read_to_end=read is None)
-        self._syncs_log = MirrorLog(self._clusters.syncs, self._syncs_topic)
-        await self._read_syncs()
-        self._syncs.is_read_to_end = True
+        await self._known.open_syncs(must_read_to_end=read is None)
+        self._passed_over()
 
-    async def _read_checkpoints(self) -> bool:
-        wrong = 0
-        async for record in MirrorLog(self._clusters.reader, self.topic).read_new():
-            try:
-                found = decode_checkpoint(record.key, record.value)
-            except ValueError:
-                wrong += 1
-                continue
-            point = Point(
-                upstream_offset=found.upstream_offset,
-                downstream_offset=found.downstream_offset,
-                metadata=found.metadata,
-            )
-            self._store.take(found.group, {TopicPartition(found.topic, found.partition): point})
-        self._passed_over(self.topic, wrong, "checkpoints")
-        return True
-
-    async def _read_syncs(self) -> bool:
-        wrong = 0
-        try:
-            async for record in self._syncs_log.read_new():
-                try:
-                    found = decode_offset_sync(record.key, record.value)
-                except ValueError:
-                    wrong += 1
-                    continue
-                sync = Sync(found.upstream_offset, found.downstream_offset)
-                self._syncs.add(TopicPartition(found.topic, found.partition), sync)
-        except BrokerError as error:
-            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            alias = self._clusters.syncs.alias
-            raise OffsetSyncsMissingError(cluster=alias, topic=self._syncs_topic) from error
-        self._passed_over(self._syncs_topic, wrong, "offset syncs")
-        return True
-
-    def _passed_over(self, topic: str, count: int, what: str) -> None:
-        if count:
-            self._warnings["topic", topic, "records"] = (
-                f"{count} records of {topic} are no {what} and were passed over."
-            )
+    def _passed_over(self) -> None:
+        for topic, sentence in self._known.passed_over.items():
+            self._warnings["topic", topic, "records"] = sentence
 
     async def refresh(self) -> None:
         """Which groups of the source there are. Raises ClusterError; the groups of before go on being looked at."""
@@ -208,9 +155,16 @@ class Passes:
 
     async def look(self) -> None:
         """Translate where all groups stand now, and decide which checkpoints are due. Raises UnreachableError."""
+        known = self._known
         await self._alone(
-            ("topic", self._syncs_topic, "reading"), "New offset syncs cannot be read", self._read_syncs()
+            ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
         )
+        await self._alone(
+            ("topic", known.map_topic, "reading"),
+            f"Groups that lag are translated by offset syncs alone, because {known.map_topic} cannot be read",
+            known.read_maps(),
+        )
+        self._passed_over()
         back: dict[str, frozenset[TopicPartition]] = {}
 
         async def stand(group: str) -> None:
@@ -218,12 +172,12 @@ class Passes:
             self._standings.pop(group, None)
             offsets = await groups.fetch_offsets(self._clusters.source, group)
             now = decisions.standings(
-                offsets, selects=self._selects_topic, rename=self._rename, syncs=self._syncs
+                offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator
             )
-            known = self._store.of(group)
+            last = self._store.of(group)
             self._standings[group] = now
-            back[group] = decisions.set_back_beyond(known, now)
-            self._take(group, decisions.due(known, now))
+            back[group] = decisions.set_back_beyond(last, now)
+            self._take(group, decisions.due(last, now))
 
         alias = self._settings.source_alias
         await self._each(
@@ -284,6 +238,7 @@ class Passes:
         self._written += len(records)
         self._unwritten = {}
         for group, points in written.items():
+            self._store.note_written(group, points, now_ms)
             self._latencies.update({(group, partition): latency_ms for partition in points})
         return True
 

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from functools import partial
 
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
@@ -23,6 +24,7 @@ from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.mapping import MapLog, Mapping
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
@@ -166,7 +168,7 @@ class TaskProcess:
             ),
             rack=self._settings.source_consumer.properties.get("client.rack", ""),
             errors=errors,
-            syncs=self._syncing(errors),
+            syncs=self._syncing(errors, target),
         )
         task = CopyTask(
             self._settings, self._begin.task, parts, copier=self._begin.copier, initial=message.initial
@@ -174,13 +176,19 @@ class TaskProcess:
         await task.start()
         return task
 
-    def _syncing(self, errors: Counter[str]) -> Syncing | None:
+    def _syncing(self, errors: Counter[str], target: Cluster) -> Syncing | None:
         syncs = self._settings.syncs
         if syncs is None:
             return None
         topic = offset_syncs_topic(self._settings)
         log = SyncsLog(syncs, topic, resolve=self._resolver.resolve_client)
-        return Syncing(log, lag_max=syncs.lag_max, errors=errors, now_ms=now_ms)
+        map_log = MapLog(
+            target,
+            offset_map_topic(self._settings.source_alias),
+            replication_factor=self._settings.offsets.replication_factor,
+        )
+        maps = Mapping(map_log, errors=errors, now_ms=now_ms)
+        return Syncing(log, lag_max=syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)
 
     async def _report(self) -> None:
         while True:

@@ -6,6 +6,8 @@ another user than the one who reads. It promises: at most a bounded number of sy
 record's own pair, in the order of the source; a topic that cannot be written costs no record and no time of copying, is
 told in `warnings`, counted in `errors`, and tried again. What a process could not write before it died is written by its
 successor, as far as the target tells it (`aligned`).
+
+What lanes tell goes to the maps of `runtime.mapping`, too, so that a batch costs one call for both.
 """
 
 import asyncio
@@ -22,11 +24,13 @@ from mirrorflow_replicator.connect.mirror_records import (
 from mirrorflow_replicator.connect.offset_syncs import REPLICATION_FACTOR_KEY
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.offset_map import PartitionMap
 from mirrorflow_replicator.flow.offset_syncs import PartitionSyncs, Sync
 from mirrorflow_replicator.flow.stream import Span
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.mirror_log import append, create_mirror_topic
+from mirrorflow_replicator.runtime.mapping import Mapping
 from mirrorflow_replicator.settings import OffsetSyncSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -58,14 +62,24 @@ class Log(Protocol):
 class Syncing:
     """See the module. `run` until cancelled."""
 
-    def __init__(self, log: Log, *, lag_max: int, errors: Counter[str], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        lag_max: int,
+        errors: Counter[str],
+        now_ms: Callable[[], int],
+        maps: Mapping | None = None,
+    ) -> None:
         self.written = 0
+        self._maps = maps
         self._log = log
         self._lag_max = lag_max
         self._errors = errors
         self._now_ms = now_ms
         self._problem: MirrorFlowError | None = None
         self._lanes: dict[Lane, PartitionSyncs] = {}
+        self._mapped: dict[Lane, PartitionMap] = {}
         self._due: dict[Lane, PartitionSyncs] = {}  # longest due first
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -73,9 +87,10 @@ class Syncing:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why nothing is written, as long as it is so."""
+        maps = () if self._maps is None else self._maps.warnings
         if self._problem is None:
-            return ()
-        return (f"Offset syncs are not written to {self._log.where}: {self._problem}",)
+            return maps
+        return (f"Offset syncs are not written to {self._log.where}: {self._problem}", *maps)
 
     # -- what the lanes tell
 
@@ -84,18 +99,27 @@ class Syncing:
         syncs = self._lanes.get(lane)
         if syncs is None:
             syncs = self._lanes[lane] = PartitionSyncs(self._lag_max)
-        _, count, source_offset, _, _, _, offsets = span
+        ordinal, count, source_offset, _, _, _, offsets = span
+        known = self._mapped.get(lane)
         if offsets is None:
             due = syncs.delivered(source_offset, base_offset, count)
+            if known is not None:
+                known.delivered(source_offset, base_offset, count, ordinal)
         else:
             due = syncs.delivered_with_gaps(offsets, base_offset)
+            if known is not None:
+                known.delivered_with_gaps(offsets, base_offset, ordinal)
         if due:
             self._due[lane] = syncs
             self._wake.set()
 
     def aligned(self, lane: "Lane", pair: Pair) -> None:
         """The target was asked: it has the record of *pair* last, if that is a record's pair at all."""
-        if lane.anchor is None or pair.ordinal < lane.anchor.ordinal or pair.target_offset < 0:
+        if lane.anchor is None:
+            return
+        if self._maps is not None:
+            self._mapped[lane] = self._maps.of(lane, pair)
+        if pair.ordinal < lane.anchor.ordinal or pair.target_offset < 0:
             return
         syncs = self._lanes.setdefault(lane, PartitionSyncs(self._lag_max))
         if syncs.aligned(pair.source_offset, pair.target_offset):
@@ -103,7 +127,9 @@ class Syncing:
             self._wake.set()
 
     def promote(self, lanes: Iterable["Lane"]) -> None:
-        """Positions are being written: so is now the newest sync of each of *lanes*, due or not."""
+        """Positions are being written: so are now the newest sync of each of *lanes*, due or not, and its map."""
+        if self._maps is not None:
+            self._maps.promote(lanes)
         for lane in lanes:
             syncs = self._lanes.get(lane)
             if syncs is not None and syncs.promote():
@@ -115,21 +141,26 @@ class Syncing:
         """*lanes* are given up: write what they have, if that is soon done, and forget them."""
         leaving = list(lanes)
         self.promote(leaving)
+        if self._maps is not None:
+            await self._maps.leave(leaving)
         if self._problem is None:
             with contextlib.suppress(TimeoutError, MirrorFlowError):
                 async with asyncio.timeout(LEAVE_S):
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
         for lane in leaving:
-            self._lanes.pop(lane, None)
-            self._due.pop(lane, None)
+            for of_lanes in (self._lanes, self._mapped, self._due):
+                of_lanes.pop(lane, None)
 
     # -- writing
 
     async def run(self) -> None:
         """Write what is due until cancelled."""
         try:
-            await self._write_for_ever()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._write_for_ever())
+                if self._maps is not None:
+                    group.create_task(self._maps.run())
         finally:
             await self._log.close()
 

@@ -176,7 +176,8 @@ def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_f
     assert (0, "") == (first.returncode, first.stderr), first.stdout
     assert before == (checked.source.topics(), checked.target.topics())
     created = {line.split()[-1] for line in first.stdout.splitlines() if "would be created" in line}
-    internal = {f"mm2-{name}.{checked.alias}.internal" for name in ("identity", "offsets", "offset-syncs")}
+    names = ("identity", "offsets", "offset-syncs", "offset-map")
+    internal = {f"mm2-{name}.{checked.alias}.internal" for name in names}
     assert {f"{checked.alias}.{checked.topic}"} | internal == created
 
     ran = checked.command("run", "--until-caught-up", "--log", "-")
@@ -206,6 +207,11 @@ MISSING = [
         "READ",
         ("TOPIC", "mm2-identity.{alias}.internal", "CREATE"),
         "Create on topic mm2-identity.{alias}.internal",
+    ),
+    (
+        "READ",
+        ("TOPIC", "mm2-offset-map.{alias}.internal", "READ"),
+        "Read on topic mm2-offset-map.{alias}.internal",
     ),
     (
         "READ",

@@ -4,14 +4,17 @@ import json
 
 import pytest
 
-from mirrorflow_cli.dump import _PLACES, Place, _line, _read_decision, _read_position
+from mirrorflow_cli.dump import _PLACES, Place, _line, _read_decision, _read_map, _read_position
 from mirrorflow_replicator.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint_key,
     encode_checkpoint_value,
 )
+from mirrorflow_replicator.connect.offset_map_records import encode_map, encode_map_key
 from mirrorflow_replicator.flow.identity import Anchor, encode
+from mirrorflow_replicator.flow.offset_map import UNKNOWN, OffsetMap, Run, Stream
+from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.topic_acls import AclBinding, encode_mark
 from mirrorflow_replicator.settings import ClientSettings
 from mirrorflow_replicator.wire.records import Record
@@ -97,4 +100,20 @@ def test_decisions_are_told_by_kind():
 
 def test_every_topic_of_a_flow_can_be_dumped():
     """The words of the command line."""
-    assert ["checkpoints", "heartbeats", "identity", "offset-syncs", "positions"] == sorted(_PLACES)
+    names = ["checkpoints", "heartbeats", "identity", "offset-map", "offset-syncs", "positions"]
+    assert names == sorted(_PLACES)
+
+
+def test_a_map_shows_its_runs_and_leaves_out_counts_that_nobody_knows():
+    known = OffsetMap(
+        stream=Stream(2, "a", "b"),
+        ordinal=0,
+        upstream_end=20,
+        runs=(Run(0, 0, 10, 10, 10), Run(10, 10, 20, 30, UNKNOWN)),
+    )
+    read = _read_map(encode_map_key(TopicPartition("orders", 3)), encode_map(known))
+
+    assert ("orders", 3, 2, 20) == tuple(
+        read[key] for key in ("topic", "partition", "generation", "upstream_end")
+    )
+    assert [10, None] == [run.get("records") for run in read["runs"]]

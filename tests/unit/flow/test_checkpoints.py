@@ -20,6 +20,7 @@ from mirrorflow_replicator.flow.checkpoints import (
 from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.policy import DefaultPolicy, IdentityPolicy
+from mirrorflow_replicator.flow.translation import Translator
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)
@@ -62,11 +63,13 @@ def test_only_topics_of_the_flow_are_translated_with_the_groups_own_words():
     """The topic filter; metadata are kept."""
     other = TopicPartition("other", 0)
 
-    assert {COPY: Standing(upstream_offset=150, downstream_offset=206, metadata="m")} == standings(
+    assert {
+        COPY: Standing(upstream_offset=150, downstream_offset=206, metadata="m", source=FOO)
+    } == standings(
         {FOO: Committed(150, "m"), other: Committed(7)},
         selects=lambda topic: topic == "foo",
         rename=RENAME,
-        syncs=store(Sync(100, 205)),
+        syncs=Translator(store(Sync(100, 205))),
     )
 
 
@@ -74,7 +77,10 @@ def test_only_topics_of_the_flow_are_translated_with_the_groups_own_words():
 def test_what_is_older_than_all_syncs_is_not_known(offset: int):
     """Java's -1."""
     found = standings(
-        {FOO: Committed(offset)}, selects=lambda _: True, rename=RENAME, syncs=store(Sync(100, 205))
+        {FOO: Committed(offset)},
+        selects=lambda _: True,
+        rename=RENAME,
+        syncs=Translator(store(Sync(100, 205))),
     )
     assert found[COPY].downstream_offset is None
 
@@ -225,7 +231,7 @@ class World:
         self.store.is_read_to_end = True
         before = self.checkpoints.of("g").get(COPY)
         now = standings(
-            {FOO: Committed(self.source)}, selects=lambda _: True, rename=RENAME, syncs=self.store
+            {FOO: Committed(self.source)}, selects=lambda _: True, rename=RENAME, syncs=Translator(self.store)
         )
         known = dict(self.checkpoints.of("g"))
         self.checkpoints.take("g", due(known, now))

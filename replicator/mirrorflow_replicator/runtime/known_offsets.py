@@ -1,0 +1,149 @@
+"""What is known of where offsets lie and where groups would stand: checkpoints, offset syncs and the map of offsets, as read.
+
+Promises: nothing is written here; each record is read once, and what cannot be understood is counted in `passed_over`; a
+map counts only while both topics are still the ones that it is about. Who reads when, and what becomes of an error, is
+`runtime.checkpoint_passes`' (again and again) and the command's (once).
+"""
+
+from typing import Protocol
+
+from mirrorflow_replicator.connect.mirror_records import decode_checkpoint, decode_offset_sync
+from mirrorflow_replicator.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_replicator.connect.plugins import make_replication_policy
+from mirrorflow_replicator.errors import BrokerError, OffsetSyncsMissingError
+from mirrorflow_replicator.flow.checkpoints import CheckpointStore, Point, renaming
+from mirrorflow_replicator.flow.offset_map import OffsetMap
+from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.translation import Translator
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_replicator.kafka.mirror_log import MirrorLog
+from mirrorflow_replicator.runtime.anchoring import topic_id
+from mirrorflow_replicator.settings import CheckpointSettings
+
+
+class Readers(Protocol):
+    """A client for each topic, and one of each cluster that sees topics."""
+
+    @property
+    def source(self) -> Cluster: ...
+
+    @property
+    def target(self) -> Cluster: ...
+
+    @property
+    def syncs(self) -> Cluster: ...
+
+    @property
+    def reader(self) -> Cluster: ...
+
+
+class KnownOffsets:
+    """See the module."""
+
+    def __init__(self, settings: CheckpointSettings, clusters: Readers) -> None:
+        policy = make_replication_policy(settings)
+        other = settings.target_alias if settings.syncs_on_source else settings.source_alias
+        self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
+        self.syncs_topic = policy.offset_syncs_topic(other)
+        self.map_topic = offset_map_topic(settings.source_alias)
+        self.rename = renaming(policy, source_alias=settings.source_alias, target_alias=settings.target_alias)
+        self.checkpoints = CheckpointStore()
+        self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
+        self.passed_over: dict[
+            str, str
+        ] = {}  # a sentence for each topic with records that are not understood
+        self._clusters = clusters
+        self._syncs_log = MirrorLog(clusters.syncs, self.syncs_topic)
+        self._map_log = MirrorLog(clusters.reader, self.map_topic)
+        self._maps: dict[TopicPartition, OffsetMap] = {}
+
+    async def read_checkpoints(self) -> bool:
+        """All of them. Raises ClusterError."""
+        wrong = 0
+        async for record in MirrorLog(self._clusters.reader, self.checkpoints_topic).read_new():
+            try:
+                found = decode_checkpoint(record.key, record.value)
+            except ValueError:
+                wrong += 1
+                continue
+            point = Point(
+                upstream_offset=found.upstream_offset,
+                downstream_offset=found.downstream_offset,
+                metadata=found.metadata,
+            )
+            at = TopicPartition(found.topic, found.partition)
+            self.checkpoints.take(found.group, {at: point})
+            self.checkpoints.note_written(found.group, [at], record.timestamp)
+        self._pass_over(self.checkpoints_topic, wrong, "checkpoints")
+        return True
+
+    async def open_syncs(self, *, must_read_to_end: bool) -> None:
+        """All offset syncs, from the beginning. Raises ClusterError."""
+        self.translator.syncs = OffsetSyncStore(must_read_to_end=must_read_to_end)
+        self._syncs_log = MirrorLog(self._clusters.syncs, self.syncs_topic)
+        await self.read_syncs()
+        self.translator.syncs.is_read_to_end = True
+
+    async def read_syncs(self) -> bool:
+        """The new offset syncs. Raises ClusterError."""
+        wrong = 0
+        try:
+            async for record in self._syncs_log.read_new():
+                try:
+                    found = decode_offset_sync(record.key, record.value)
+                except ValueError:
+                    wrong += 1
+                    continue
+                sync = Sync(found.upstream_offset, found.downstream_offset)
+                self.translator.syncs.add(TopicPartition(found.topic, found.partition), sync)
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            alias = self._clusters.syncs.alias
+            raise OffsetSyncsMissingError(cluster=alias, topic=self.syncs_topic) from error
+        self._pass_over(self.syncs_topic, wrong, "offset syncs")
+        return True
+
+    async def read_maps(self) -> bool:
+        """What the tasks have written since; nothing where Java copies, or nobody. Raises ClusterError."""
+        newest: dict[TopicPartition, bytes | None] = {}
+        wrong = 0
+        try:
+            async for record in self._map_log.read_new():
+                try:
+                    newest[decode_map_key(record.key)] = record.value
+                except ValueError:
+                    wrong += 1
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            self._maps.clear()
+        for partition, value in newest.items():
+            self._maps.pop(partition, None)
+            try:
+                self._maps[partition] = decode_map(value)
+            except ValueError:
+                wrong += 1
+        self._pass_over(self.map_topic, wrong, "maps of offsets that this version knows")
+        await self._compare_topics()
+        return True
+
+    async def _compare_topics(self) -> None:
+        """Of a topic that was made anew a map says nothing."""
+        source, target = self._clusters.source, self._clusters.target
+        if self._maps:
+            await source.refresh({partition.topic for partition in self._maps})
+            await target.refresh({self.rename(partition).topic for partition in self._maps})
+
+        def still(partition: TopicPartition, known: OffsetMap) -> bool:
+            now = topic_id(source, partition.topic), topic_id(target, self.rename(partition).topic)
+            ids = zip(now, known.stream[1:], strict=True)
+            return all(not one or not other or one == other for one, other in ids)
+
+        self.translator.maps = {at: known for at, known in self._maps.items() if still(at, known)}
+
+    def _pass_over(self, topic: str, count: int, what: str) -> None:
+        if count:
+            self.passed_over[topic] = f"{count} records of {topic} are no {what} and were passed over."

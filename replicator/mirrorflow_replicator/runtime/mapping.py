@@ -1,0 +1,241 @@
+"""Maps of offsets on their way to `mm2-offset-map.<source alias>.internal`: beside the copying, never in its way.
+
+`runtime.syncing` tells each lane's map what was delivered; this module keeps the maps, joins them with what an earlier
+process has written, and writes those that have changed when positions are written, and at once where the target has lost
+records. It promises: nothing is written of a partition before what is there was read, so that nothing known is lost; a
+topic that cannot be read or written costs no record and no time of copying, is told in `warnings` and tried again. What a
+process could not write before it died is found again between what it had written and where its successor goes on.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from mirrorflow_replicator.connect.offset_map_records import (
+    decode_map,
+    decode_map_key,
+    encode_map,
+    encode_map_key,
+)
+from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.offset_map import OffsetMap, PartitionMap, Stream
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.mirror_log import MirrorLog, append, create_mirror_topic
+from mirrorflow_replicator.wire.records import Record
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.runtime.lane import Lane
+
+MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
+WRITE_EVERY_S = 0.25
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # ACLs are mended by people
+LEAVE_S = 1.0  # at a stop; the next copier finds what did not arrive
+REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
+
+
+class Log(Protocol):
+    """The topic as `Mapping` sees it."""
+
+    where: str  # for a sentence
+
+    async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+        """The newest map of each of *wanted* that has one. Raises MirrorFlowError."""
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Write *records*; returns when all are replicated. Raises MirrorFlowError; then some may have been written."""
+
+
+class Mapping:
+    """See the module. `run` until cancelled."""
+
+    def __init__(self, log: Log, *, errors: Counter[str], now_ms: Callable[[], int]) -> None:
+        self.written = 0
+        self._log = log
+        self._errors = errors
+        self._now_ms = now_ms
+        self._problem: MirrorFlowError | None = None
+        self._maps: dict[Lane, PartitionMap] = {}
+        self._unread: dict[Lane, tuple[Pair, ...]] = {}  # with the pairs that are known without the topic
+        self._told: dict[Lane, tuple[int, int, int]] = {}  # what was written last, in short
+        self._due: dict[Lane, None] = {}
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why nothing is written, as long as it is so."""
+        if self._problem is None:
+            return ()
+        return (
+            f"Offsets are translated by offset syncs alone, because {self._log.where} cannot be used: {self._problem}",
+        )
+
+    def of(self, lane: "Lane", pair: Pair) -> PartitionMap:
+        """The map of *lane*, of which the target has the record of *pair* last."""
+        anchor = lane.anchor
+        assert anchor is not None
+        stream = Stream(anchor.generation, anchor.source_topic_id, anchor.target_topic_id)
+        known = self._maps.get(lane)
+        if known is None:
+            known = self._maps[lane] = PartitionMap(stream, pair)
+            earlier = [
+                one
+                for one in lane.ladder()
+                if one.ordinal < pair.ordinal and one.target_offset <= pair.target_offset
+            ]
+            self._unread[lane] = tuple(reversed(earlier))
+            self._wake.set()
+        elif known.aligned(stream, pair):
+            # Whoever has read of records that the target has lost must forget them.
+            self._due[lane] = None
+            self._wake.set()
+        return known
+
+    def promote(self, lanes: Iterable["Lane"]) -> None:
+        """Positions are being written: so are now the maps of *lanes*."""
+        self._due.update((lane, None) for lane in lanes if lane in self._maps)
+        if self._due:
+            self._wake.set()
+
+    async def leave(self, lanes: Iterable["Lane"]) -> None:
+        """*lanes* are given up: write what is known of them, if that is soon done, and forget them."""
+        leaving = list(lanes)
+        self.promote(leaving)
+        if self._problem is None:
+            with contextlib.suppress(TimeoutError, MirrorFlowError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._read()
+                    while not self._due.keys().isdisjoint(leaving):
+                        await self._write_due()
+        for lane in leaving:
+            for of_lanes in (self._maps, self._unread, self._told, self._due):
+                of_lanes.pop(lane, None)
+
+    # -- reading and writing
+
+    async def run(self) -> None:
+        """Read what is there and write what is due, until cancelled."""
+        pause_s = RETRY_MIN_S
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._read()
+                while self._due:
+                    await self._write_due()
+            except MirrorFlowError as error:
+                self._problem = error
+                self._errors[error.reason] += 1
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                self._wake.set()
+            else:
+                self._problem, pause_s = None, RETRY_MIN_S
+                await asyncio.sleep(WRITE_EVERY_S)
+
+    async def _read(self) -> None:
+        """Join the maps that began since the last reading with what is there."""
+        async with self._writing:
+            if not self._unread:
+                return
+            begun = dict(self._unread)
+            found = await self._log.read({lane.source for lane in begun})
+            for lane, pairs in begun.items():
+                known = self._maps.get(lane)
+                if known is None or lane not in self._unread:
+                    continue
+                del self._unread[lane]
+                kept = found.get(lane.source)
+                if kept is None or kept.stream[1:] != known.stream[1:]:
+                    kept = _of_pairs(known.stream, pairs)
+                if kept is not None:
+                    known.follow(kept)
+
+    async def _write_due(self) -> None:
+        async with self._writing:
+            taken = list(self._due)[:MAPS_PER_WRITE_MAX]
+            records, told = [], {}
+            now_ms = self._now_ms()
+            for lane in taken:
+                del self._due[lane]
+                kept = self._kept(lane)
+                if kept is None:
+                    continue
+                short = (kept.ordinal, kept.upstream_end, len(kept.runs))
+                if self._told.get(lane) != short:
+                    told[lane] = short
+                    records.append(Record(0, now_ms, encode_map_key(lane.source), encode_map(kept), ()))
+            try:
+                if records:
+                    await self._log.append(records)
+            except BaseException:
+                self._due.update((lane, None) for lane in told if lane in self._maps)
+                raise
+            self._told.update((lane, short) for lane, short in told.items() if lane in self._maps)
+            self.written += len(records)
+
+    def _kept(self, lane: "Lane") -> OffsetMap | None:
+        """What is to be written of *lane*; None while what is there was not read, or it has no stream."""
+        if lane in self._unread or lane.stream is None or lane not in self._maps:
+            return None
+        return self._maps[lane].kept(lane.stream.delivered)
+
+
+def _of_pairs(stream: Stream, pairs: Sequence[Pair]) -> OffsetMap | None:
+    """The map that known *pairs*, the oldest first, make."""
+    if not pairs:
+        return None
+    known = PartitionMap(stream, pairs[0])
+    for pair in pairs[1:]:
+        known.aligned(stream, pair)
+    return known.kept(pairs[-1])
+
+
+class MapLog:
+    """The topic on the target, made when it is first read."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, replication_factor: int) -> None:
+        self.where = f"topic {topic} of {cluster.alias}"
+        self._cluster = cluster
+        self._topic = topic
+        self._replication_factor = replication_factor
+
+    async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+        """See `Log`."""
+        with self._told_as("Create"):
+            await create_mirror_topic(
+                self._cluster,
+                self._topic,
+                replication_factor=self._replication_factor,
+                key=REPLICATION_FACTOR_KEY,
+            )
+        values: dict[TopicPartition, bytes | None] = {}
+        with self._told_as("Read"):
+            async for record in MirrorLog(self._cluster, self._topic).read_new():
+                with contextlib.suppress(ValueError):  # another version's, or somebody else's
+                    partition = decode_map_key(record.key)
+                    if partition in wanted:
+                        values[partition] = record.value
+        found = {}
+        for partition, value in values.items():
+            with contextlib.suppress(ValueError):
+                found[partition] = decode_map(value)
+        return found
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """See `Log`."""
+        with self._told_as("Write"):
+            await append(self._cluster, self._topic, records)
+
+    @contextlib.contextmanager
+    def _told_as(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except NotAuthorizedError as error:
+            raise NotAuthorizedError(
+                cluster=error.cluster, operation=operation, resource=f"topic {self._topic}"
+            ) from error

@@ -1,0 +1,149 @@
+"""Groups at any distance from the head, on real clusters: their checkpoints are exact wherever the copy has no unknown gap."""
+
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.groups import consume, put_group, translated_by_java
+from tests.integration.kafka.test_checkpoints import Flow
+
+WAIT_S = 90.0  # seconds alone
+QUICK = {"offset.flush.interval.ms": "500"}
+Names = Callable[[], str]
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Any) -> Flow:
+    own = uuid.uuid4().hex[:8]
+    return Flow(source=east, target=west, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
+
+
+class Truth:
+    """Where each record of partition 0 lies on both sides, by its value, which is unlike all others."""
+
+    def __init__(self, flow: Flow, topic: str) -> None:
+        lies = {one.value: one.offset for one in records(flow.target, flow.remote(topic))}
+        both = [(one.offset, lies[one.value]) for one in records(flow.source, topic)]
+        self.upstream = [offset for offset, _ in both]
+        self.downstream = [offset for _, offset in both]
+
+    def allowed(self, group_offset: int) -> range:
+        """Where a group may go on that misses nothing and reads nothing again."""
+        at = bisect_left(self.upstream, group_offset)
+        first = self.downstream[at - 1] + 1 if at else 0
+        return range(first, self.downstream[at] + 1 if at < len(self.downstream) else first + 1)
+
+
+def spread(flow: Flow, topic: str, places: int = 12) -> dict[str, int]:
+    """Groups of the source, from its first record to its end, by their offsets."""
+    end = flow.source.end_offsets(topic)[0]
+    own = uuid.uuid4().hex[:6]
+    groups = {f"g{at:02}-{own}": end * at // (places - 1) for at in range(places)}
+    for group, offset in groups.items():
+        put_group(flow.source, group, {(topic, 0): offset})
+    return groups
+
+
+def newest(flow: Flow, groups: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    found = [line["record"] for line in flow.dumped("checkpoints")]
+    return {one["group"]: one for one in found if one["group"] in groups}
+
+
+def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> None:
+    """Each has a checkpoint with which nothing is missed and nothing is read again."""
+    truth = Truth(flow, topic)
+
+    def exact() -> bool:
+        found = newest(flow, groups)
+        return all(
+            group in found
+            and found[group]["upstream_offset"] == offset
+            and found[group]["downstream_offset"] in truth.allowed(offset)
+            for group, offset in groups.items()
+        )
+
+    wait_until(f"checkpoints of {groups} are exact", exact, timeout_s=WAIT_S)
+
+
+def test_groups_at_any_distance_are_exact_after_kill_9(flow: Flow, unique_topic: Names) -> None:
+    """The process is killed twice while it copies, and Java reads what its successor has written."""
+    topic = flow.source.create_topic(unique_topic())
+    remote = flow.remote(topic)
+    process = flow.process(topic, worker=QUICK)
+    with process:
+        for part in range(3):
+            load(flow.source, topic, 4000, first=4000 * part, batch_bytes=2000)
+            process.wait_for_copy(flow.target, remote, 4000 * part + 1000)
+            if part < 2:
+                process.kill()
+                process.start()
+        process.wait_for_copy(flow.target, remote, 12_000)
+        groups = spread(flow, topic)
+        wait_until_exact(flow, topic, groups)
+
+    far = min(group for group in groups if group > min(groups))
+    assert {(remote, 0): groups[far]} == translated_by_java(flow.target, flow.alias, far)
+
+
+def test_groups_are_exact_behind_the_markers_of_transactions(flow: Flow, unique_topic: Names) -> None:
+    """Markers have offsets on the source and none on the target; a group stands before, at and behind them."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 2000, transactional_id=f"t-{flow.alias}", transaction_records=50)
+    with flow.process(topic, worker=QUICK, sync_group_offsets_enabled="true") as process:
+        process.wait_for_copy(flow.target, flow.remote(topic), 2000)
+        groups = spread(flow, topic)
+        for at in (50, 51, 52):
+            groups[f"m{at}-{flow.alias}"] = at
+            put_group(flow.source, f"m{at}-{flow.alias}", {(topic, 0): at})
+        wait_until_exact(flow, topic, groups)
+        flow.wait_for_group(f"m51-{flow.alias}", {(flow.remote(topic), 0): 50})
+
+    got = consume(flow.target, f"m51-{flow.alias}", flow.remote(topic))
+    wanted = [one.value for one in records(flow.source, topic) if one.offset >= 51]
+    assert wanted == [value for _, _, value in got]
+
+
+def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_lack_is_told(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Any
+) -> None:
+    """Nothing else suffers."""
+    own = uuid.uuid4().hex[:8]
+    with KafkaCluster(name="mapless", listeners=("SASL_PLAINTEXT",), authorizer=True) as target:
+        flow = Flow(source=east, target=target, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
+        topic, group = east.create_topic(unique_topic()), f"g-{own}"
+        load(east, topic, 1000)
+        put_group(east, group, {(topic, 0): 500})
+        internal = ("mm2-offsets", "mm2-identity", "mm2-status", "mm2-configs", "mm2-offset-syncs")
+        prefixes = (flow.alias, "heartbeats", *internal)
+        for operation in (
+            "CREATE",
+            "WRITE",
+            "READ",
+            "DESCRIBE",
+            "DESCRIBE_CONFIGS",
+            "ALTER",
+            "ALTER_CONFIGS",
+        ):
+            for prefix in prefixes:
+                target.allow(operation, "TOPIC", prefix, prefixed=True)
+        for operation in ("WRITE", "DESCRIBE"):
+            target.allow(operation, "TRANSACTIONAL_ID", f"mirrorflow.{flow.alias}")
+        client = target.java_client("SASL_PLAINTEXT")
+        lines = {f"target.cluster.{key}": value for key, value in client.items()}
+        with flow.process(topic, worker={**client, **QUICK}, connector=lines) as process:
+            process.wait_for_copy(target, flow.remote(topic), 1000)
+            found = flow.wait_for_checkpoint(group, 500)
+            topic_of_map = f"mm2-offset-map.{flow.alias}.internal"
+            wait_until(
+                "the lack is told",
+                lambda: topic_of_map in str(process.rest("/connectors/MirrorSourceConnector/status")),
+                timeout_s=WAIT_S,
+            )
+
+    assert found["downstream_offset"] <= 500

@@ -1,0 +1,200 @@
+"""Maps of offsets tell the truth whatever happens to the copying; what earlier processes knew is kept, and nothing waits for them."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_replicator.connect.offset_map_records import decode_map, decode_map_key
+from mirrorflow_replicator.errors import NotAuthorizedError
+from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.offset_map import Place, Run
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.runtime import mapping as module
+from mirrorflow_replicator.runtime.mapping import Mapping
+from mirrorflow_replicator.runtime.syncing import Syncing
+from tests.unit.runtime.leader import Leader
+from tests.unit.runtime.test_lane import STEPS, Copier, Source, disturb
+from tests.unit.runtime.test_packing import WHEN
+from tests.unit.runtime.test_syncing import SyncsTopic, in_loop, span
+
+REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
+BOUND_S = 10.0
+ORDERS = TopicPartition("orders", 2)
+
+
+class MapTopic:
+    """The topic, compacted as soon as it is written; can be made to refuse."""
+
+    where = "topic map of west"
+
+    def __init__(self):
+        self.maps = {}
+        self.reads = self.writes = 0
+        self.error = None
+        self.changed = asyncio.Event()
+
+    async def read(self, wanted):
+        self.reads += 1
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        return {partition: self.maps[partition] for partition in wanted if partition in self.maps}
+
+    async def append(self, records):
+        self.writes += 1
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        self.maps |= {decode_map_key(record.key): decode_map(record.value) for record in records}
+
+    async def until(self, holds):
+        async with asyncio.timeout(BOUND_S):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
+                await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    for name, value in (("WRITE_EVERY_S", 0.001), ("RETRY_MIN_S", 0.001), ("RETRY_MAX_S", 0.01)):
+        monkeypatch.setattr(module, name, value)
+
+
+def syncing_to(topic, errors=None):
+    errors = Counter() if errors is None else errors
+    maps = Mapping(topic, errors=errors, now_ms=lambda: WHEN)
+    return Syncing(SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
+
+
+def settled_copy(topic, *, seed=1):
+    """One copier that has copied all of a source undisturbed, and a syncing that was told."""
+    chance = random.Random(seed)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    syncing = copier.lane.around.syncs = syncing_to(topic)
+    copier.settle()
+    return copier, syncing
+
+
+@in_loop
+async def test_a_map_is_written_when_positions_are_and_at_the_end():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    job = asyncio.create_task(syncing.run())
+    await topic.until(lambda: topic.reads)
+    assert not topic.writes
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.maps)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    count = copier.source.end - 100
+    assert topic.maps[ORDERS].runs == (Run(100, 0, 100 + count, count, count),)
+    writes = topic.writes
+    syncing.promote([copier.lane])
+    await syncing.leave([copier.lane])
+    assert topic.writes == writes, "what has not changed is not written again"
+
+
+@in_loop
+async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is_found():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    await syncing.leave([copier.lane])
+    before = topic.maps[ORDERS]
+    end, target_end = copier.source.end, copier.source.end - 100
+
+    # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
+    assert copier.lane.stream is not None
+    ordinal = copier.lane.stream.delivered.ordinal + 40
+    syncing.aligned(copier.lane, Pair(end + 39, ordinal, target_end + 39))
+    syncing.delivered(copier.lane, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
+    copier.lane.stream.delivered = Pair(end + 44, ordinal + 5, target_end + 44)
+    await syncing.leave([copier.lane])
+
+    assert before.place(end) == Place(target_end, target_end)
+    assert topic.maps[ORDERS].runs == (Run(100, 0, end + 45, target_end + 45, target_end + 45),)
+
+
+@in_loop
+async def test_without_a_map_of_before_the_anchor_and_the_positions_make_one():
+    """As after an update from a version that had none: where the copy ran in parallel it is exact from the beginning."""
+    topic = MapTopic()
+    copier, _ = settled_copy(topic)
+    lane = copier.lane
+    assert lane.stream is not None
+    syncing = syncing_to(topic)
+    syncing.aligned(lane, lane.stream.delivered)
+    await syncing.leave([lane])
+
+    known = topic.maps[ORDERS]
+    assert all(known.place(at) == Place(at - 100, at - 100) for at in range(100, copier.source.end + 1))
+
+
+@in_loop
+async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_is_told():
+    topic = MapTopic()
+    topic.error = REFUSED
+    errors: Counter[str] = Counter()
+    chance = random.Random(1)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    syncing = copier.lane.around.syncs = syncing_to(topic, errors)
+    copier.settle()
+    job = asyncio.create_task(syncing.run())
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.reads > 3)
+    (warning,) = syncing.warnings
+    assert not topic.writes
+    topic.error = None
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.maps)
+    await topic.until(lambda: not syncing.warnings) if syncing.warnings else None
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    assert warning == (
+        f"Offsets are translated by offset syncs alone, because topic map of west cannot be used: {REFUSED}"
+    )
+    assert errors["NotAuthorized"] >= 3
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 2), st.booleans())
+def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, copiers, strangers):
+    """Refusals, lost answers, two copiers that read each other's maps, a leader that forgets, records of others in between."""
+    chance = random.Random(seed)
+    source, leader, topic = Source(chance), Leader(), MapTopic()
+    lanes = [Copier(source, leader, chance, WHEN) for _ in range(copiers)]
+    syncings = [syncing_to(topic) for _ in lanes]
+    for copier, syncing in zip(lanes, syncings, strict=True):
+        copier.lane.around.syncs = syncing
+    for step in range(STEPS):
+        disturb(lanes, leader, chance, now_ms=WHEN, strangers=strangers)
+        if step % 20 == 19:
+            at = chance.randrange(copiers)
+            asyncio.run(
+                syncings[at].leave([lanes[at].lane])
+            )  # one dies, another begins with what it has written
+            lanes[at].break_off()
+    for copier, syncing in zip(lanes, syncings, strict=True):
+        copier.break_off()
+        copier.settle()
+        asyncio.run(syncing.leave([copier.lane]))
+
+        offsets = iter(range(100, source.end))
+        lies = {next(offsets): at for at, (sequence, _) in enumerate(leader.log) if sequence is not None}
+        known = topic.maps[ORDERS]
+        told = [known.place(group) for group in range(100, source.end + 1)]
+        assert told[-1] == Place(max(lies.values()) + 1, max(lies.values()) + 1)
+        for group, place in zip(range(100, source.end), told, strict=False):
+            if place is not None:
+                assert place.at_least <= lies[group]
+                assert all(
+                    at < place.at_most for one, at in lies.items() if one < group and at >= place.at_least
+                )
+        if not strangers:
+            assert all(place is not None and place.is_exact for place in told)
