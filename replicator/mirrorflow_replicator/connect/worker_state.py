@@ -40,8 +40,11 @@ class WorkerConfigs:
         """Take the next record of the topic."""
         match record:
             case ConnectorConfig(connector=name, properties=None):
-                # Its tasks stay in the topic, as Java leaves them there; they are nobody's until it is made anew.
+                # Its tasks stay in the topic, as Java leaves them there, and count no more: made anew, it writes its own.
                 self.connectors.pop(name, None)
+                self.tasks.pop(name, None)
+                self._uncommitted.pop(name, None)
+                self.inconsistent.discard(name)
             case ConnectorConfig(connector=name, properties=properties) if properties is not None:
                 self.connectors[name] = properties
             case ConnectorTarget(connector=name, state=None):

@@ -234,6 +234,8 @@ class Herding:
         async with self._publishing:
             if self._stopping or self._configs is None or self._statuses is None:
                 return
+            if await self._configs.read_new():  # by whoever else writes there
+                self._arrange()
             reports = self.reports()
             settled = [report for report in reports if self._is_settled(report)]
             records = [one for report in settled for one in herd.task_records(report, self._configs.configs)]

@@ -181,15 +181,17 @@ def test_fewer_tasks_leave_none_behind():
 
 
 def test_a_deleted_connector_is_started_when_it_comes_again():
-    """Its target state is deleted with it."""
+    """Its target state is deleted with it, and its tasks count no more."""
     configs = state_of(
         ConnectorConfig(connector="a", properties={}),
         ConnectorTarget(connector="a", state=TargetState.STOPPED),
+        TaskConfig(connector="a", task=0, properties={}),
+        TasksCommit(connector="a", tasks=1),
         ConnectorConfig(connector="a", properties=None),
         ConnectorTarget(connector="a", state=None),
     )
 
-    assert ({}, TargetState.STARTED) == (configs.connectors, configs.target("a"))
+    assert ({}, {}, TargetState.STARTED) == (configs.connectors, configs.tasks, configs.target("a"))
 
 
 def status(state: State, generation: int, worker: str = "h:1", number: int | None = None) -> WorkerStatus:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_replicator.flow.identity import (
     Anchor,
+    Beginning,
     Decisions,
     Identity,
     decode,
@@ -46,7 +47,15 @@ ANCHORS = st.builds(
     target_topic_id=TEXTS,
     why=TEXTS,
 )
-PROPOSALS = st.one_of(IDENTITIES, ANCHORS)
+BEGINNINGS = st.builds(
+    Beginning,
+    generation=st.integers(0, 2),
+    topic=st.sampled_from(["a", "ü.b"]),
+    partition=st.integers(0, 2),
+    source_offset=OFFSETS,
+    why=TEXTS,
+)
+PROPOSALS = st.one_of(IDENTITIES, ANCHORS, BEGINNINGS)
 ANCHOR = Anchor(
     generation=1,
     topic="a",
@@ -77,6 +86,8 @@ def test_two_proposals_have_one_key_only_if_they_are_about_the_same(one, other):
     def subject(of):
         if isinstance(of, Identity):
             return (of.generation,)
+        if isinstance(of, Beginning):
+            return (of.generation, of.topic, of.partition)
         return (of.generation, of.topic, of.partition, of.step)
 
     assert (subject(one) == subject(other)) == (encode(one)[0] == encode(other)[0])
@@ -186,3 +197,20 @@ def test_the_stream_is_defined_by_what_changes_its_records():
         stream_definition(read_committed=True),
         stream_definition(read_committed=False),
     ]
+
+
+def test_a_users_word_counts_until_a_generation_has_an_anchor_behind_it():
+    """The newest word of those given since; the first one in a generation binds."""
+    decisions = Decisions()
+    for generation, offset in ((2, 5), (2, 6), (3, -1)):
+        decisions.read(
+            Beginning(generation=generation, topic="a", partition=0, source_offset=offset, why="altered")
+        )
+
+    def beginning(after):
+        found = decisions.beginning(TopicPartition("a", 0), after=after)
+        return None if found is None else (found.generation, found.source_offset)
+
+    assert [(3, -1), (3, -1), (3, -1), None] == [beginning(after) for after in range(4)]
+    assert decisions.beginning(TopicPartition("a", 1), after=0) is None
+    assert () == decisions.partitions()
