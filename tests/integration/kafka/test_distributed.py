@@ -283,3 +283,80 @@ def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], s
         wait_for_state(worker, "RUNNING")
         load(site.source, topic, 50)
         wait_for_copies(site, topic, 300)
+
+
+def written(site: Site) -> str:
+    """The values of the config topic."""
+    found = records(site.target, f"mm2-configs.{site.alias}.internal")
+    return b"\n".join(one.value or b"" for one in found).decode()
+
+
+def test_all_three_connectors_are_changed_and_restarted(
+    site: Site, unique_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restarts of connectors and tasks, a patched config, a refused one; references stay references everywhere."""
+    topic, second = unique_topic(), unique_topic()
+    for one in (topic, second):
+        site.source.create_topic(one)
+        load(site.source, one, 100)
+    monkeypatch.setenv("MARKED_BOOTSTRAP", site.source.bootstrap)
+    reference = "${env:MARKED_BOOTSTRAP}"
+    common = {
+        "source.cluster.bootstrap.servers": reference,
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+        "heartbeats.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "emit.checkpoints.interval.seconds": "1",
+    }
+    names = [f"Mirror{kind}Connector" for kind in ("Source", "Checkpoint", "Heartbeat")]
+    with site.worker() as worker:
+        start(worker)
+        for name in names:
+            config = {**site.connector(topic), **common, "connector.class": name}
+            change(worker, "PUT", f"/connectors/{name}/config", config, expect=201)
+            assert (
+                reference
+                == worker.rest(f"/connectors/{name}")[1]["config"]["source.cluster.bootstrap.servers"]
+            )
+        for name in names:
+            wait_for_state(worker, "RUNNING", name)
+        wait_for_copies(site, topic, 100)
+        assert sorted(names) == sorted(worker.rest("/connectors?expand=status&expand=info")[1])
+        wait_until(
+            "its tasks are written", lambda: f"{PACKAGE}MirrorSourceTask" in written(site), timeout_s=WAIT_S
+        )
+        assert reference in written(site)
+        assert site.source.bootstrap not in written(site)
+
+        before = worker.task_pids()
+        change(worker, "POST", f"/connectors/{NAME}/tasks/0/restart", expect=204)
+        wait_until(
+            "the task is another process", lambda: not {*before} & {*worker.task_pids()}, timeout_s=WAIT_S
+        )
+        for name in names:
+            answer = change(
+                worker, "POST", f"/connectors/{name}/restart?onlyFailed=false&includeTasks=true", expect=202
+            )
+            assert ("RESTARTING", "RESTARTING") == (answer["connector"]["state"], answer["tasks"][0]["state"])
+            change(worker, "POST", f"/connectors/{name}/restart", expect=204)
+            change(worker, "POST", f"/connectors/{name}/restart?onlyFailed=true", expect=202)
+            wait_for_state(worker, "RUNNING", name)
+        assert 404 == worker.rest(f"/connectors/{NAME}/tasks/9/restart", method="POST")[0]
+
+        patched = change(
+            worker, "PATCH", f"/connectors/{NAME}/config", {"topics": f"{topic}|{second}"}, expect=200
+        )
+        assert f"{topic}|{second}" == patched["config"]["topics"]
+        wait_for_copies(site, second, 100)
+        refused = change(worker, "PATCH", f"/connectors/{NAME}/config", {"tasks.max": "none"}, expect=400)
+        assert "contains the following 1 error(s)" in refused["message"]
+        assert 409 == worker.rest("/connectors", method="POST", body={"name": NAME, "config": config})[0]
+
+        for name in names[1:]:
+            change(worker, "PUT", f"/connectors/{name}/stop", expect=204)
+            wait_for_state(worker, "STOPPED", name)
+            change(worker, "DELETE", f"/connectors/{name}/offsets", expect=200)
+            assert {} == offsets(worker, name)
+        load(site.source, topic, 50)
+        wait_for_copies(site, topic, 150)
