@@ -242,6 +242,8 @@ class DistributedSettings:
     """A worker whose connectors are kept in Connect's config topic and changed over REST."""
 
     topics: WorkerTopicsSettings
+    # None: the worker names no topic, and each connector has its own.
+    offsets: OffsetStorageSettings | None = None
     # The worker's own properties, unresolved: what a connector that comes later may leave to it.
     worker: Mapping[str, str] = field(repr=False)
     seeds: tuple[Mapping[str, str], ...] = field(

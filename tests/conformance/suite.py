@@ -39,6 +39,8 @@ OF_APACHES_WORKER = re.compile(
 )
 OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
+# Added to the properties of each worker: without it ours takes no changes over REST. Apache's does not know it.
+PROPERTIES = ("rest.modify.enable=true",)
 JAVA_WORKER = (
     "java",
     "-Xmx384m",
@@ -130,6 +132,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
         f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
         f"-Xlog:class+load=info:file={folder / 'loaded.log'}",
         "-Dconformance.command=" + "\n".join(command),
+        "-Dconformance.properties=" + "\n".join(PROPERTIES),
         f"-Dconformance.folder={folder}",
         f"-Dconformance.workers={workers}",
         "-cp",

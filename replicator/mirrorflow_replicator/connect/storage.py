@@ -50,7 +50,7 @@ def offset_storage(
     }
     return OffsetStorageSettings(
         store=store,
-        topic=read.text(spelled("topic")) or f"mm2-offsets.{source_alias}.internal",
+        topic=read.text(spelled("topic")) or offsets_topic(source_alias),
         partitions=read.whole(spelled("partitions"), PARTITIONS, minimum=-1, maximum=100_000),
         replication_factor=replication_factor(read, spelled("replication.factor"), -1),
         topic_configs=configs,
@@ -61,6 +61,11 @@ def offset_storage(
             clients.offsets_client(worker, clients.shared(target_admin.properties)),
         ),
     )
+
+
+def offsets_topic(source_alias: str) -> str:
+    """MM2's name for the topic of positions, where the worker gives none."""
+    return f"mm2-offsets.{source_alias}.internal"
 
 
 def worker_topics(read: PropertyReader, worker: Mapping[str, str], target_alias: str) -> WorkerTopicsSettings:

@@ -17,7 +17,7 @@ from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.connect.source import parse_source
-from mirrorflow_replicator.connect.storage import offset_storage, worker_topics
+from mirrorflow_replicator.connect.storage import offset_storage, offsets_topic, worker_topics
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.settings import (
@@ -79,10 +79,17 @@ def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> Worker
     )
     distributed = DistributedSettings(
         topics=worker_topics(reader, worker, DISTRIBUTED),
+        offsets=_named_offsets(reader, worker),
         worker=worker,
         seeds=tuple(connectors),
     )
     return dataclasses.replace(settings, distributed=distributed)
+
+
+def _named_offsets(read: PropertyReader, worker: Mapping[str, str]) -> OffsetStorageSettings | None:
+    client = clients.client_settings(DISTRIBUTED, "admin", clients.shared(worker))
+    named = offset_storage(read, worker, "", client)
+    return None if named.topic == offsets_topic("") else named
 
 
 def _files(

@@ -30,6 +30,7 @@ from mirrorflow_replicator.kafka.transactions import (
     empty_transaction,
     end_txn,
     init_producer_id,
+    may_coordinate,
     may_write_as,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "init_producer_id",
     "list_offsets",
     "list_topics",
+    "may_coordinate",
     "may_write_as",
     "produce",
     "topic_operations",

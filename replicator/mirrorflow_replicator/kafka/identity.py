@@ -104,13 +104,19 @@ async def new_identity(
 ) -> Identity:
     """A proposal: producer id and epoch from InitProducerId with the flow's transactional id.
 
-    Without the ACL for that id a plain producer id serves as well, but nothing can be fenced or pinned with it.
+    Without the ACL for that id, or where the cluster cannot coordinate transactions, a plain producer id serves as well,
+    but nothing can be fenced or pinned with it.
     """
-    name = transactional_id(source_alias)
-    try:
-        producer_id, epoch = await admin.init_producer_id(cluster, name, timeout_ms=TRANSACTION_TIMEOUT_MS)
-    except NotAuthorizedError:
-        name = ""
+    name = transactional_id(source_alias) if await admin.may_coordinate(cluster) else ""
+    producer_id = epoch = -1
+    if name:
+        try:
+            producer_id, epoch = await admin.init_producer_id(
+                cluster, name, timeout_ms=TRANSACTION_TIMEOUT_MS
+            )
+        except NotAuthorizedError:
+            name = ""
+    if not name:
         producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=TRANSACTION_TIMEOUT_MS)
     return Identity(
         generation=generation,

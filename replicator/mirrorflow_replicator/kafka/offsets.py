@@ -15,10 +15,23 @@ from mirrorflow_replicator.connect.positions import encode_value
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.known_positions import KnownPositions
 from mirrorflow_replicator.kafka.storage_log import StorageLog
 from mirrorflow_replicator.settings import OffsetStorageSettings
 from mirrorflow_replicator.wire.records import Record
+
+TOPIC_KEY = "offset.storage.topic"
+CONNECT_TIMEOUT_S = 20.0  # then the failure is told, and tried again by who told it
+
+
+async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> None:
+    """Create the topic before the first connector needs it, as Java's worker does. Raises as `OffsetsLog.open`."""
+    cluster = await Cluster.connect(settings.client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        await StorageLog(cluster, settings, key=TOPIC_KEY).open()
+    finally:
+        await cluster.close()
 
 
 class OffsetsLog:
@@ -27,7 +40,7 @@ class OffsetsLog:
     def __init__(
         self, cluster: Cluster, settings: OffsetStorageSettings, *, connector: str, source_alias: str
     ) -> None:
-        self._log = StorageLog(cluster, settings, key="offset.storage.topic")
+        self._log = StorageLog(cluster, settings, key=TOPIC_KEY)
         self._known = KnownPositions(connector=connector, source_alias=source_alias)
         self._writing = asyncio.Lock()
 

@@ -10,12 +10,19 @@ from typing import Any, Final
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from mirrorflow_replicator.errors import BrokerError
+from mirrorflow_replicator.errors import BrokerError, NotAuthorizedError
 from mirrorflow_replicator.kafka.cluster import CALL_TIMEOUT_S, Cluster
-from mirrorflow_replicator.kafka.codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, raise_for
+from mirrorflow_replicator.kafka.codes import (
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    raise_for,
+)
+from mirrorflow_replicator.kafka.configs import describe_broker_configs
 
 TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
 OLD_VERSION: Final = 1
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+REPLICATION_KEY: Final = "transaction.state.log.replication.factor"
 NO_PRODUCER_ID: Final = -1
 NOBODYS_PRODUCER_ID: Final = 2**63 - 1  # controllers count up from 0
 
@@ -43,6 +50,24 @@ async def init_producer_id(
             cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
         )
     return int(answer.producer_id), int(answer.producer_epoch)
+
+
+async def may_coordinate(cluster: Cluster) -> bool:
+    """False if the cluster certainly cannot coordinate transactions: their topic is not there, and with
+    `transaction.state.log.replication.factor` above the number of brokers it cannot be created. Raises ClusterError.
+
+    Brokers call it COORDINATOR_NOT_AVAILABLE, as if it would pass; one who asks again waits for ever.
+    """
+    await cluster.refresh([TRANSACTIONS_TOPIC])
+    known = cluster.metadata.topics.get(TRANSACTIONS_TOPIC)
+    if known is not None and known.error != UNKNOWN_TOPIC_OR_PARTITION:
+        return True  # it is there, or we may not see whether it is
+    try:
+        entries = await describe_broker_configs(cluster, min(cluster.metadata.brokers), [REPLICATION_KEY])
+    except NotAuthorizedError:
+        return True
+    wanted = entries.get(REPLICATION_KEY)
+    return wanted is None or wanted.value is None or int(wanted.value) <= len(cluster.metadata.brokers)
 
 
 async def add_partitions_to_txn(

@@ -40,6 +40,7 @@ from mirrorflow_replicator.connect.worker_records import State, TargetState, Wor
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.offsets import ensure_topic
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.runtime.hosted import Hosted, host
 from mirrorflow_replicator.runtime.hosting import HostedConnector
@@ -208,6 +209,8 @@ class Herding:
             StatusTopic(self._cluster, topics.statuses),
         )
         await asyncio.gather(configs.open(), statuses.open())
+        if self._distributed.offsets is not None:
+            await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
         known = [
             one
             for name in statuses.statuses.connectors()

@@ -360,3 +360,13 @@ def test_all_three_connectors_are_changed_and_restarted(
             assert {} == offsets(worker, name)
         load(site.source, topic, 50)
         wait_for_copies(site, topic, 150)
+
+
+def test_its_topics_are_there_before_its_first_connector(site: Site) -> None:
+    """All three, as who sets up ACLs or waits for a worker of Apache's expects them."""
+    with site.worker() as worker:
+        start(worker)
+        found = site.target.topics()
+
+    wanted = {name: found.get(name) for key, name in site.topics().items() if key.endswith(".topic")}
+    assert [1, 25, 5] == list(wanted.values())

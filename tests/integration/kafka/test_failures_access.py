@@ -164,3 +164,26 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
         replicator.wait_until_caught_up(HEALED_WAIT_S)
 
     assert_copied(east, topic, guarded, f"{alias}.{topic}", count=300)
+
+
+def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """One broker that wants three replicas of the topic of transactions never coordinates any; nobody waits for it."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 300, keys=True)
+    config = {"transaction.state.log.replication.factor": "3"}
+
+    with (
+        KafkaCluster(name="lone", config=config) as lone,
+        Replicator.standalone(
+            east, lone, topics=topic, folder=tmp_path, connector={"source.cluster.alias": topic}
+        ) as replicator,
+    ):
+        replicator.wait_until_caught_up()
+        replicator.stop()
+        load(east, topic, 300, keys=True)
+        replicator.start()
+        replicator.wait_until_caught_up()
+        replicator.stop()
+        assert_copied(east, topic, lone, f"{topic}.{topic}", count=600)

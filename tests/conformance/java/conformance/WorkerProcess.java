@@ -2,6 +2,7 @@ package conformance;
 
 import java.io.IOException;
 import java.io.OutputStream;
+import java.io.StringReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -20,7 +21,8 @@ import java.util.stream.Collectors;
  * One process of the worker under test: its properties file, its log, its pid.
  *
  * <p>System properties say what is run: {@code conformance.command}, a word on each line, {@code {properties}} standing
- * for the file; {@code conformance.folder}, where files and logs go. What happens to each process is noted in
+ * for the file; {@code conformance.properties}, lines that are added to that; {@code conformance.folder}, where files and
+ * logs go. What happens to each process is noted in
  * {@code processes.log} there, so that a report can prove which program ran.
  */
 public final class WorkerProcess {
@@ -51,6 +53,7 @@ public final class WorkerProcess {
         Properties written = new Properties();
         properties.forEach((key, value) -> { if (value != null) written.setProperty(key, value); });
         try {
+            written.load(new StringReader(System.getProperty("conformance.properties", "")));
             try (OutputStream out = Files.newOutputStream(file)) {
                 written.store(out, name);
             }
