@@ -1,15 +1,20 @@
 """`mirrorflow acls`: the least ACLs of a flow, as kafka-acls commands; contacts nothing.
 
-Which they are is `grants`'.
+Which they are is `grants`' and `companion_grants`'.
 """
 
 import argparse
 import shlex
 
+from mirrorflow_cli.companion_grants import checkpoint_grants, heartbeat_grants
 from mirrorflow_cli.errors import EXIT_DONE
 from mirrorflow_cli.flows import add_flow_arguments, flow_from
 from mirrorflow_cli.grants import Grant, source_grants, target_grants
 from mirrorflow_operator.api.cluster import Cluster
+from mirrorflow_operator.api.groups import Side
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.plan import ConnectorKind, plan
 
 PRINCIPAL_DEFAULT = "User:mirrorflow"
 
@@ -24,17 +29,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print, with a comment for each connector and side."""
     flow = flow_from(arguments)
-    source, target = flow.spec.source, flow.spec.target
-    for connector, side, cluster, grants in (
-        ("MirrorSourceConnector", "source", source, list(source_grants(flow))),
-        ("MirrorSourceConnector", "target", target, list(target_grants(flow))),
-    ):
-        principal = getattr(arguments, f"{side}_principal") or _principal(cluster)
-        print(f"# {connector}, {side} {cluster.alias}")
-        for grant in grants:
-            print(_command(cluster, principal, grant))
-    print("# MirrorCheckpointConnector and MirrorHeartbeatConnector come with the next release.")
+    planned = plan(flow, SecretLayout(secrets="", config_maps=""))
+    for connector in planned.connectors:
+        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target)):
+            _print(arguments, flow, connector.kind, side, cluster)
     return EXIT_DONE
+
+
+def _print(
+    arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: Cluster
+) -> None:
+    match kind:
+        case ConnectorKind.SOURCE:
+            grants = source_grants(flow) if side is Side.SOURCE else target_grants(flow)
+        case ConnectorKind.CHECKPOINT:
+            grants = checkpoint_grants(flow, side)
+        case ConnectorKind.HEARTBEAT:
+            grants = heartbeat_grants(flow, side)
+    word = side.value.lower()
+    principal = getattr(arguments, f"{word}_principal") or _principal(cluster)
+    commands = [_command(cluster, principal, grant) for grant in grants]
+    if commands:
+        print(f"# {kind.value}, {word} {cluster.alias}", *commands, sep="\n")
 
 
 def _principal(cluster: Cluster) -> str:

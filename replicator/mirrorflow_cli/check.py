@@ -1,24 +1,38 @@
 """`mirrorflow check`: would the flow run? Both clusters are asked, nothing is changed.
 
-Here: reachability with each client's own credentials, and what the brokers offer. What we may do is `permissions`', what
-would be created `creation`'s. No producer id is asked for: that would raise the epoch of a flow that runs.
+Here: reachability with each client's own credentials, and what the brokers offer. What we may do is `permissions`'
+and `companion_permissions`', what would be created `creation`'s. No producer id is asked for: that would raise the epoch of a flow that runs.
 """
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 
 from mirrorflow_cli.clusters import reached, selected_topics
+from mirrorflow_cli.companion_permissions import (
+    check_heartbeats_on_source,
+    check_source_groups,
+    check_target_groups,
+    checkpoint_topics,
+    heartbeat_topics,
+    own_topics,
+)
 from mirrorflow_cli.creation import check_creation
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.permissions import check_source, check_target
-from mirrorflow_cli.settings import source_settings
+from mirrorflow_cli.settings import companion_settings, source_settings
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_replicator.errors import ClusterError, SettingError
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_replicator.settings import (
+    CheckpointSettings,
+    ClientSettings,
+    HeartbeatSettings,
+    SourceSettings,
+)
 
 # What a target must offer besides copying: api key -> (name, release, what it is needed for).
 TARGET_APIS = {
@@ -39,10 +53,11 @@ def execute(arguments: argparse.Namespace) -> int:
     flow = flow_from(arguments)
     planned = plan(flow, layout_from(arguments))
     settings, warnings = source_settings(planned)
+    checkpoint, heartbeat, further = companion_settings(planned)
     findings = Findings()
-    for sentence in (*planned.notes, *warnings):
+    for sentence in dict.fromkeys((*planned.notes, *warnings, *further)):
         findings.note(sentence)
-    asyncio.run(_check(settings, findings))
+    asyncio.run(_check(settings, checkpoint, heartbeat, findings))
     for problem in findings.problems:
         print(f"fail  {problem}")
     if not findings.problems:
@@ -52,35 +67,64 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED
 
 
-async def _check(settings: SourceSettings, findings: Findings) -> None:
+async def _check(
+    settings: SourceSettings,
+    checkpoint: CheckpointSettings | None,
+    heartbeat: HeartbeatSettings | None,
+    findings: Findings,
+) -> None:
+    on_source, on_target = ({}, {}) if checkpoint is None else checkpoint_topics(checkpoint)
+    groups: tuple[str, ...] = ()
     topics: dict[str, int] = {}
     configs: dict[str, tuple[ConfigEntry, ...]] = {}
     try:
         async with reached(settings.source_admin, settings) as source:
             await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
             topics = await selected_topics(source, settings)
-            configs = await check_source(source, settings, topics, findings)
+            configs = await check_source(source, settings, topics, on_source, findings)
+            if checkpoint is not None:
+                groups = await check_source_groups(source, checkpoint, findings)
+            if heartbeat is not None:
+                await check_heartbeats_on_source(source, heartbeat, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     try:
         async with reached(settings.target_admin, settings) as target:
             await _reachable(target, settings.target_alias, TARGET_APIS, findings)
-            await check_target(target, settings, topics, findings)
-            await check_creation(target, settings, topics, configs, findings)
+            beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
+            await check_target(target, settings, topics, {**on_target, **beats}, findings)
+            if checkpoint is not None:
+                await check_target_groups(target, checkpoint, groups, findings)
+            more = own_topics(checkpoint, heartbeat)
+            await check_creation(target, settings, topics, configs, more, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
-    await _other_clients(settings, findings)
+    await _other_clients(settings, _clients(settings, checkpoint, heartbeat), findings)
 
 
-async def _other_clients(settings: SourceSettings, findings: Findings) -> None:
-    """The clients that copy may have credentials of their own."""
-    for client, first in (
-        (settings.source_consumer, settings.source_admin),
-        (settings.target_producer, settings.target_admin),
-        (settings.offsets.client, settings.target_admin),
-    ):
-        if _connection(client.properties) == _connection(first.properties):
+def _clients(
+    settings: SourceSettings, checkpoint: CheckpointSettings | None, heartbeat: HeartbeatSettings | None
+) -> list[ClientSettings]:
+    found = [settings.source_consumer, settings.target_producer, settings.offsets.client]
+    if checkpoint is not None:
+        found += [checkpoint.source_admin, checkpoint.source_consumer, checkpoint.target_admin]
+        found += [checkpoint.target_consumer, checkpoint.target_producer]
+    for beat in () if heartbeat is None else heartbeat.beats:
+        found += [beat.producer, beat.admin]
+    return found
+
+
+async def _other_clients(
+    settings: SourceSettings, clients: Sequence[ClientSettings], findings: Findings
+) -> None:
+    """The clients of a connector may have credentials of their own; each of those is tried once."""
+    firsts = (settings.source_admin, settings.target_admin)
+    tried = {(first.alias, *sorted(_connection(first.properties).items())) for first in firsts}
+    for client in clients:
+        way = (client.alias, *sorted(_connection(client.properties).items()))
+        if way in tried:
             continue
+        tried.add(way)
         try:
             async with reached(client, settings):
                 findings.fact(f"{client.client_id} is accepted by {client.alias}")

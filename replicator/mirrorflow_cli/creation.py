@@ -1,5 +1,7 @@
 """What a flow would create and let grow on the target; the target's controller validates it and does nothing."""
 
+from collections.abc import Sequence
+
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings, show_some
 from mirrorflow_cli.permissions import first_of, refused
@@ -14,7 +16,7 @@ from mirrorflow_replicator.kafka.identity import TOPIC_CONFIGS
 from mirrorflow_replicator.kafka.mirror_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
 from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 
-_UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
+UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
 
 async def check_creation(
@@ -22,9 +24,13 @@ async def check_creation(
     settings: SourceSettings,
     topics: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
+    more: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
-    """Find what could not be created for *topics* of the source, and show what would be created and grown."""
+    """Find what could not be created for *topics* of the source, and show what would be created and grown.
+
+    *more* are topics of the other connectors.
+    """
     present = await topic_sizes(target)
     planned = target_plan(settings, topics, present, configs)
     for topic, other in planned.clashes.items():
@@ -37,11 +43,11 @@ async def check_creation(
             configs=new.configs,
         )
         for new in planned.create
-    ] + [topic for topic in _internal(settings) if topic.name not in present]
+    ] + [topic for topic in (*_internal(settings), *more) if topic.name not in present]
     refusals = await admin.create_topics(target, wanted, validate_only=True) if wanted else {}
     forbidden = []
     for name, refusal in refusals.items():
-        if refusal is not None and refusal.code in _UNAUTHORIZED:
+        if refusal is not None and refusal.code in UNAUTHORIZED:
             forbidden.append(name)
         elif refusal is not None:
             why = " ".join(refusal.message.split()).rstrip(".")

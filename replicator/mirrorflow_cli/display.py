@@ -1,34 +1,33 @@
 """What `mirrorflow run` shows where nobody redraws: plain lines. And what every display is told.
 
-Progress goes to stdout, what happens to the processes to stderr. The live table is `table`'s, JSON lines are `json_lines`'.
+Progress goes to stdout, what happens to the replicator, and trouble, to stderr. The live table is `table`'s, JSON lines are `json_lines`'.
 """
 
 import sys
-from collections.abc import Sequence
 from typing import Protocol
 
 from mirrorflow_cli.progress import Progress
 from mirrorflow_cli.rates import RecentRates
-from mirrorflow_cli.rows import is_starting, reasons, troubles
+from mirrorflow_cli.rows import companion_line, companion_troubles, is_starting, reasons, troubles
 
 
 class Display(Protocol):
     """Who is told what happens."""
 
-    def started(self, connector: str, pid: int, starts: int) -> None:
-        """A process was started, for the *starts*-th time."""
+    def started(self, pid: int, starts: int) -> None:
+        """The replicator was started, for the *starts*-th time."""
 
-    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
-        """A process has ended by itself; *status* is negative for a signal."""
+    def ended(self, status: int, last_words: str, restarts_in_s: float) -> None:
+        """It has ended by itself; *status* is negative for a signal."""
 
-    def progress(self, seen: Sequence[Progress]) -> None:
-        """The progress of those that answer."""
+    def progress(self, seen: Progress) -> None:
+        """What it has answered."""
 
     def caught_up(self) -> None:
         """Everything that was there at start has been copied."""
 
     def stopping(self) -> None:
-        """The processes have been told to stop."""
+        """The replicator has been told to stop."""
 
     def failed(self, sentence: str) -> None:
         """It ends without success, for this reason."""
@@ -38,32 +37,37 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """A line a second on stdout, what happens to the processes on stderr."""
+    """A line a second on stdout, what happens to the replicator on stderr."""
 
     def __init__(self) -> None:
         self._rates = RecentRates()
         self._troubles: frozenset[str] = frozenset()
+        self._companions: dict[str, str] = {}  # the line that each was shown with last
 
-    def started(self, connector: str, pid: int, starts: int) -> None:
+    def started(self, pid: int, starts: int) -> None:
         """One line."""
-        self._say(f"{connector} {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
+        self._say(f"replicator {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
 
-    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
+    def ended(self, status: int, last_words: str, restarts_in_s: float) -> None:
         """One line, with the last thing that the process has logged."""
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         self._say(
-            f"{connector} {how}, restart in {restarts_in_s:.1f} s" + (f": {last_words}" if last_words else "")
+            f"replicator {how}, restart in {restarts_in_s:.1f} s" + (f": {last_words}" if last_words else "")
         )
 
-    def progress(self, seen: Sequence[Progress]) -> None:
-        """One line for each connector; one, once, for each of the first topics and partitions with which something is wrong."""
-        found = [sentence for one in seen for sentence in troubles(one)]
+    def progress(self, seen: Progress) -> None:
+        """One line for the source connector, one for another where it says something new, one, once, for each trouble."""
+        found = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]
         for sentence in found:
             if sentence not in self._troubles:
                 self._say(sentence)
         self._troubles = frozenset(found)
-        for one in seen:
-            print(one_line(self._rates.of(one)), flush=True)
+        print(one_line(self._rates.of(seen)), flush=True)
+        for one in seen.companions:
+            line = companion_line(one)
+            if self._companions.get(one.connector) != line:
+                self._companions[one.connector] = line
+                print(line, flush=True)
 
     def caught_up(self) -> None:
         """One line."""

@@ -14,7 +14,7 @@ from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.topics import Position
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
-from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan
+from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
 from mirrorflow_operator.plan.properties import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 
 _ISOLATION = "source.consumer.isolation.level"
@@ -72,7 +72,7 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
             raise UsageError(
                 f"{pair[0]}->{pair[1]}: two flows have these aliases; MM2 knows one flow of a pair."
             )
-    planned = [plan(flow, layout) for flow in flows]
+    planned = [plan_of_all(flow, layout) for flow in flows]
     for flow, one in zip(flows, planned, strict=True):
         _clusters(out, flow, one)
     for flow, one in zip(flows, planned, strict=True):

@@ -1,4 +1,4 @@
-"""The files of one connector's process: both property files, and where it writes the address of its HTTP server.
+"""The files of a flow's process: property files of the worker and of each connector, and where it writes the address of its HTTP server.
 
 They hold references, never a resolved secret, and are readable by this user alone.
 """
@@ -11,30 +11,35 @@ from mirrorflow_replicator.connect.properties import format_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorFiles:
-    """Three files in *folder*, named by the connector."""
+class ProcessFiles:
+    """The files in *folder*; *connectors* are names."""
 
     folder: Path
-    name: str
+    connectors: tuple[str, ...]
 
     @property
     def worker(self) -> Path:
         """What `standalone` takes as worker.properties."""
-        return self.folder / f"{self.name}.worker.properties"
+        return self.folder / "worker.properties"
+
+    def connector(self, name: str) -> Path:
+        """What `standalone` takes as connector.properties of the connector *name*."""
+        return self.folder / f"{name}.properties"
 
     @property
-    def connector(self) -> Path:
-        """What `standalone` takes as connector.properties."""
-        return self.folder / f"{self.name}.connector.properties"
+    def arguments(self) -> tuple[str, ...]:
+        """What `standalone` takes."""
+        return (str(self.worker), *(str(self.connector(name)) for name in self.connectors))
 
     @property
     def http(self) -> Path:
         """Where the process says its HTTP address (MIRRORFLOW_HTTP_FILE)."""
-        return self.folder / f"{self.name}.url"
+        return self.folder / "url"
 
-    def write(self, worker: Mapping[str, str], connector: Mapping[str, str]) -> None:
-        """Write both property files."""
-        for path, properties in ((self.worker, worker), (self.connector, connector)):
+    def write(self, worker: Mapping[str, str], connectors: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the property files; *connectors* are properties by name."""
+        files = {self.worker: worker} | {self.connector(name): connectors[name] for name in self.connectors}
+        for path, properties in files.items():
             path.touch(mode=0o600)
             path.write_text(format_properties(properties), encoding="ascii")
 

@@ -1,7 +1,8 @@
-"""`--from`, `--to` and `--topics` as the MirrorFlow that they stand for, and its slips in their words."""
+"""`--from`, `--to`, `--topics` and `--groups` as the MirrorFlow that they stand for, and its slips in their words."""
 
 import argparse
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
@@ -12,9 +13,7 @@ def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The document that a file would hold."""
     source, target = arguments.from_alias or "source", arguments.to_alias or "target"
     name = re.sub(r"[^a-z0-9]+", "-", f"{source}-to-{target}".lower()).strip("-")[:NAME_MAX].strip("-")
-    topics = [
-        topic.strip() for text in arguments.topics or [".*"] for topic in text.split(",") if topic.strip()
-    ]
+    topics = _patterns(arguments.topics or [".*"])
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -23,8 +22,15 @@ def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
             "source": {"alias": source, "bootstrapServers": _addresses(arguments.source)},
             "target": {"alias": target, "bootstrapServers": _addresses(arguments.target)},
             "topics": {"include": topics},
+            # Whoever names topics alone gets records alone: nothing is written to the source, no group is moved.
+            "groups": {"include": _patterns(arguments.groups or [])},
+            "heartbeats": {"emitTo": []},
         },
     }
+
+
+def _patterns(texts: Iterable[str]) -> list[str]:
+    return [pattern.strip() for text in texts for pattern in text.split(",") if pattern.strip()]
 
 
 def _addresses(text: str) -> list[str]:
@@ -35,6 +41,7 @@ _FLAGS = {
     "spec.source.bootstrapServers": "--from",
     "spec.target.bootstrapServers": "--to",
     "spec.topics.include": "--topics",
+    "spec.groups.include": "--groups",
     "spec.source.alias": "--from-alias",
     "spec.target.alias": "--to-alias",
 }

@@ -41,6 +41,12 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
         action="append",
         help="topics to copy; several times or a,b (default: .*)",
     )
+    flags.add_argument(
+        "--groups",
+        metavar="REGEX",
+        action="append",
+        help="consumer groups whose offsets follow; several times or a,b (default: none)",
+    )
     flags.add_argument("--from-alias", metavar="NAME", help="the source's alias (default: source)")
     flags.add_argument("--to-alias", metavar="NAME", help="the target's alias (default: target)")
 
@@ -49,11 +55,13 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
     """The flow that *arguments* name. Raises UsageError with every slip, a line each."""
     given = [
         name
-        for name in ("source", "target", "topics", "from_alias", "to_alias")
+        for name in ("source", "target", "topics", "groups", "from_alias", "to_alias")
         if getattr(arguments, name, None)
     ]
     if arguments.file and given:
-        raise UsageError("Give either -f FILE or --from, --to and --topics: the file says all that they say.")
+        raise UsageError(
+            "Give either -f FILE or --from, --to, --topics and --groups: the file says all that they say."
+        )
     try:
         if arguments.file:
             return load_flow(read_text(arguments.file))

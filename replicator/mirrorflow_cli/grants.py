@@ -3,7 +3,7 @@
 Source: read and describe what is copied, and its settings. Target: create and write the copies and the flow's internal
 topics, read them back (the offsets, the identity, and DescribeProducers, which needs READ), and the transactional id of
 the flow's identity. Both: see the ACLs if they are synchronised, and on the target change them. Regexes have no
-counterpart in Kafka's ACLs: what is not a name or a prefix becomes `*`.
+counterpart in Kafka's ACLs: what is not a name or a prefix becomes `*`. The other connectors' are `companion_grants`'.
 """
 
 import re
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
+from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.properties import is_silent
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
 from mirrorflow_replicator.flow.policy import DefaultPolicy
@@ -22,7 +24,7 @@ _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One kafka-acls command; `kind` is its flag (topic, transactional-id, cluster)."""
+    """One kafka-acls command; `kind` is its flag (topic, group, transactional-id, cluster)."""
 
     kind: str
     name: str
@@ -32,14 +34,14 @@ class Grant:
 
 def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
     """What the source connector needs on the source."""
-    for name, prefixed in _patterns(flow.spec.topics.include):
+    for name, prefixed in patterns(flow.spec.topics.include):
         yield Grant(
             kind="topic", name=name, operations=("Read", "Describe", "DescribeConfigs"), prefixed=prefixed
         )
-    if "*" not in [name for name, _ in _patterns(flow.spec.topics.include)]:
+    if "*" not in [name for name, _ in patterns(flow.spec.topics.include)]:
         # Heartbeats are copied whatever the list of topics says; they carry the flow's liveness.
         yield Grant(kind="topic", name="heartbeats", operations=("Read", "Describe", "DescribeConfigs"))
-    if flow.spec.offset_syncs.location is Side.SOURCE:
+    if flow.spec.offset_syncs.location is Side.SOURCE and not _is_silent(flow):
         yield _syncs_grant(flow, flow.spec.target.alias)
     if flow.spec.topics.acls.sync is not SyncMode.OFF:
         yield Grant(kind="cluster", name="", operations=("Describe",))
@@ -53,20 +55,22 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         operations.append("DescribeConfigs")
     if spec.topics.configs.sync is SyncMode.APPLY:
         operations.append("AlterConfigs")
-    if spec.topics.naming.policy is NamingPolicy.PREFIX:
-        remote: list[tuple[str, bool]] = [(spec.source.alias + spec.topics.naming.separator, True)]
-    else:
-        remote = _patterns(spec.topics.include)
+    remote = remote_patterns(flow)
     for name, prefixed in remote:
         yield Grant(kind="topic", name=name, operations=tuple(operations), prefixed=prefixed)
+    if spec.topics.naming.policy is NamingPolicy.IDENTITY and "*" not in [name for name, _ in remote]:
+        # Copied whatever the list of topics says, and never under their own name.
+        name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
+        yield Grant(kind="topic", name=name, operations=tuple(operations))
     for name in (f"mm2-offsets.{spec.source.alias}.internal", identity_topic(spec.source.alias)):
         yield Grant(
             kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
         )
-    map_topic = offset_map_topic(spec.source.alias)
-    yield Grant(kind="topic", name=map_topic, operations=("Create", "Write", "Read", "Describe"))
-    if spec.offset_syncs.location is Side.TARGET:
-        yield _syncs_grant(flow, spec.source.alias)
+    if not _is_silent(flow):
+        map_topic = offset_map_topic(spec.source.alias)
+        yield Grant(kind="topic", name=map_topic, operations=("Create", "Write", "Read", "Describe"))
+        if spec.offset_syncs.location is Side.TARGET:
+            yield _syncs_grant(flow, spec.source.alias)
     yield Grant(
         kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
     )
@@ -75,13 +79,30 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         yield Grant(kind="cluster", name="", operations=("Describe", "Alter") if apply else ("Describe",))
 
 
+def remote_patterns(flow: MirrorFlow) -> list[tuple[str, bool]]:
+    """The names of the copies, as `patterns`."""
+    naming = flow.spec.topics.naming
+    if naming.policy is NamingPolicy.PREFIX:
+        return [(flow.spec.source.alias + naming.separator, True)]
+    return patterns(flow.spec.topics.include)
+
+
+def _is_silent(flow: MirrorFlow) -> bool:
+    return is_silent(flow.spec.connectors.source.config)
+
+
+def internal_names(flow: MirrorFlow) -> DefaultPolicy:
+    """What names MM2's own topics, which all policies name alike."""
+    naming = naming_of(flow)
+    return DefaultPolicy(naming.separator, naming.internal_separator)
+
+
 def _syncs_grant(flow: MirrorFlow, other_alias: str) -> Grant:
-    separator = flow.spec.topics.naming.separator
-    topic = DefaultPolicy(separator, separator).offset_syncs_topic(other_alias)
+    topic = internal_names(flow).offset_syncs_topic(other_alias)
     return Grant(kind="topic", name=topic, operations=("Create", "Write", "Describe"))
 
 
-def _patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
+def patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
     """(name, whether it is a prefix) for each; one `*` for all if any of them is neither a name nor a prefix."""
     found: list[tuple[str, bool]] = []
     for pattern in include:

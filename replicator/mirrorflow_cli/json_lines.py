@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 from mirrorflow_cli.progress import Progress
@@ -14,26 +13,28 @@ class JsonDisplay:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
 
-    def started(self, connector: str, pid: int, starts: int) -> None:
-        """`started`: connector, pid, starts."""
-        self._event("started", connector=connector, pid=pid, starts=starts)
+    def started(self, pid: int, starts: int) -> None:
+        """`started`: pid, starts."""
+        self._event("started", pid=pid, starts=starts)
 
-    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
-        """`ended`: connector, status, message, restartsInSeconds."""
+    def ended(self, status: int, last_words: str, restarts_in_s: float) -> None:
+        """`ended`: status, message, restartsInSeconds."""
+        self._event("ended", status=status, message=last_words, restartsInSeconds=restarts_in_s)
+
+    def progress(self, seen: Progress) -> None:
+        """`progress`: the source connector's own summary, its partitions, what it says of topics without a copy.
+
+        And of each other connector `companion`: its name and class, state, message, warnings, groups, heartbeats.
+        """
         self._event(
-            "ended", connector=connector, status=status, message=last_words, restartsInSeconds=restarts_in_s
+            "progress",
+            connector=seen.connector,
+            summary=dict(seen.summary),
+            partitions=list(seen.partitions),
+            uncopied=list(seen.uncopied),
         )
-
-    def progress(self, seen: Sequence[Progress]) -> None:
-        """`progress`: connector, the process's own summary, its partitions, and what it says of topics without a copy."""
-        for one in seen:
-            self._event(
-                "progress",
-                connector=one.connector,
-                summary=dict(one.summary),
-                partitions=list(one.partitions),
-                uncopied=list(one.uncopied),
-            )
+        for one in seen.companions:
+            self._event("companion", **one.said)
 
     def caught_up(self) -> None:
         """`caughtUp`."""

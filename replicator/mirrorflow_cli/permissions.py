@@ -5,7 +5,7 @@ not exist yet, too. What must be allowed is what `mirrorflow acls` prints (`gran
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_cli.findings import Findings
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
@@ -22,34 +22,42 @@ from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 # AclOperation codes (org.apache.kafka.common.acl.AclOperation), by the names that kafka-acls has for them.
 OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeConfigs", 11: "AlterConfigs"}
 DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
+# Topic -> operations.
+Needed = Mapping[str, tuple[int, ...]]
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 async def check_source(
-    source: Cluster, settings: SourceSettings, topics: Mapping[str, int], findings: Findings
+    source: Cluster, settings: SourceSettings, topics: Mapping[str, int], more: Needed, findings: Findings
 ) -> dict[str, tuple[ConfigEntry, ...]]:
-    """Find what is lacking on the source; the settings of those of *topics* that show them."""
+    """Find what is lacking on the source; the settings of those of *topics* that show them.
+
+    *more* is what other connectors need besides.
+    """
     findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
     needed: dict[str, tuple[int, ...]] = dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS))
     if settings.syncs is not None and settings.syncs.on_source:
         needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
-    lacking = await _lacking(source, needed, settings.source_alias, findings)
-    if not topics and not lacking:
+    missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
+    if not topics and not missing:
         findings.problem(
             f"No topic of {settings.source_alias} matches {', '.join(settings.topics)}, or Describe on them is missing;"
             " correct spec.topics.include, or grant what `mirrorflow acls` prints."
         )
     if settings.sync_acls_s is not None:
         await _check_cluster(source, settings.source_alias, (DESCRIBE,), findings)
-    silent = lacking.get(DESCRIBE_CONFIGS, [])
+    silent = missing.get(DESCRIBE_CONFIGS, [])
     return await admin.describe_topic_configs(source, [topic for topic in topics if topic not in silent])
 
 
 async def check_target(
-    target: Cluster, settings: SourceSettings, topics: Iterable[str], findings: Findings
+    target: Cluster, settings: SourceSettings, topics: Iterable[str], more: Needed, findings: Findings
 ) -> None:
-    """Find what is lacking on the target for the copies of *topics*, the internal topics and the flow's identity."""
+    """Find what is lacking on the target for the copies of *topics*, the internal topics and the flow's identity.
+
+    *more* is what other connectors need besides.
+    """
     remote = make_selection(settings).target_topic
     synced: tuple[int, ...] = ()
     if settings.sync_configs_s is not None:
@@ -62,7 +70,7 @@ async def check_target(
             needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
-    await _lacking(target, needed, settings.target_alias, findings)
+    await lacking(target, _together(needed, more), settings.target_alias, findings)
     identity = transactional_id(settings.source_alias)
     if not await admin.may_write_as(target, identity):
         findings.problem(refused(settings.target_alias, "Write", f"transactional id {identity}"))
@@ -101,10 +109,18 @@ def _names(settings: SourceSettings) -> list[str]:
     return [name for name in names if selects(name)]
 
 
-async def _lacking(
-    cluster: Cluster, needed: Mapping[str, Iterable[int]], alias: str, findings: Findings
+async def lacking(
+    cluster: Cluster,
+    needed: Needed,
+    alias: str,
+    findings: Findings,
+    *,
+    say: Callable[[str], None] | None = None,
 ) -> dict[int, list[str]]:
-    """Operation -> topics on which it is not allowed, which are told; nothing from brokers that do not tell."""
+    """Operation -> topics on which it is not allowed, which are told; nothing from brokers that do not tell.
+
+    *say* tells; by default each is a problem.
+    """
     try:
         allowed = await admin.topic_operations(cluster, list(needed))
     except UnsupportedBrokerError as error:
@@ -119,5 +135,12 @@ async def _lacking(
             if operation not in allowed[topic]:
                 found.setdefault(operation, []).append(topic)
     for operation in sorted(found, key=list(OPERATIONS).index):
-        findings.problem(refused(alias, OPERATIONS[operation], first_of(found[operation])))
+        (say or findings.problem)(refused(alias, OPERATIONS[operation], first_of(found[operation])))
     return found
+
+
+def _together(one: Needed, other: Needed) -> Needed:
+    return {
+        topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ()))))
+        for topic in {**one, **other}
+    }

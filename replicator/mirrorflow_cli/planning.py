@@ -58,8 +58,7 @@ def _look_together(
 
 def _print_connectors(planned: Plan) -> None:
     for connector in planned.connectors:
-        later = "" if connector.available else "  (with the next release)"
-        print(f"# {connector.name}{later}")
+        print(f"# {connector.name}")
         print(f"# {connector.name}: worker.properties")
         print(_readable(connector.worker_properties))
         print(f"# {connector.name}: connector.properties")

@@ -1,4 +1,4 @@
-"""One connector's process: its start, its end, and when it may start again.
+"""The process of a flow's connectors: its start, its end, and when it may start again.
 
 It ends with the runner: by SIGKILL of the kernel (`bound`) and by the end of its stdin. It has a process group of its own,
 so that Ctrl-C reaches the runner alone, which then stops it in order. What it reads and writes is
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from mirrorflow_cli import bound
-from mirrorflow_cli.files import ConnectorFiles
+from mirrorflow_cli.files import ProcessFiles
 
 RESTART_BACKOFF_MIN_S = 0.5
 RESTART_BACKOFF_MAX_S = 30.0  # a broken cluster is asked twice a minute, and a healed one is noticed soon
@@ -30,18 +30,17 @@ _NEWS = frozenset({"INFO", "DEBUG"})
 REPLICATOR = (sys.executable, "-m", "mirrorflow_replicator", "standalone")
 
 
-class ConnectorProcess:
-    """A connector that is kept running. Times are of *clock*, in seconds."""
+class ReplicatorProcess:
+    """A process that is kept running. Times are of *clock*, in seconds."""
 
     def __init__(
         self,
-        files: ConnectorFiles,
+        files: ProcessFiles,
         *,
         command: Sequence[str],
         log: IO[bytes] | None,
         clock: Callable[[], float],
     ) -> None:
-        self.name = files.name
         self.files = files
         self.starts = 0
         self.last_exit: int | None = None
@@ -61,7 +60,7 @@ class ConnectorProcess:
         self.files.forget_url()
         self._log_mark = self._log_size()
         output = self._log if self._log is not None else sys.stderr
-        program = [*self._command, str(self.files.worker), str(self.files.connector)]
+        program = [*self._command, *self.files.arguments]
         self._process = subprocess.Popen(  # noqa: S603  our own program
             [sys.executable, "-I", "-S", bound.__file__, str(os.getpid()), *program],
             stdin=subprocess.PIPE,

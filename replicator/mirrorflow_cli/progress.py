@@ -1,4 +1,4 @@
-"""What a connector's process says of its progress, read from its own HTTP server on the loopback address.
+"""What the process of a flow says of its progress, read from its own HTTP server on the loopback address.
 
 `/progress` and `/progress/partitions`, version 1 (`mirrorflow_replicator.connect.progress`). A process that does not
 answer has no progress, which is no error here: `runner` decides what it means.
@@ -17,10 +17,23 @@ PARTITIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A connector beside the one that copies, at one moment; `said` is the JSON value as it was sent."""
+
+    said: Mapping[str, Any]
+
+    @property
+    def connector(self) -> str:
+        """Its name."""
+        return str(self.said.get("connector", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One connector at one moment; `summary` and `partitions` are the JSON values as they were sent.
+    """The source connector at one moment; `summary` and `partitions` are the JSON values as they were sent.
 
     `uncopied` holds sentences about topics of the flow that are not, or not wholly, copied: the first of `uncopied_total`.
+    `companions` are the other connectors of the process.
     """
 
     connector: str
@@ -28,6 +41,7 @@ class Progress:
     partitions: tuple[Mapping[str, Any], ...] = ()
     uncopied: tuple[str, ...] = ()
     uncopied_total: int = 0
+    companions: tuple[Companion, ...] = ()
 
     @property
     def caught_up(self) -> bool:
@@ -58,18 +72,22 @@ class Progress:
         return tuple(behind)
 
 
-def read_progress(url: str, connector: str) -> Progress | None:
-    """The progress of *connector* at *url* (http://host:port); None if there is no answer now."""
+def read_progress(url: str) -> Progress | None:
+    """The progress of the process at *url* (http://host:port); None if there is no answer now."""
     summary = _get(url, "/progress")
     rows = _get(url, f"/progress/partitions?limit={PARTITIONS_MAX}")
     if summary is None or rows is None:
         return None
+    connector = str(summary.get("connector", ""))
     return Progress(
         connector=connector,
         summary=summary,
         partitions=tuple(rows.get("partitions", ())),
         uncopied=tuple(rows.get("uncopied", ())),
         uncopied_total=int(rows.get("uncopiedTotal", 0)),
+        companions=tuple(
+            Companion(said=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
+        ),
     )
 
 

@@ -1,9 +1,9 @@
-"""What a line of the live table says: partitions of a topic together, a connector's totals, what is wrong."""
+"""What `run` shows in words: partitions of a topic together, a connector's totals, what is wrong."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mirrorflow_cli.progress import Progress
+from mirrorflow_cli.progress import Companion, Progress
 
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
 FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
@@ -71,3 +71,32 @@ def totals(progress: Progress) -> str:
         f" {summary.get('recordsPerSecond', 0):,.0f} records/s, {summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s,"
         f" {summary.get('records', 0):,} copied" + "".join(f", {reason}" for reason in reasons(progress))
     )
+
+
+def companion_line(one: Companion) -> str:
+    """What a connector beside the one that copies has done; nothing in it changes by time alone."""
+    groups, beats = one.said.get("groups"), one.said.get("heartbeats", ())
+    if one.said.get("state") == "UNASSIGNED":
+        return f"{one.connector}: starting"
+    parts = [] if one.said.get("state") == "RUNNING" else [str(one.said.get("reason") or "failed")]
+    if groups:
+        parts += [
+            f"{groups['selected']:,} groups",
+            f"{groups['checkpoints']:,} checkpoints",
+            f"{groups['moved']:,} offsets given to groups",
+        ]
+        parts += [f"{groups['failing']:,} groups fail"] if groups["failing"] else []
+    if beats:
+        parts.append("heartbeats to " + " and ".join(str(beat["cluster"]) for beat in beats))
+    return f"{one.connector}: {', '.join(parts)}"
+
+
+def companion_troubles(one: Companion) -> list[str]:
+    """What is wrong with it, in its own words, the first few."""
+    said = [str(one.said["message"])] if one.said.get("message") else []
+    said += [str(warning) for warning in one.said.get("warnings", ())]
+    further = (
+        len(said) - TROUBLES_MAX + int(one.said.get("warningsTotal", 0)) - len(one.said.get("warnings", ()))
+    )
+    rest = [f"{further} more."] if further > 0 else []
+    return [f"{one.connector}: {sentence}" for sentence in (*said[:TROUBLES_MAX], *rest)]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
     parser.add_argument(
-        "--log", metavar="FILE", help="what the processes log (default: a file named at start; - is stderr)"
+        "--log", metavar="FILE", help="what the replicator logs (default: a file named at start; - is stderr)"
     )
 
 
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
         )
         options = RunOptions(until_caught_up=arguments.until_caught_up, log=log)
         try:
-            return Runner([one for one in planned.connectors if one.available], display, options).run()
+            return Runner(planned.connectors, display, options).run()
         finally:
             display.close()
 

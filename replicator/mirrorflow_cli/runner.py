@@ -1,7 +1,8 @@
 """Runs the connectors of a plan on this machine until told to stop, and says how they get on.
 
-One loop in one thread: start what is due, notice what died, ask for progress, show it. SIGINT or SIGTERM stops in
-order (SIGTERM to each process, then a grace period); a second one kills. No process outlives the runner (`process`).
+All of them in one process (docs/decisions/008-one-process-on-a-laptop.md). One loop in one thread: start it when it is
+due, notice that it died, ask for progress, show it. SIGINT or SIGTERM stops in order (SIGTERM to the process, then a grace
+period); a second one kills. The process does not outlive the runner (`process`).
 """
 
 import signal
@@ -15,8 +16,8 @@ from typing import IO
 
 from mirrorflow_cli.display import Display
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
-from mirrorflow_cli.files import ConnectorFiles
-from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ConnectorProcess
+from mirrorflow_cli.files import ProcessFiles
+from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ReplicatorProcess
 from mirrorflow_cli.progress import Progress, read_progress
 from mirrorflow_cli.verdict import verdict
 from mirrorflow_operator.plan.plan import ConnectorPlan
@@ -31,7 +32,7 @@ HTTP_LISTENERS: Mapping[str, str] = {"mirrorflow.http.listeners": "http://127.0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run. `log` None sends what the processes log to stderr. `command` is what gets the two files."""
+    """How to run. `log` None sends what the replicator logs to stderr. `command` is what gets the files."""
 
     until_caught_up: bool = False
     log: IO[bytes] | None = None
@@ -39,7 +40,7 @@ class RunOptions:
 
 
 class Runner:
-    """Keeps the connectors running; `run` returns the exit status."""
+    """Keeps *connectors*, the source connector first, running; `run` returns the exit status."""
 
     def __init__(
         self,
@@ -53,7 +54,6 @@ class Runner:
         self._display = display
         self._options = options
         self._clock = clock
-        self._processes: list[ConnectorProcess] = []
         self._signals: list[int] = []
         self._asked_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
@@ -66,11 +66,11 @@ class Runner:
         }
         try:
             with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
-                self._prepare(Path(folder))
+                process = self._prepare(Path(folder))
                 try:
-                    status = self._loop()
+                    status = self._loop(process)
                 finally:
-                    self._stop()
+                    self._stop(process)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -79,43 +79,44 @@ class Runner:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
 
-    def _prepare(self, folder: Path) -> None:
-        for plan in self._connectors:
-            files = ConnectorFiles(folder=folder, name=plan.name)
-            files.write({**plan.worker_properties, **HTTP_LISTENERS}, plan.connector_properties)
-            process = ConnectorProcess(
-                files, command=self._options.command, log=self._options.log, clock=self._clock
-            )
-            self._processes.append(process)
+    def _prepare(self, folder: Path) -> ReplicatorProcess:
+        files = ProcessFiles(folder=folder, connectors=tuple(plan.name for plan in self._connectors))
+        # A worker's properties differ between connectors only in where positions are kept, which is the source connector's.
+        files.write(
+            {**self._connectors[0].worker_properties, **HTTP_LISTENERS},
+            {plan.name: plan.connector_properties for plan in self._connectors},
+        )
+        return ReplicatorProcess(
+            files, command=self._options.command, log=self._options.log, clock=self._clock
+        )
 
-    def _loop(self) -> int:
+    def _loop(self, process: ReplicatorProcess) -> int:
         while not self._signals:
-            for process in self._processes:
-                status = process.ended()
-                if status is not None:
-                    self._display.ended(process.name, status, process.last_words(), process.restarts_in_s)
-                    if status == EXIT_SETTINGS:
-                        return EXIT_FAILED
-                if process.start_if_due():
-                    self._display.started(process.name, process.pid or 0, process.starts)
-            done = self._look()
+            status = process.ended()
+            if status is not None:
+                self._display.ended(status, process.last_words(), process.restarts_in_s)
+                if status == EXIT_SETTINGS:
+                    return EXIT_FAILED
+            if process.start_if_due():
+                self._display.started(process.pid or 0, process.starts)
+            done = self._look(process)
             if done is not None:
                 return done
             time.sleep(TICK_S)
         return EXIT_SIGNAL_BASE + self._signals[0]
 
-    def _look(self) -> int | None:
+    def _look(self, process: ReplicatorProcess) -> int | None:
         """Ask for progress if it is time; the exit status if there is nothing more to wait for."""
         now_s = self._clock()
         interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
         if now_s - self._asked_at_s < interval_s:
             return None
         self._asked_at_s = now_s
-        seen = [self._progress(process) for process in self._processes]
+        seen = self._progress(process)
         over = verdict(seen) if self._options.until_caught_up else None
-        if over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S:
+        if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
             self._shown_at_s = now_s
-            self._display.progress([progress for progress in seen if progress is not None])
+            self._display.progress(seen)
         if over is None:
             return None
         if over.failure:
@@ -124,25 +125,24 @@ class Runner:
         self._display.caught_up()
         return EXIT_DONE
 
-    @staticmethod
-    def _progress(process: ConnectorProcess) -> Progress | None:
+    def _progress(self, process: ReplicatorProcess) -> Progress | None:
         url = process.files.url() if process.running else None
-        return None if url is None else read_progress(url, process.name)
+        return None if url is None else read_progress(url)
 
-    def _stop(self) -> None:
+    def _stop(self, process: ReplicatorProcess) -> None:
         asked = len(self._signals)
-        if any(process.running for process in self._processes):
+        if process.running:
             self._display.stopping()
-        for process in self._processes:
-            process.signal(signal.SIGTERM)
-        self._wait_for_end(GRACE_S, lambda: len(self._signals) > asked)
-        for process in self._processes:
-            process.signal(signal.SIGKILL)
-        self._wait_for_end(KILLED_WITHIN_S, lambda: False)
+        process.signal(signal.SIGTERM)
+        self._wait_for_end(process, GRACE_S, lambda: len(self._signals) > asked)
+        process.signal(signal.SIGKILL)
+        self._wait_for_end(process, KILLED_WITHIN_S, lambda: False)
 
-    def _wait_for_end(self, within_s: float, impatient: Callable[[], bool]) -> None:
+    def _wait_for_end(
+        self, process: ReplicatorProcess, within_s: float, impatient: Callable[[], bool]
+    ) -> None:
         deadline_s = self._clock() + within_s
         while self._clock() < deadline_s and not impatient():
-            if all(process.ended() is not None or not process.running for process in self._processes):
+            if process.ended() is not None or not process.running:
                 return
             time.sleep(TICK_S)

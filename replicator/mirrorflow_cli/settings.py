@@ -7,7 +7,12 @@ from mirrorflow_cli.errors import FailedError
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_replicator.connect.properties import format_properties
 from mirrorflow_replicator.connect.worker import load_standalone
-from mirrorflow_replicator.settings import SourceSettings, WorkerSettings
+from mirrorflow_replicator.settings import (
+    CheckpointSettings,
+    HeartbeatSettings,
+    SourceSettings,
+    WorkerSettings,
+)
 
 
 def worker_settings(connector: ConnectorPlan) -> WorkerSettings:
@@ -28,4 +33,20 @@ def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
                 return read.connectors[0].source, read.warnings
     raise FailedError(
         f"Flow {planned.flow} has no source connector that is enabled; spec.connectors.source.config says so."
+    )
+
+
+def companion_settings(
+    planned: Plan,
+) -> tuple[CheckpointSettings | None, HeartbeatSettings | None, tuple[str, ...]]:
+    """Settings of the checkpoint and the heartbeat connector, None for one that does not run; and what is to be said of them.
+
+    Raises SettingError.
+    """
+    read = [worker_settings(one) for one in planned.connectors if one.kind is not ConnectorKind.SOURCE]
+    connectors = [connector for worker in read for connector in worker.connectors]
+    return (
+        next((one.checkpoint for one in connectors if one.checkpoint is not None), None),
+        next((one.heartbeat for one in connectors if one.heartbeat is not None), None),
+        tuple(dict.fromkeys(warning for worker in read for warning in worker.warnings)),
     )

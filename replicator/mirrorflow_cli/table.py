@@ -13,7 +13,16 @@ from rich.text import Text
 
 from mirrorflow_cli.progress import Progress
 from mirrorflow_cli.rates import RecentRates
-from mirrorflow_cli.rows import COLUMNS, FIGURES, by_topic, cells, totals, troubles
+from mirrorflow_cli.rows import (
+    COLUMNS,
+    FIGURES,
+    by_topic,
+    cells,
+    companion_line,
+    companion_troubles,
+    totals,
+    troubles,
+)
 
 ROWS_MAX = 30  # a screen; the summary line counts all
 EVENTS_MAX = 5  # the newest: restarts and what was said at death
@@ -25,23 +34,23 @@ class TableDisplay:
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
         self._events: list[str] = []
-        self._seen: tuple[Progress, ...] = ()
+        self._seen: Progress | None = None
         self._rates = RecentRates()
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
-    def started(self, connector: str, pid: int, starts: int) -> None:
+    def started(self, pid: int, starts: int) -> None:
         """An event."""
-        self._event(f"{connector} started, pid {pid}" if starts == 1 else f"{connector} restarted, pid {pid}")
+        self._event(f"replicator {'started' if starts == 1 else 'restarted'}, pid {pid}")
 
-    def ended(self, connector: str, status: int, last_words: str, restarts_in_s: float) -> None:
+    def ended(self, status: int, last_words: str, restarts_in_s: float) -> None:
         """An event."""
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        self._event(f"{connector} ended ({how}), restart in {restarts_in_s:.1f} s. {last_words}".rstrip())
+        self._event(f"replicator ended ({how}), restart in {restarts_in_s:.1f} s. {last_words}".rstrip())
 
-    def progress(self, seen: Sequence[Progress]) -> None:
+    def progress(self, seen: Progress) -> None:
         """Redraw."""
-        self._seen = tuple(self._rates.of(one) for one in seen)
+        self._seen = self._rates.of(seen)
         self._draw()
 
     def caught_up(self) -> None:
@@ -65,19 +74,30 @@ class TableDisplay:
         self._draw()
 
     def _draw(self) -> None:
-        rows = [row for one in self._seen for row in one.partitions]
+        seen = self._seen
+        rows = seen.partitions if seen is not None else ()
         # An empty frame would look as if there were nothing to copy.
         title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
         self._live.update(
             Group(
                 title,
-                *(Text(totals(one)) for one in self._seen),
-                *([] if self._seen else [Text("starting")]),
-                *(Text(sentence, style="red") for one in self._seen for sentence in troubles(one)),
+                *_lines(seen),
                 *(Text(event, style="dim") for event in self._events),
             ),
             refresh=True,
         )
+
+
+def _lines(seen: Progress | None) -> list[Text]:
+    """A line for each connector, and what is wrong with each below them."""
+    if seen is None:
+        return [Text("starting")]
+    wrong = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]
+    return [
+        Text(totals(seen)),
+        *(Text(companion_line(one)) for one in seen.companions),
+        *(Text(sentence, style="red") for sentence in wrong),
+    ]
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

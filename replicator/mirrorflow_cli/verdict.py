@@ -1,9 +1,9 @@
 """Whether `run --until-caught-up` has nothing more to wait for, and whether it ends well: from progress alone.
 
-Never well while a topic of the flow is not copied. Not ill either while something still copies: what can be copied is.
+Caught up is about records: checkpoints and heartbeats, which never end, are not waited for, nor is their trouble. Never
+well while a topic of the flow is not copied. Not ill either while something still copies: what can be copied is.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirrorflow_cli.progress import Progress
@@ -19,13 +19,14 @@ class Verdict:
     failure: str
 
 
-def verdict(seen: Sequence[Progress | None]) -> Verdict | None:
-    """On the progress of every connector, None where one does not answer; None while waiting may still help."""
-    known = [progress for progress in seen if progress is not None]
-    if len(known) == len(seen) and all(progress.caught_up for progress in known):
+def verdict(seen: Progress | None) -> Verdict | None:
+    """On the progress of the source connector, None where it does not answer; None while waiting may still help."""
+    if seen is None:
+        return None
+    if seen.caught_up:
         return Verdict(failure="")
-    failures = (_failure(progress) for progress in known)
-    return next((Verdict(failure=failure) for failure in failures if failure), None)
+    failure = _failure(seen)
+    return Verdict(failure=failure) if failure else None
 
 
 def _failure(progress: Progress) -> str:

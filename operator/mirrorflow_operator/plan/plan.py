@@ -6,7 +6,7 @@ position: Java MM2 goes on where we stopped, and we where it did.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mirrorflow_operator.api.spec import MirrorFlow
@@ -14,8 +14,9 @@ from mirrorflow_operator.plan import properties
 from mirrorflow_operator.plan.layout import SecretLayout
 
 CONNECTOR_PACKAGE = "org.apache.kafka.connect.mirror."
-_NOTES = (
-    "The checkpoint and heartbeat connectors come with the next release; until then records alone are copied.",
+_NO_SYNCS = (
+    "Consumer groups are not translated: emit.offset-syncs.enabled=false in spec.connectors.source.config, and"
+    " MirrorCheckpointConnector translates by offset syncs."
 )
 
 
@@ -29,18 +30,17 @@ class ConnectorKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorPlan:
-    """One process. `available` is False for a connector that this release cannot run yet."""
+    """One workload: the two files of its process."""
 
     name: str
     kind: ConnectorKind
     worker_properties: Mapping[str, str]
     connector_properties: Mapping[str, str]
-    available: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What runs for a flow; `notes` say, in a sentence each, what the spec asks for and this release does not do."""
+    """What runs for a flow, the source connector first; `notes` say, in a sentence each, what of the spec is not done."""
 
     flow: str
     connectors: tuple[ConnectorPlan, ...]
@@ -48,7 +48,24 @@ class Plan:
 
 
 def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
-    """The connectors of *flow*; *flow* has passed `api.validate`."""
+    """The connectors of *flow*, which has passed `api.validate`; one that would have nothing to do is left out."""
+    whole = plan_of_all(flow, secrets)
+    spec = flow.spec
+    silent = properties.is_silent(spec.connectors.source.config)
+    idle = set()
+    if not spec.groups.include or silent:
+        idle.add(ConnectorKind.CHECKPOINT)
+    if not spec.heartbeats.emit_to:
+        idle.add(ConnectorKind.HEARTBEAT)
+    return replace(
+        whole,
+        connectors=tuple(one for one in whole.connectors if one.kind not in idle),
+        notes=(_NO_SYNCS,) if spec.groups.include and silent else (),
+    )
+
+
+def plan_of_all(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
+    """As `plan`, with all three connectors: what would be said of each."""
     worker = properties.worker_properties(flow, secrets)
     shared = properties.shared_properties(flow, secrets)
     spec = flow.spec
@@ -74,9 +91,7 @@ def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
                         **properties.config_of_connector(connector.config),
                     }
                 ),
-                available=kind is ConnectorKind.SOURCE,
             )
             for kind, own, connector in parts
         ),
-        notes=_NOTES,
     )

@@ -63,10 +63,15 @@ def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
 
 def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:
     """*properties* without what MM2 refuses beside a `config`: a place for offset syncs that are not to be written."""
-    silent = properties.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
+    silent = is_silent(properties)
     return {
         key: value for key, value in properties.items() if not (silent and key.startswith("offset-syncs."))
     }
+
+
+def is_silent(config: Mapping[str, str]) -> bool:
+    """Whether *config* says that no offset syncs are to be written."""
+    return config.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
 
 
 def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
@@ -79,6 +84,12 @@ def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
         **cluster_properties("target", spec.target, layout),
         "replication.policy.class": _POLICY_CLASSES[spec.topics.naming.policy],
         "replication.policy.separator": spec.topics.naming.separator,
+        # Said of one connector, meant of the flow: one that names topics otherwise finds nothing of the others.
+        **{
+            key: value
+            for key, value in spec.connectors.source.config.items()
+            if key.startswith("replication.policy.")
+        },
     }
 
 

@@ -23,6 +23,7 @@ STUCK_AFTER_S = 30.0  # one window without a record while the source has some
 LIMIT_DEFAULT = 1000  # of `/progress/partitions`: a table that nobody reads to the end
 LIMIT_MAX = 1_000_000
 NOT_COPIED = "TopicNotCopied"  # the reason of a topic that is selected and has no, or no whole, copy
+WARNINGS_MAX = 100  # of one connector there; as many as a checkpoint connector tells
 UNCOPIED_MAX = 100  # sentences about those in `/progress/partitions`; they tend to say the same of each
 
 
@@ -222,8 +223,8 @@ def _summary(
 def partitions(query: dict[str, str], view: WorkerView) -> Response:
     """`GET /progress/partitions?limit=&connector=`: every partition, the one with the greatest lag first.
 
-    Meant for the local runner's table: unlike the summary it does name topics. So do the sentences about topics that are
-    not copied, which have no partition to be said of.
+    Meant for the local runner's table: unlike the summary it does name topics and groups. So do the sentences about topics
+    that are not copied, which have no partition to be said of, and what each connector says of itself.
     """
     limit_text = query.get("limit", str(LIMIT_DEFAULT))
     if not (
@@ -242,11 +243,46 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
             "total": len(rows),
             "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
             "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
+            "connectors": [_connector(report, view) for report in chosen],
             "partitions": [
                 _partition(report, part, lag, view) for lag, report, part in rows[: int(limit_text)]
             ],
         }
     )
+
+
+def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
+    groups = report.groups
+    return {
+        "connector": report.name,
+        "class": report.connector_class,
+        "state": report.state,
+        "reason": report.reason,
+        "message": report.trace,
+        "warnings": list(report.warnings[:WARNINGS_MAX]),
+        "warningsTotal": len(report.warnings),
+        "groups": None
+        if groups is None
+        else {
+            "selected": groups.selected,
+            "failing": groups.failing,
+            "active": groups.active,
+            "checkpoints": groups.checkpoints,
+            "moved": groups.moved,
+        },
+        "heartbeats": [
+            {
+                "cluster": beat.cluster,
+                "topic": beat.topic,
+                "ageSeconds": _age_s(beat.timestamp_ms, view.now_s),
+            }
+            for beat in report.heartbeats
+        ],
+    }
+
+
+def _age_s(timestamp_ms: int, now_s: float) -> float:
+    return round(max(0.0, now_s - timestamp_ms / 1000), 3)
 
 
 def _partition(

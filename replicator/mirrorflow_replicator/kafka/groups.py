@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 
 from mirrorflow_replicator.flow.groups import Group
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -21,6 +21,8 @@ GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
 GROUP_ID_NOT_FOUND: Final = 69
 # What a coordinator answers to a commit from outside while the group has members (KIP-98's and KIP-848's words for it).
 MEMBERS_PRESENT: Final = frozenset({22, 25, 27, 82, 110, 113})
+_NOBODY = "mirrorflow-asks-whether-it-may"
+_OLD_HEARTBEAT = 2  # the last version without instance ids, which Kafka 4 still takes
 _ALL_TOPICS_SINCE = 2  # OffsetFetch
 _TOPIC_NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: version 10 has topic ids instead of names
 _COMMIT_FROM = 2  # the last version of before that Kafka 4 takes
@@ -76,6 +78,35 @@ async def describe_group(cluster: Cluster, group: str) -> Group:
         return Group(name=group, state="Dead")
     raise_for(answer.error_code, cluster=cluster.alias, request="DescribeGroups", subject=group)
     return Group(name=group, protocol_type=answer.protocol_type, state=answer.group_state)
+
+
+async def may_describe(cluster: Cluster, group: str) -> bool:
+    """Whether we have DESCRIBE on *group*, which need not exist. Raises ClusterError.
+
+    Any broker looks at the ACL first, and only then finds that it does not coordinate the group. Looking for the
+    coordinator could create the topic of all groups.
+    """
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
+    answer = await _ask_anyone(cluster, request)
+    return bool(answer.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
+
+
+async def may_read(cluster: Cluster, group: str) -> bool:
+    """Whether we have READ on *group*, as `may_describe`: by the heartbeat of a member that nobody knows."""
+    request = HeartbeatRequest(
+        group_id=group,
+        generation_id=-1,
+        member_id=_NOBODY,
+        group_instance_id=None,
+        max_version=_OLD_HEARTBEAT,
+    )
+    answer = await _ask_anyone(cluster, request)
+    return bool(answer.error_code != GROUP_AUTHORIZATION_FAILED)
+
+
+async def _ask_anyone(cluster: Cluster, request: Any) -> Any:
+    connection = await cluster.connection(min(cluster.metadata.brokers))
+    return await connection.call(request, timeout_s=ASK_TIMEOUT_S)
 
 
 async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:

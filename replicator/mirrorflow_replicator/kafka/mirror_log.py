@@ -9,11 +9,11 @@ topic the last record of a key counts, and the same record twice says nothing ne
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import is_retriable, raise_for
+from mirrorflow_replicator.kafka.codes import TOPIC_AUTHORIZATION_FAILED, is_retriable, raise_for
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, batches_between
 from mirrorflow_replicator.wire.aborted import AbortedFilter
 from mirrorflow_replicator.wire.records import Record, encode_split
@@ -109,6 +109,8 @@ async def append(cluster: Cluster, topic: str, records: Sequence[Record]) -> Non
             code = (await admin.produce(cluster, {partition: batch}, timeout_ms=PRODUCE_TIMEOUT_MS))[
                 partition
             ]
+            if code == TOPIC_AUTHORIZATION_FAILED:
+                raise NotAuthorizedError(cluster=cluster.alias, operation="Write", resource=f"topic {topic}")
             if code and (attempt == WRITE_ATTEMPTS_MAX - 1 or not is_retriable(code)):
                 raise_for(code, cluster=cluster.alias, request="Produce", subject=topic)
             if not code:

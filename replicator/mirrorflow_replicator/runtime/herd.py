@@ -12,7 +12,7 @@ from mirrorflow_replicator.connect.progress import has_started
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.view import ConnectError, Response
 from mirrorflow_replicator.flow.report import ConnectorReport
-from mirrorflow_replicator.runtime.hosted import Hosted, host
+from mirrorflow_replicator.runtime.hosted import Hosted, host, start
 from mirrorflow_replicator.runtime.hosting import ended
 from mirrorflow_replicator.settings import ConnectorSettings
 
@@ -58,7 +58,7 @@ class Fixed:
 
     async def run(self) -> None:
         """Let them work; the end of one is the end of all."""
-        running = [asyncio.create_task(hosted.run()) for hosted in self.hosted]
+        running = start(self.hosted)
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in running:

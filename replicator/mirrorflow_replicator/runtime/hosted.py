@@ -1,8 +1,10 @@
-"""What the worker holds of each connector, whatever its class, and who hosts which.
+"""What the worker holds of each connector, whatever its class, who hosts which, and who begins when.
 
 `host` is the only place that knows all classes: settings -> the object that runs them.
 """
 
+import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from mirrorflow_replicator.connect.samples import Samples
@@ -11,6 +13,10 @@ from mirrorflow_replicator.runtime.checkpointing import HostedCheckpoints
 from mirrorflow_replicator.runtime.heartbeating import HostedHeartbeats
 from mirrorflow_replicator.runtime.hosting import HostedConnector
 from mirrorflow_replicator.settings import ConnectorSettings
+
+# A source that cannot be reached must not keep heartbeats from the target for long.
+BESIDE_AFTER_S = 3.0
+LOOK_S = 0.1
 
 
 class Hosted(Protocol):
@@ -32,6 +38,28 @@ class Hosted(Protocol):
     @property
     def target_cluster_id(self) -> str:
         """The target's own id; "" before it was reached."""
+
+
+def start(hosted: Sequence[Hosted]) -> list[asyncio.Task[None]]:
+    """Run all of *hosted*, each in a task of its own.
+
+    What copies goes first: the others would take processor time from the first record, and a checkpoint connector would
+    miss the topic of offset syncs, which the source connector is about to make.
+    """
+    copying = [one for one in hosted if isinstance(one, HostedConnector)]
+    beside = [one for one in hosted if not isinstance(one, HostedConnector)]
+    return [
+        *(asyncio.create_task(one.run()) for one in copying),
+        *(asyncio.create_task(_run_beside(one, copying)) for one in beside),
+    ]
+
+
+async def _run_beside(hosted: Hosted, copying: Sequence[Hosted]) -> None:
+    for _ in range(round(BESIDE_AFTER_S / LOOK_S)):
+        if all(one.heard_of_all for one in copying):
+            break
+        await asyncio.sleep(LOOK_S)
+    await hosted.run()
 
 
 def host(connector: ConnectorSettings, *, samples: Samples) -> Hosted | None:

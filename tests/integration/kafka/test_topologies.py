@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,16 @@ import pytest
 from mirrorflow_replicator.connect.properties import format_properties
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
+from tests.integration.kafka.groups import group_offsets, put_group, translated_by_java
+from tests.integration.kafka.running import RunningCommand, beats
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 RUN_S = 180.0  # ten seconds alone, of which a start takes two
 QUICK = "refresh.topics.interval.seconds = 1\nmirrorflow.http.listeners = http://127.0.0.1:0\n"
+EVERY_SECOND = '{emit.checkpoints.interval.seconds: "1", sync.group.offsets.interval.seconds: "1"}'
 Sites = dict[str, KafkaCluster]
 
 
@@ -163,3 +168,26 @@ def test_plan_knows_clusters_by_their_ids_and_topics_by_asking(sites: Sites, tmp
     assert "Flows a-to-c and b-to-c both write to topic orders of cluster c: orders of a (a-to-c)" in (
         meeting.stderr
     )
+
+
+def test_active_passive_brings_groups_and_heartbeats_along(sites: Sites, tmp_path: Path) -> None:
+    """`mirrorflow run` of the example is all three connectors: checkpoints, the group on the other side, heartbeats on both."""
+    primary, backup, _ = sites.values()
+    text = (EXAMPLES / "active-passive" / "primary-to-backup.yaml").read_text()
+    for alias, cluster in (("primary", primary), ("backup", backup)):
+        text = text.replace(f"kafka-{alias}:9092", cluster.bootstrap)
+    flow = tmp_path / "flow.yaml"
+    flow.write_text(text + "    checkpoint:\n      config: " + EVERY_SECOND)
+    write(primary, primary.create_topic("orders-eu"), 50)
+    put_group(primary, "readers", {("orders-eu", 0): 50})
+
+    with RunningCommand(flow, tmp_path) as run:
+        wait_until("the group was moved", lambda: run.moved, timeout_s=RUN_S)
+        for cluster in (primary, backup):
+            wait_until("heartbeats", partial(beats, cluster), timeout_s=RUN_S)
+        there = {("primary.orders-eu", 0): 50}
+        wait_until("it is where it was", lambda: group_offsets(backup, "readers") == there, timeout_s=RUN_S)
+        assert 130 == run.stop(), run.said()
+
+    assert_copied(primary, "orders-eu", backup, "primary.orders-eu", count=50)
+    assert there == translated_by_java(backup, "primary", "readers")

@@ -29,7 +29,9 @@ plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,
     worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"x": "${dir:/a:b}"})
 log = open(os.environ["TMPDIR"] + "/log", "ab", buffering=0)
 options = RunOptions(until_caught_up=until == "until", log=log, command=(sys.executable, stub, mode))
-sys.exit(Runner([plan], JsonDisplay(), options).run())
+other = ConnectorPlan(name="MirrorHeartbeatConnector", kind=ConnectorKind.HEARTBEAT,
+    worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"y": "1"})
+sys.exit(Runner([plan, other], JsonDisplay(), options).run())
 """
 
 
@@ -226,11 +228,12 @@ def test_property_files_are_this_users_alone_and_go_away(run: Callable[..., Runn
     """References only, in a folder of mode 0700, removed at the end."""
     running = run("serve")
     until(lambda: running.lines("ready"), "it never served")
-    worker, connector = (Path(name) for name in running.lines("ready")[0].split())
+    worker, connector, other = (Path(name) for name in running.lines("ready")[0].split())
 
     assert 0o700 == stat.S_IMODE(worker.parent.stat().st_mode)
     assert 0o600 == stat.S_IMODE(connector.stat().st_mode)
     assert "x=${dir\\:/a\\:b}\n" == connector.read_text()
+    assert "y=1\n" == other.read_text()
     assert "mirrorflow.http.listeners=http\\://127.0.0.1\\:0\n" in worker.read_text()
 
     running.process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from mirrorflow_cli.display import PlainDisplay
-from mirrorflow_cli.progress import Progress
+from mirrorflow_cli.progress import Companion, Progress
 from mirrorflow_cli.table import TableDisplay
 
 SUMMARY: dict[str, Any] = {
@@ -29,11 +29,14 @@ def _row(topic: str, partition: int = 0, **more: object) -> dict[str, object]:
     return {"topic": topic, "partition": partition, **plain, **figures, **more}
 
 
-def _drawn(*seen: Progress) -> str:
+def _drawn(seen: Progress | None) -> str:
     """What stands on the terminal after *seen* was shown, colours left out."""
     out = io.StringIO()
     display = TableDisplay("east → west", Console(file=out, width=160))
-    display.progress(seen)
+    if seen is None:
+        display.started(4711, 1)
+    else:
+        display.progress(seen)
     display.close()
     return out.getvalue()
 
@@ -52,7 +55,7 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
     )
 
     display.progress(
-        [Progress(connector="C", summary=SUMMARY, partitions=(_row("orders"), _row("orders", 1), stopped))]
+        Progress(connector="C", summary=SUMMARY, partitions=(_row("orders"), _row("orders", 1), stopped))
     )
     display.close()
 
@@ -68,10 +71,10 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
 NOTHING_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
 
 
-@pytest.mark.parametrize("seen", [(), (NOTHING_YET,)], ids=["nobody answers", "no topic was found yet"])
-def test_table_says_starting_until_there_is_something_to_say(seen: tuple[Progress, ...]) -> None:
+@pytest.mark.parametrize("seen", [None, NOTHING_YET], ids=["nobody answers", "no topic was found yet"])
+def test_table_says_starting_until_there_is_something_to_say(seen: Progress | None) -> None:
     """No empty frame, and nothing that could be taken for the state of a flow that runs."""
-    drawn = _drawn(*seen)
+    drawn = _drawn(seen)
 
     assert "east → west" in drawn
     assert "starting" in drawn
@@ -108,8 +111,8 @@ def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -
         connector="C", summary=SUMMARY, partitions=(stopped,), uncopied=(REFUSED,), uncopied_total=1
     )
 
-    display.progress([seen])
-    display.progress([seen])
+    display.progress(seen)
+    display.progress(seen)
 
     captured = capsys.readouterr()
     assert 2 == captured.out.count("C: Advancing")
@@ -119,6 +122,62 @@ def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -
 
 def test_plain_line_says_starting_until_topics_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     """As the table."""
-    PlainDisplay().progress([NOTHING_YET])
+    PlainDisplay().progress(NOTHING_YET)
 
     assert "C: starting\n" == capsys.readouterr().out
+
+
+def _companion(**said: object) -> Companion:
+    plain = {
+        "connector": "H",
+        "state": "RUNNING",
+        "message": "",
+        "warnings": [],
+        "warningsTotal": 0,
+        "groups": None,
+    }
+    return Companion(said={**plain, "heartbeats": [{"cluster": "west", "ageSeconds": 0.4}], **said})
+
+
+DENIED = "No heartbeats to east: Cluster east does not authorize Write on topic heartbeats."
+CHECKPOINTS = _companion(
+    connector="K",
+    heartbeats=[],
+    groups={"selected": 3, "failing": 1, "active": 0, "checkpoints": 12, "moved": 4},
+)
+
+
+def test_other_connectors_have_a_line_each_and_their_troubles_are_quoted() -> None:
+    """Whatever they meet: it stands beside the records, not in their way."""
+    beats = _companion(warnings=[DENIED] * 7, warningsTotal=200)
+
+    drawn = _drawn(
+        Progress(connector="C", summary=SUMMARY, partitions=(_row("t"),), companions=(CHECKPOINTS, beats))
+    )
+
+    assert "K: 3 groups, 12 checkpoints, 4 offsets given to groups, 1 groups fail" in drawn
+    assert "H: heartbeats to west" in drawn
+    assert 5 == drawn.count(f"H: {DENIED}")
+    assert "H: 195 more." in drawn
+
+
+def test_plain_lines_of_other_connectors_come_when_they_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not each second; trouble goes to stderr, once."""
+    display = PlainDisplay()
+    failed = _companion(
+        state="FAILED", reason="Unreachable", message="Cluster west cannot be reached.", heartbeats=[]
+    )
+    for companion in (
+        _companion(state="UNASSIGNED", heartbeats=[]),
+        _companion(),
+        _companion(),
+        failed,
+        failed,
+    ):
+        display.progress(Progress(connector="C", summary=SUMMARY, companions=(companion,)))
+
+    captured = capsys.readouterr()
+    assert ["H: starting", "H: heartbeats to west", "H: Unreachable"] == [
+        line for line in captured.out.splitlines() if line.startswith("H")
+    ]
+    assert ["H: Cluster west cannot be reached."] == captured.err.splitlines()

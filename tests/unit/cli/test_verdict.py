@@ -28,28 +28,27 @@ def progress(*rows: dict[str, Any], uptime_s: float = 60.0, uncopied: tuple[str,
 @pytest.mark.parametrize(
     "seen",
     [
-        [None],
-        [progress(DONE), None],
-        [progress(uptime_s=NOTHING_MATCHES_AFTER_S - 1)],
-        [progress(BEHIND)],
-        [progress(BEHIND, STOPPED)],
-        [progress(uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1)],
-        [progress(DONE, uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1)],
-        [progress(BEHIND, uncopied=(REFUSED,))],
+        None,
+        progress(uptime_s=NOTHING_MATCHES_AFTER_S - 1),
+        progress(BEHIND),
+        progress(BEHIND, STOPPED),
+        progress(uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
+        progress(DONE, uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
+        progress(BEHIND, uncopied=(REFUSED,)),
     ],
     ids=[
-        "nobody answers", "one does not answer", "topics may still be found", "one copies", "one copies, one has stopped",
+        "nobody answers", "topics may still be found", "one copies", "one copies, one has stopped",
         "a refusal may heal", "a refusal may heal while the rest is done", "the rest still copies",
     ],
 )  # fmt: skip
-def test_waiting_goes_on_while_something_may_still_come(seen: list[Progress | None]) -> None:
+def test_waiting_goes_on_while_something_may_still_come(seen: Progress | None) -> None:
     """No verdict."""
     assert verdict(seen) is None
 
 
 def test_all_caught_up_is_done() -> None:
     """Without a sentence."""
-    assert Verdict(failure="") == verdict([progress(DONE), progress(DONE)])
+    assert Verdict(failure="") == verdict(progress(DONE, DONE))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_all_caught_up_is_done() -> None:
 )
 def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress, words: str) -> None:
     """Never success while a topic that matches is not copied."""
-    found = verdict([seen])
+    found = verdict(seen)
 
     assert found is not None
     assert words in found.failure

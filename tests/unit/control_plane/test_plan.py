@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.layout import POD_LAYOUT
@@ -29,7 +30,7 @@ def _plan(name: str) -> Plan:
 def _text(planned: Plan) -> str:
     parts = []
     for connector in planned.connectors:
-        parts.append(f"# {connector.name}{'' if connector.available else ' (not available)'}: worker\n")
+        parts.append(f"# {connector.name}: worker\n")
         parts.append(format_properties(connector.worker_properties))
         parts.append(f"# {connector.name}: connector\n")
         parts.append(format_properties(connector.connector_properties))
@@ -51,13 +52,53 @@ def test_plan_is_the_golden(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_replicator_understands_every_property_of_its_plan(name: str) -> None:
     """The reader of the properties accepts them without a warning, so that nothing is planned in vain."""
-    source = _plan(name).connectors[0]
+    for connector in _plan(name).connectors:
+        settings = load_standalone(
+            format_properties(connector.worker_properties),
+            [format_properties(connector.connector_properties)],
+        )
 
-    settings = load_standalone(
-        format_properties(source.worker_properties), [format_properties(source.connector_properties)]
-    )
+        assert () == settings.warnings
 
-    assert () == settings.warnings
+
+def _changed(**spec: object) -> Plan:
+    document = yaml.safe_load((EXAMPLES / "smallest.yaml").read_text())
+    document["spec"] |= spec
+    return plan(load_flow(yaml.safe_dump(document)), POD_LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kinds", "noted"),
+    [
+        ({}, ["MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"], ""),
+        ({"groups": {"include": []}}, ["MirrorSourceConnector", "MirrorHeartbeatConnector"], ""),
+        ({"heartbeats": {"emitTo": []}}, ["MirrorSourceConnector", "MirrorCheckpointConnector"], ""),
+        (
+            {"connectors": {"source": {"config": {"emit.offset-syncs.enabled": "false"}}}},
+            ["MirrorSourceConnector", "MirrorHeartbeatConnector"],
+            "Consumer groups are not translated: emit.offset-syncs.enabled=false",
+        ),
+    ],
+    ids=["all three", "no groups", "no heartbeats", "no offset syncs"],
+)
+def test_connector_that_has_nothing_to_do_is_left_out(
+    spec: dict[str, object], kinds: list[str], noted: str
+) -> None:
+    """With a note where the spec asks for what cannot be done."""
+    planned = _changed(**spec)
+
+    assert kinds == [connector.kind.value for connector in planned.connectors]
+    assert bool(noted) == bool(planned.notes)
+    assert noted in " ".join(planned.notes)
+
+
+def test_naming_in_the_source_connectors_config_is_all_connectors() -> None:
+    """One that names topics otherwise would look for the others' in vain."""
+    key = "replication.policy.internal.topic.separator.enabled"
+
+    planned = _changed(connectors={"source": {"config": {key: "false"}}})
+
+    assert ["false"] * 3 == [connector.connector_properties[key] for connector in planned.connectors]
 
 
 def test_fields_arrive_in_the_settings() -> None:

@@ -1,0 +1,41 @@
+"""The least that a flow's checkpoint and heartbeat connectors must be allowed; each may be another user.
+
+Checkpoints: OffsetFetch needs DESCRIBE of group and topic, OffsetCommit READ of both, and an offset of an unreadable topic
+is not told. Heartbeats: one topic, made where it lacks. What the source connector needs is `grants`'.
+"""
+
+from collections.abc import Iterator
+
+from mirrorflow_cli.grants import Grant, internal_names, patterns, remote_patterns
+from mirrorflow_operator.api.groups import Side
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
+
+
+def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
+    """What the checkpoint connector needs on *side*."""
+    spec = flow.spec
+    moves = spec.groups.sync_offsets
+    on_target = side is Side.TARGET
+    for name, prefixed in remote_patterns(flow) if on_target else patterns(spec.topics.include):
+        operations = ("Read", "Describe") if on_target and moves else ("Describe",)
+        yield Grant(kind="topic", name=name, operations=operations, prefixed=prefixed)
+    if moves or not on_target:
+        for name, prefixed in patterns(spec.groups.include):
+            operations = ("Read", "Describe") if on_target else ("Describe",)
+            yield Grant(kind="group", name=name, operations=operations, prefixed=prefixed)
+    names = internal_names(flow)
+    if spec.offset_syncs.location is side:
+        other = spec.source.alias if on_target else spec.target.alias
+        yield Grant(kind="topic", name=names.offset_syncs_topic(other), operations=("Read", "Describe"))
+    if on_target:
+        yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), operations=("Read", "Describe"))
+        own = ("Create", "Write", "Read", "Describe")
+        yield Grant(kind="topic", name=names.checkpoints_topic(spec.source.alias), operations=own)
+
+
+def heartbeat_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
+    """What the heartbeat connector needs on *side*; nothing where it does not write."""
+    if side in flow.spec.heartbeats.emit_to:
+        topic = internal_names(flow).heartbeats_topic()
+        yield Grant(kind="topic", name=topic, operations=("Create", "Write", "Describe"))

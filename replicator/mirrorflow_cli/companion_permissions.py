@@ -1,0 +1,147 @@
+"""What the checkpoint and heartbeat connectors' users may do, asked without doing any of it.
+
+Groups are asked for one by one, those that do not exist yet, too. What they lack are problems, but for heartbeats on the source: there a refusal is told by `run` and holds up nothing (DESIGN, section 5).
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from mirrorflow_cli.creation import UNAUTHORIZED
+from mirrorflow_cli.findings import Findings, show_some
+from mirrorflow_cli.permissions import DESCRIBE, OPERATIONS, READ, WRITE, Needed, lacking, refused
+from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
+from mirrorflow_replicator.connect.plugins import make_group_selection, make_replication_policy
+from mirrorflow_replicator.kafka import admin, groups
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.mirror_log import TOPIC_CONFIGS
+from mirrorflow_replicator.settings import BeatSettings, CheckpointSettings, HeartbeatSettings
+
+# Each is a request or two, and rights are given by pattern: what holds for so many holds for the rest.
+GROUPS_ASKED_MAX = 100
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
+
+
+def syncs_topic(settings: CheckpointSettings) -> str:
+    """The topic of offset syncs that the connector reads, on the side that `syncs_on_source` says."""
+    other = settings.target_alias if settings.syncs_on_source else settings.source_alias
+    return make_replication_policy(settings).offset_syncs_topic(other)
+
+
+def checkpoints_topic(settings: CheckpointSettings) -> str:
+    """The topic of checkpoints, on the target."""
+    return make_replication_policy(settings).checkpoints_topic(settings.source_alias)
+
+
+def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
+    """Topic -> operations that the connector needs, on the source and on the target; but for the copies."""
+    syncs: Needed = {syncs_topic(settings): (DESCRIBE, READ)}
+    own = (DESCRIBE, READ, WRITE) if settings.emit_s is not None else (DESCRIBE, READ)
+    target: Needed = {
+        checkpoints_topic(settings): own,
+        offset_map_topic(settings.source_alias): (DESCRIBE, READ),
+    }
+    return (syncs, target) if settings.syncs_on_source else ({}, {**target, **syncs})
+
+
+async def check_source_groups(
+    source: Cluster, settings: CheckpointSettings, findings: Findings
+) -> tuple[str, ...]:
+    """The groups of the source whose offsets follow; find those that are wanted by name and may not be seen."""
+    selects = make_group_selection(settings).selects
+    listed = await groups.list_groups(source)
+    selected = tuple(
+        name for name, group in sorted(listed.items()) if selects(name) and group.is_consumer_group
+    )
+    named = (pattern.replace("\\", "") for pattern in settings.groups if _NAME.fullmatch(pattern))
+    hidden = [name for name in named if name not in listed and selects(name)]
+    await _check_groups(source, settings.source_alias, hidden, {DESCRIBE: groups.may_describe}, findings)
+    findings.fact(f"{len(selected)} consumer groups of {settings.source_alias} match")
+    return selected
+
+
+async def check_target_groups(
+    target: Cluster, settings: CheckpointSettings, names: Sequence[str], findings: Findings
+) -> None:
+    """Find what is lacking to move *names* on."""
+    if settings.sync_s is None:
+        return
+    # READ implies DESCRIBE.
+    await _check_groups(target, settings.target_alias, names, {READ: groups.may_read}, findings)
+
+
+async def _check_groups(
+    cluster: Cluster,
+    alias: str,
+    names: Sequence[str],
+    needed: Mapping[int, Callable[[Cluster, str], Awaitable[bool]]],
+    findings: Findings,
+) -> None:
+    asked = names[:GROUPS_ASKED_MAX]
+    if len(asked) < len(names):
+        findings.note(f"Of {len(names)} groups, permissions on {alias} are asked for the first {len(asked)}.")
+    for operation, may in needed.items():
+        answers = await asyncio.gather(*(may(cluster, name) for name in asked))
+        missing = [name for name, allowed in zip(asked, answers, strict=True) if not allowed]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            findings.problem(refused(alias, OPERATIONS[operation], f"group {missing[0]}{more}"))
+
+
+def own_topics(
+    checkpoint: CheckpointSettings | None, heartbeat: HeartbeatSettings | None
+) -> list[admin.NewTopic]:
+    """The topics that both connectors would make on the target."""
+    found = {}
+    if checkpoint is not None and checkpoint.emit_s is not None:
+        found[checkpoints_topic(checkpoint)] = checkpoint.replication_factor
+    if heartbeat is not None and any(_is_to_target(heartbeat, beat) for beat in heartbeat.beats):
+        found[heartbeats_topic(heartbeat)] = heartbeat.replication_factor
+    return [_topic(name, factor) for name, factor in found.items()]
+
+
+def heartbeat_topics(settings: HeartbeatSettings) -> Needed:
+    """Topic -> operations that the connector needs on the target."""
+    if not any(_is_to_target(settings, beat) for beat in settings.beats):
+        return {}
+    return {heartbeats_topic(settings): (DESCRIBE, WRITE)}
+
+
+async def check_heartbeats_on_source(
+    source: Cluster, settings: HeartbeatSettings, findings: Findings
+) -> None:
+    """Note what keeps heartbeats from the source: records are copied all the same."""
+    if all(_is_to_target(settings, beat) for beat in settings.beats):
+        return
+    topic, alias = heartbeats_topic(settings), settings.source_alias
+
+    def say(sentence: str) -> None:
+        findings.note(f"No heartbeats to {alias}: {sentence}")
+
+    await lacking(source, {topic: (DESCRIBE, WRITE)}, alias, findings, say=say)
+    await source.refresh([topic])
+    if source.leader(topic, 0) is not None:
+        return
+    new = _topic(topic, settings.replication_factor)
+    refusal = (await admin.create_topics(source, [new], validate_only=True))[topic]
+    if refusal is None:
+        show_some("would be created", [f"{topic} of {alias}"])
+    elif refusal.code in UNAUTHORIZED:
+        say(refused(alias, "Create", f"topic {topic}"))
+    else:
+        say(f"topic {topic} could not be created: {' '.join(refusal.message.split()).rstrip('.')}.")
+
+
+def heartbeats_topic(settings: HeartbeatSettings) -> str:
+    """The topic of heartbeats, on either side."""
+    return make_replication_policy(settings).heartbeats_topic()
+
+
+def _is_to_target(settings: HeartbeatSettings, beat: BeatSettings) -> bool:
+    return beat.target_alias == settings.target_alias
+
+
+def _topic(name: str, replication_factor: int) -> admin.NewTopic:
+    return admin.NewTopic(
+        name=name, partitions=1, replication_factor=replication_factor, configs=TOPIC_CONFIGS
+    )
