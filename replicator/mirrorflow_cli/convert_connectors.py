@@ -21,7 +21,9 @@ from mirrorflow_replicator.connect import clients, keys
 from mirrorflow_replicator.connect.checkpoint import why_not
 from mirrorflow_replicator.connect.key_rows import Scope, Verdict
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.connect.transforms import read_transforms
 from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
@@ -52,6 +54,7 @@ def connectors(flow: JavaFlow, findings: Findings, *, replication_factor: int) -
         config = _config(flow, kind, own, findings)
         config |= _replication_factors(kind, own, replication_factor)
         if kind == SOURCE:
+            _check_transforms(flow, own, findings)
             config = _worker(flow, findings, replication_factor) | config
             if flow.claim:
                 config = {"mirrorflow.flow": flow.claim, **config}
@@ -98,6 +101,14 @@ def _client_key(
         findings.lose(flow.name, key, f"one client cannot connect in another way than its cluster's; {field}")
     elif kind != HEARTBEAT:
         config[key] = value
+
+
+def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> None:
+    """A transformation that is not built in would be missed in the copy."""
+    try:
+        read_transforms(PropertyReader(own, Resolver({})))
+    except (InvalidSettingError, RefusedSettingError) as error:
+        findings.lose(flow.name, error.key, str(error).removeprefix(f"{error.key}: "), refused=True)
 
 
 def _is_default_class(key: str, value: str) -> bool:

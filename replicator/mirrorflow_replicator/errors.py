@@ -26,6 +26,7 @@
         ├── UnsupportedBatchError    a format nobody can copy
         ├── SourceDataLostError      records were deleted, truncated or re-created before they were copied
         ├── TargetDataLostError      the target topic was re-created or lost more than can be refilled
+        ├── TargetTakenError         another topic of the source was copied into that topic of the target
         ├── TopicGoneError           the topic does not exist any more
         └── UndecidedError           neither log nor memory of the target says where to go on
 
@@ -354,6 +355,16 @@ class TargetDataLostError(PartitionError):
             topic=topic,
             partition=partition,
         )
+
+
+class TargetTakenError(PartitionError):
+    """Another topic of the source was copied into that topic of the target, and its records are numbered there."""
+
+    reason = "TargetTaken"
+
+    def __init__(self, *, topic: str, partition: int, target_topic: str, owner: str) -> None:
+        sentence = f"{owner} was copied into {target_topic}; give this topic's copy another name"
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class TopicGoneError(PartitionError):

@@ -5,6 +5,8 @@ References to secrets stay unresolved in `ClientSettings.properties`: they are r
 (KIP-710), so a secret may rotate while the process runs, and no settings value can leak one.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,6 +83,38 @@ class PolicySettings:
         return f"{self.custom or self.kind.value} {self.separator}"
 
 
+class TransformKind(Enum):
+    """A transformation of Kafka Connect that is built in, by the name of its class."""
+
+    RENAME = "RegexRouter"
+    DROP = "Filter"
+    INSERT_HEADER = "InsertHeader"
+    DROP_HEADERS = "DropHeaders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSettings:
+    """One of `transforms`. With a *predicate*, a pattern of TopicNameMatches, only for topics that it matches."""
+
+    key: str  # transforms.<its name>
+    kind: TransformKind
+    predicate: str = ""
+    predicate_key: str = ""
+    negate: bool = False  # only for those that it does not match
+    regex: str = ""
+    replacement: str = ""
+    header: str = ""
+    value: bytes | None = None  # of the header
+    headers: tuple[str, ...] = ()  # to be removed
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All that it does, without what it is called."""
+        value = "" if self.value is None else f"={self.value.decode()}"
+        about = (self.regex, self.replacement, self.header, value, *self.headers)
+        return (self.kind.value, "not" if self.negate else "", self.predicate, *about)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageTopicSettings:
     """A compacted topic of Connect's on the target, and the client that reads and writes it."""
@@ -132,6 +166,8 @@ class SourceSettings:
     topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
     topic_filter: str = ""  # python:package.module:Class
     heartbeats_replication: bool = True
+    transforms: tuple[TransformSettings, ...] = ()
+    headers_in_base64: bool = False  # `header.converter=SimpleHeaderConverter`
     replication_factor: int = 2
     refresh_topics_s: float | None = 600.0  # None: never
     sync_configs_s: float | None = 600.0  # None: never
@@ -158,6 +194,21 @@ class SourceSettings:
     # `config.providers` and its keys: what the references in the clients' properties are resolved by.
     providers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def naming_words(self) -> str:
+        """What decides the names of copies, for decisions and for marks of ACLs: the policy, and every renaming."""
+        renamings = [one.words for one in self.transforms if one.kind is TransformKind.RENAME]
+        return f"{self.policy.words} {json.dumps(renamings)}" if renamings else self.policy.words
+
+    @property
+    def header_words(self) -> str:
+        """A digest of what is done to headers, "" for nothing: also of renamings, by which predicates go."""
+        of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
+        if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):
+            return ""
+        chain = [one.words for one in self.transforms if one.kind is not TransformKind.DROP]
+        return hashlib.sha256(json.dumps([self.headers_in_base64, chain]).encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
@@ -171,6 +222,7 @@ class CheckpointSettings:
     topics: tuple[str, ...] = (".*",)
     topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
     topic_filter: str = ""  # python:package.module:Class
+    transforms: tuple[TransformSettings, ...] = ()  # the source connector's, for the names of copies
     groups: tuple[str, ...] = (".*",)
     groups_exclude: tuple[str, ...] = ("console-consumer-.*", "connect-.*", "__.*")
     group_filter: str = ""  # python:package.module:Class

@@ -31,6 +31,7 @@ CONFIG_EXCLUDE = (
 )
 # In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
 _OF_WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
+_OF_NAMES = {"transforms", "predicates"}
 _TRUE, _FALSE = "true", "false"
 
 
@@ -131,6 +132,12 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
         "sync.group.offsets.enabled": _flag(spec.groups.sync_offsets),
         "offset-syncs.topic.location": spec.offset_syncs.location.value.lower(),
         "checkpoints.topic.replication.factor": str(spec.topics.replication_factor),
+        # It has to know what the source connector calls the copies.
+        **{
+            key: value
+            for key, value in spec.connectors.source.config.items()
+            if key.partition(".")[0] in _OF_NAMES
+        },
     }
 
 

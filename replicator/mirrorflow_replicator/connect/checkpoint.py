@@ -12,6 +12,7 @@ from mirrorflow_replicator.connect.basics import Basics, interval_s, patterns
 from mirrorflow_replicator.connect.plugins import group_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.source import TOPICS_EXCLUDE
 from mirrorflow_replicator.connect.storage import replication_factor
+from mirrorflow_replicator.connect.transforms import read_transforms
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.settings import CheckpointSettings, ClientSettings
@@ -44,6 +45,7 @@ def parse_checkpoint(properties: Mapping[str, str], worker: Mapping[str, str]) -
         topics=patterns(read, "topics", (".*",)),
         topics_exclude=patterns(read, "topics.exclude", TOPICS_EXCLUDE),
         topic_filter=topic_filter(read),
+        transforms=read_transforms(read),
         groups=patterns(read, "groups", (".*",)),
         groups_exclude=patterns(read, "groups.exclude", GROUPS_EXCLUDE),
         group_filter=group_filter(read),

@@ -111,6 +111,11 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "mirrorflow.source.loss.policy",
                 "`fail` (default), `alert` or `restart`, when source records are lost before they were copied",
             ),
+            (
+                "transforms",
+                "names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused",
+            ),
+            ("predicates", "names of TopicNameMatches; every other class is refused"),
             ("mirrorflow.bytes.per.second", "limit of the flow, for example `50Mi`; default none"),
         ),
     ),
@@ -129,6 +134,11 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ("offset.flush.interval.ms", "how often positions are stored; default 5000, MM2's is 60000"),
             ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
             ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
+            (
+                "transforms.*",
+                "`type`, `predicate`, `negate`, and `regex`, `replacement`, `header`, `value.literal`, `headers` as of Java's classes",
+            ),
+            ("predicates.*", "`type` and `pattern` of TopicNameMatches"),
             ("mirrorflow.http.listeners", "counts for the process, if the worker has none"),
         ),
         top_level=False,

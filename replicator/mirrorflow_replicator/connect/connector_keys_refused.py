@@ -6,8 +6,6 @@ With their default values they ask for nothing, and are accepted.
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
 NO_RECORDS = "batches are copied as bytes, no record passes through Java's converters and transformations"
-# What RegexRouter is written for.
-_OTHER_NAMES = " (copies get names of your own by `replication.policy.class`)"
 
 REFUSED_CONNECTOR_KEYS: tuple[Key, ...] = (
     *(
@@ -45,13 +43,11 @@ REFUSED_CONNECTOR_KEYS: tuple[Key, ...] = (
                 "it must be ForwardingAdmin; topics are created through Kafka's own protocol",
                 ("ForwardingAdmin",),
             ),
-            ("transforms", f"{NO_RECORDS}; it must be empty{_OTHER_NAMES}", ("",)),
-            ("predicates", f"{NO_RECORDS}; it must be empty", ("",)),
             ("key.converter", f"{NO_RECORDS}; it must be ByteArrayConverter", ("ByteArrayConverter",)),
             ("value.converter", f"{NO_RECORDS}; it must be ByteArrayConverter", ("ByteArrayConverter",)),
             (
                 "header.converter",
-                f"{NO_RECORDS}; it must be ByteArrayConverter or SimpleHeaderConverter",
+                "it must be ByteArrayConverter, or SimpleHeaderConverter, which writes headers in base64, as in Java",
                 ("ByteArrayConverter", "SimpleHeaderConverter"),
             ),
             (
@@ -65,8 +61,6 @@ REFUSED_CONNECTOR_KEYS: tuple[Key, ...] = (
         Scope.CONNECTOR,
         Verdict.REFUSED,
         (
-            ("transforms.*", NO_RECORDS + _OTHER_NAMES),
-            ("predicates.*", NO_RECORDS),
             ("key.converter.plugin.version", NO_RECORDS),
             ("value.converter.plugin.version", NO_RECORDS),
             ("header.converter.plugin.version", NO_RECORDS),

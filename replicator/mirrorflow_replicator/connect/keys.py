@@ -118,8 +118,8 @@ def check(
             elif Scope.DRIVER in scopes and not key.top_level:
                 warnings.append(f"{prefix}{name}: it has no effect at the top level, as in MM2.")
             else:
-                raise RefusedSettingError(key=prefix + name, why=_classes(key, properties) + key.note)
-        elif key.verdict is Verdict.IGNORED and key.warns:
+                raise RefusedSettingError(key=prefix + name, why=key.note)
+        elif (key.verdict is Verdict.IGNORED and key.warns) or _is_of_no_transform(name, properties):
             ineffective.append(prefix + name)
     if ineffective:
         warnings.append(f"Without effect here (docs/settings.md says why): {', '.join(sorted(ineffective))}.")
@@ -150,18 +150,12 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _classes(key: Key, properties: Mapping[str, str]) -> str:
-    """The transformations by name, for whoever wrote them asks which one is meant; "" for any other key."""
-    if not key.name.startswith("transforms"):
-        return ""
-    types = [
-        value.strip()
-        for name, value in properties.items()
-        if name.startswith("transforms.") and name.endswith(".type")
-    ]
-    if not types:
-        return ""
-    return f"{', '.join(types)} {'is a Java class' if len(types) == 1 else 'are Java classes'}, and "
+def _is_of_no_transform(name: str, properties: Mapping[str, str]) -> bool:
+    """Whether *name* sets up a transformation or predicate that the list of those does not name: as in Java it counts nothing."""
+    family, _, rest = name.partition(".")
+    if family not in {"transforms", "predicates"} or not rest:
+        return False
+    return rest.partition(".")[0] not in {one.strip() for one in properties.get(family, "").split(",")}
 
 
 def _is_security(name: str) -> bool:

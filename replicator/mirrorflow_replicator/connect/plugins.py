@@ -14,6 +14,7 @@ from mirrorflow_replicator.flow.groups import GroupSelection
 from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.flow.policy import ReplicationPolicy, make_policy
 from mirrorflow_replicator.flow.selection import TopicSelection
+from mirrorflow_replicator.flow.transforms import Naming, Transforms
 from mirrorflow_replicator.settings import (
     CheckpointSettings,
     HeartbeatSettings,
@@ -106,10 +107,21 @@ def make_selection(settings: SourceSettings) -> TopicSelection:
         include=settings.topics,
         exclude=settings.topics_exclude,
         policy=make_replication_policy(settings),
+        naming=make_naming(settings),
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         heartbeats=settings.heartbeats_replication,
         admits=admits,
+    )
+
+
+def make_naming(settings: SourceSettings | CheckpointSettings) -> Naming:
+    """What copies are called, by the policy and then by the transformations, and what becomes of their headers."""
+    in_base64 = isinstance(settings, SourceSettings) and settings.headers_in_base64
+    return Naming(
+        make_replication_policy(settings),
+        settings.source_alias,
+        Transforms(settings.transforms, headers_in_base64=in_base64),
     )
 
 

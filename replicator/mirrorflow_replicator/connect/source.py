@@ -16,6 +16,7 @@ from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_inst
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.storage import offset_storage, replication_factor
+from mirrorflow_replicator.connect.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.settings import (
@@ -72,6 +73,8 @@ def parse_source(
         topics_exclude=patterns(read, "topics.exclude", TOPICS_EXCLUDE),
         topic_filter=topic_filter(read),
         heartbeats_replication=read.flag("heartbeats.replication.enabled", default=True),
+        transforms=read_transforms(read),
+        headers_in_base64=writes_headers_in_base64(read),
         replication_factor=replication_factor(read, "replication.factor", 2),
         refresh_topics_s=interval_s(read, "refresh.topics", SYNC_S),
         sync_configs_s=interval_s(read, "sync.topic.configs", SYNC_S),

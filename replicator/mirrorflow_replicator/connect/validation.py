@@ -50,6 +50,7 @@ _REQUIRED = ("name", "connector.class", "source.cluster.alias")
 # What a required value is taken for while a reference stands for it.
 _UNKNOWN = "reference-{}"
 _CONNECTING = ("source.cluster.bootstrap.servers", "target.cluster.bootstrap.servers", "target.cluster.alias")
+_CHAINED = ("transforms", "predicates")
 # As MirrorSourceConfig, MirrorCheckpointConfig and MirrorHeartbeatConfig have them.
 _DEFAULTS = {
     "tasks.max": "1",
@@ -114,7 +115,10 @@ def problems(plugin: str, properties: Mapping[str, str], worker: Mapping[str, st
             if error.key in found:
                 return found
             found[error.key] = str(error)
-            if checked.pop(error.key, None) is None:
+            if error.key.startswith(_CHAINED):
+                # They make sense together only; the first one that is wrong is told, and then what else is.
+                checked = {name: value for name, value in checked.items() if not name.startswith(_CHAINED)}
+            elif checked.pop(error.key, None) is None:
                 return found
         else:
             return found

@@ -19,6 +19,7 @@ from typing import Protocol
 from mirrorflow_replicator.flow.offset_map import Place
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.policy import ReplicationPolicy
+from mirrorflow_replicator.flow.transforms import Naming
 
 Rename = Callable[[TopicPartition], TopicPartition]
 
@@ -71,13 +72,13 @@ Points = Mapping[TopicPartition, Point]  # by target partition
 Standings = Mapping[TopicPartition, Standing]  # by target partition
 
 
-def renaming(policy: ReplicationPolicy, *, source_alias: str, target_alias: str) -> Rename:
+def renaming(policy: ReplicationPolicy, naming: Naming, *, target_alias: str) -> Rename:
     """Source partition -> target partition; what came from the target goes back to its first name (Java's failback)."""
 
     def rename(partition: TopicPartition) -> TopicPartition:
         if policy.topic_source(partition.topic) == target_alias:
             return TopicPartition(policy.original_topic(partition.topic), partition.partition)
-        return TopicPartition(policy.remote_topic(source_alias, partition.topic), partition.partition)
+        return TopicPartition(naming.target_topic(partition.topic), partition.partition)
 
     return rename
 

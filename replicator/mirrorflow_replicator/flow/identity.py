@@ -155,6 +155,15 @@ class Decisions:
         found = [one for number, one in self._beginnings.get(partition, {}).items() if number > after]
         return max(found, key=lambda one: one.generation, default=None)
 
+    def owners(self, generation: int) -> dict[tuple[str, int], str]:
+        """By topic id and partition of the target: the source topic that was the first to be copied there in *generation*."""
+        owners: dict[tuple[str, int], str] = {}
+        for (topic, partition), anchors in self._anchors.items():
+            for (number, _), anchor in anchors.items():
+                if number == generation and anchor.target_topic_id:
+                    owners.setdefault((anchor.target_topic_id, partition), topic)
+        return owners
+
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Every partition that has an anchor."""
         return tuple(self._anchors)
@@ -171,6 +180,11 @@ class Claim:
     stream: str
 
 
-def stream_definition(*, read_committed: bool) -> str:
-    """The definition of the stream in words: whatever changes which records are counted."""
-    return f"isolation.level={'read_committed' if read_committed else 'read_uncommitted'}"
+def stream_definition(*, read_committed: bool, header_words: str = "") -> str:
+    """The definition of the stream in words: whatever changes which records are counted, or how a copy is recognised.
+
+    *header_words* are what is done to headers: who resumes compares copies with the source's records, headers included, and
+    records copied under other settings would not be found again.
+    """
+    level = f"isolation.level={'read_committed' if read_committed else 'read_uncommitted'}"
+    return f"{level} headers={header_words}" if header_words else level

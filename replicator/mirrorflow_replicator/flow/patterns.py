@@ -29,6 +29,18 @@ def compile_patterns(key: str, patterns: tuple[str, ...]) -> re.Pattern[str] | N
         ) from error
 
 
+def compile_pattern(key: str, pattern: str) -> re.Pattern[str]:
+    """The one expression of setting *key*. Raises InvalidSettingError."""
+    try:
+        return _compile(pattern)
+    except (ValueError, re.error, OverflowError) as error:
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{pattern!r} cannot be used: {error}",
+            action="write a Java regular expression",
+        ) from error
+
+
 def _problem(patterns: tuple[str, ...], error: Exception) -> str:
     for pattern in patterns:
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mirrorflow_replicator.flow.patterns import compile_patterns
 from mirrorflow_replicator.flow.policy import ReplicationPolicy
+from mirrorflow_replicator.flow.transforms import Naming, Transforms
 
 # A name of 249 characters cannot have been through more clusters than it has separators.
 HOPS_MAX = 250
@@ -31,7 +32,7 @@ class Decision:
 class TopicSelection:
     """The decision for one flow. Raises InvalidSettingError for an expression that is none.
 
-    *admits* is the user's own filter, instead of *include* and *exclude*.
+    *admits* is the user's own filter, instead of *include* and *exclude*. *naming* is the policy's, if it is not given.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class TopicSelection:
         target_alias: str,
         heartbeats: bool,
         admits: Callable[[str], bool] | None = None,
+        naming: Naming | None = None,
     ) -> None:
         self._include = compile_patterns("topics", include)
         self._exclude = compile_patterns("topics.exclude", exclude)
         self._policy = policy
+        self._naming = naming or Naming(policy, source_alias, Transforms())
         self._source_alias = source_alias
         self._target_alias = target_alias
         self._heartbeats = heartbeats
@@ -63,7 +66,11 @@ class TopicSelection:
 
     def target_topic(self, topic: str) -> str:
         """The name of the copy."""
-        return self._policy.remote_topic(self._source_alias, topic)
+        return self._naming.target_topic(topic)
+
+    def obstacle(self, topic: str) -> str:
+        """Why *topic*, which is selected, has no place on the target; "" if it has one."""
+        return self._naming.obstacle(topic)
 
     def decide(self, topic: str) -> Decision:
         """Both answers at once."""
@@ -72,6 +79,9 @@ class TopicSelection:
         cycle = self._cycle(topic)
         if cycle:
             return Decision(selected=False, why=cycle)
+        dropped_by = self._naming.route(topic).dropped_by
+        if dropped_by:
+            return Decision(selected=False, why=f"{dropped_by} drops its records")
         filtered = self._filter(topic)
         if not filtered.selected and self._heartbeats and self._policy.is_heartbeats_topic(topic):
             return Decision(selected=True, why="it holds heartbeats")

@@ -4,7 +4,7 @@ MM2's rules (`MirrorSourceConnector`: computeAndCreateTopicPartitions). The sett
 task copies what is `assignment`'s. `runtime.connector` asks both clusters, `runtime.topics` carries the plans out.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry, ConfigRules, creation_configs
@@ -39,16 +39,17 @@ class TopologyPlan:
 
 
 def target_names(
-    topics: Iterable[str], remote: Callable[[str], str]
+    topics: Collection[str], remote: Callable[[str], str], before: Collection[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Source topic -> target topic, and the clashes: source topic -> the other one that has its target name.
 
-    Two topics copied into one would share sequences, so the first by name is copied and the other is left out.
+    Two topics copied into one would share sequences, so one is copied and the other is left out: the one that was copied
+    *before*, or else the first by name.
     """
     names: dict[str, str] = {}
     clashes: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for topic in sorted(topics):
+    for topic in sorted(topics, key=lambda topic: (topic not in before, topic)):
         name = remote(topic)
         if name in owners:
             clashes[topic] = owners[name]
@@ -66,12 +67,14 @@ def plan_topics(
     configs: Mapping[str, Collection[ConfigEntry]],
     rules: ConfigRules,
     replication_factor: int,
+    before: Collection[str] = (),
 ) -> TopologyPlan:
     """What the target lacks. *source* and *target* are topic -> partitions; *configs* is by source topic.
 
-    Topics never shrink: a target with more partitions than its source is left as it is.
+    Topics never shrink: a target with more partitions than its source is left as it is. *before* are the source topics that
+    were copied until now.
     """
-    names, clashes = target_names(source, remote)
+    names, clashes = target_names(source, remote, before)
     create = tuple(
         NewTopicPlan(
             name=name,

@@ -29,6 +29,7 @@ class AclSync:
         self, source: Cluster, target: Cluster, *, settings: SourceSettings, selection: TopicSelection
     ) -> None:
         policy = settings.policy
+        renames = settings.naming_words != policy.words
         self._name = settings.name
         self._source = source
         self._target = target
@@ -36,10 +37,12 @@ class AclSync:
         self._rules = AclRules(
             selects=selection.selects,
             target_topic=selection.target_topic,
-            target_prefix=lambda prefix: remote_prefix(policy, settings.source_alias, prefix),
-            own_names=policy.kind is PolicyKind.DEFAULT,
+            target_prefix=lambda prefix: (
+                None if renames else remote_prefix(policy, settings.source_alias, prefix)
+            ),
+            own_names=policy.kind is PolicyKind.DEFAULT and not renames,
         )
-        self._marks = AclMarks(target, settings.source_alias, naming=policy.words)
+        self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
         self._without_authorizer: set[str] = set()  # clusters of which that was told
 
     async def sync(self, topics: Collection[str]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from mirrorflow_replicator.kafka.witnesses import Testimony, ask, settle
 from mirrorflow_replicator.runtime.anchoring import Anchoring
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State
-from mirrorflow_replicator.runtime.walking import count_on, match_on
+from mirrorflow_replicator.runtime.walking import find_on
 from mirrorflow_replicator.settings import LossPolicy
 
 GATHER_S = 0.005  # doubts that come together are asked together
@@ -309,21 +309,14 @@ class Aligner:
         lane.resume(self._identity, pair, alone=at.alone or lane.refusals >= REFUSALS_IN_A_ROW)
 
     async def _walk(self, lane: Lane, at: GoOn) -> Pair:
-        log_start, end, compacted = await self._anchoring.source_range(lane)
-        begin = at.known.source_offset + 1
-        if not compacted and log_start <= begin:
-            counted = await count_on(
-                self._source, lane.source, at, end=end, read_committed=self._read_committed
-            )
-            if counted is not None:
-                return counted
-        return await match_on(
+        return await find_on(
             self._source,
             lane.source,
             self._target,
             lane.target,
             self._identity,
             at,
-            end=end,
+            extent=await self._anchoring.extent(lane),
             read_committed=self._read_committed,
+            header_edits=lane.packer.header_edits,
         )

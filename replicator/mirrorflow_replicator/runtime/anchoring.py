@@ -7,8 +7,13 @@ used as it was decided. Deciding comes before the first record and after a loss;
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mirrorflow_replicator.errors import SourceDataLostError, TargetDataLostError, UndecidedError
-from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Pair, ordinal_near
+from mirrorflow_replicator.errors import (
+    SourceDataLostError,
+    TargetDataLostError,
+    TargetTakenError,
+    UndecidedError,
+)
+from mirrorflow_replicator.flow.alignment import GoOn, Pair, ordinal_near
 from mirrorflow_replicator.flow.identity import Anchor, Beginning, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -17,10 +22,11 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.metadata import NO_TOPIC_ID
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, settle
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, ask
+from mirrorflow_replicator.runtime.earlier import end_of, targets_of
 from mirrorflow_replicator.runtime.lane import Lane
-from mirrorflow_replicator.runtime.surroundings import Loss
-from mirrorflow_replicator.runtime.walking import count_on
+from mirrorflow_replicator.runtime.surroundings import Loss, State
+from mirrorflow_replicator.runtime.walking import Extent
 from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
 
 
@@ -52,28 +58,44 @@ class Anchoring:
         """Give every lane its anchor, and notice topics that were made anew; returns whom to ask again, because a fence
         has changed the target since *heard*.
         """
-        carried: list[Lane] = []
         new = [lane for lane in lanes if lane.anchor is None and not self._known(lane)]
+        carried = {lane: anchor for lane in new if (anchor := self._earlier(lane)) is not None}
         if new:
-            ends = {lane: heard[lane.target].high_watermark for lane in new}
-            carried = [lane for lane in new if self._earlier(lane) is not None]
-            if carried:
-                ends |= await self._fence(carried)
             begun = {lane: said for lane in new if (said := self._beginning(lane)) is not None}
             fresh = [lane for lane in new if lane not in carried and lane not in begun]
             fresh += [lane for lane, said in begun.items() if said.source_offset < 0]
             starts = await self._starts(fresh, begun)
             for lane, said in begun.items():
                 starts.setdefault(lane, (said.source_offset, said.why))
-            for lane in carried:
-                if lane not in begun:
-                    starts[lane] = await self._end_of_earlier(lane, heard[lane.target], ends[lane])
-            await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in new])
-            for lane in new:
+            ends = {lane: heard[lane.target].high_watermark for lane in new}
+            if carried:
+                ends |= await self._carry_on(carried, starts)
+            known = [lane for lane in new if lane in starts]
+            await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in known])
+            for lane in known:
                 self._known(lane)
+        self._stop_where_taken(lanes)
         for lane in lanes:
-            await self._compare(lane, heard[lane.target])
+            if lane.state is not State.STOPPED:
+                await self._compare(lane, heard[lane.target])
         return frozenset(carried)
+
+    def _stop_where_taken(self, lanes: Sequence[Lane]) -> None:
+        """Two topics in one partition of the target would share its numbers, and pass over each other's records."""
+        beginning = [lane for lane in lanes if lane.stream is None and lane.state is not State.STOPPED]
+        owners = self._log.decisions.owners(self._identity.generation) if beginning else {}
+        for lane in beginning:
+            assert lane.anchor is not None
+            owner = owners.get((lane.anchor.target_topic_id, lane.partition), lane.topic)
+            if owner != lane.topic:
+                lane.stop(
+                    TargetTakenError(
+                        topic=lane.topic,
+                        partition=lane.partition,
+                        target_topic=lane.target_topic,
+                        owner=owner,
+                    )
+                )
 
     def _known(self, lane: Lane) -> bool:
         lane.anchor = self._log.decisions.anchor(lane.source, self._identity.generation)
@@ -155,64 +177,82 @@ class Anchoring:
                 )
         return {lane: listed[lane.source].offset for lane in lanes}
 
-    async def _fence(self, lanes: Sequence[Lane]) -> dict[Lane, int]:
+    async def _fence(self, partitions: Sequence[TopicPartition]) -> None:
         """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9)."""
         identity = self._identity
-        targets = [lane.target for lane in lanes]
         if identity.transactional_id:
             await admin.empty_transaction(
                 self._target,
                 identity.transactional_id,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.producer_epoch,
-                partitions=targets,
+                partitions=partitions,
             )
-        listed = await admin.list_offsets(self._target, targets, LATEST)
-        return {lane: listed[lane.target].offset for lane in lanes}
 
-    async def _end_of_earlier(self, lane: Lane, heard: Testimony, end: int) -> tuple[int, str]:
-        """The source offset after the last record that the earlier generation has brought to the target."""
-        anchor, position = self._earlier(lane), lane.position
-        assert anchor is not None
+    async def _carry_on(
+        self, carried: Mapping[Lane, Anchor], starts: dict[Lane, tuple[int, str]]
+    ) -> dict[Lane, int]:
+        """Fence the earlier generation, and add to *starts* where it has come to, for lanes that are not there already.
+
+        A lane of which nobody can say that, and which is to stop then, is left out. Returns where the targets end.
+        """
+        written = await targets_of(self._target, carried)
+        touched = tuple(dict.fromkeys((*written.values(), *(lane.target for lane in carried))))
+        await self._fence(touched)
+        heard = await ask(self._target, touched, producer_id=self._identity.producer_id)
+        for partition, testimony in heard.items():
+            if testimony.error:
+                raise_for(
+                    testimony.error, cluster=self._target.alias, request="ListOffsets", subject=str(partition)
+                )
+        for lane in [lane for lane in carried if lane not in starts]:
+            place = written[lane]
+            try:
+                starts[lane] = await self._end_of_earlier(lane, carried[lane], place, heard[place])
+            except UndecidedError as error:
+                match self._settings.on_source_loss:
+                    case LossPolicy.FAIL:
+                        lane.stop(error)
+                    case LossPolicy.ALERT:
+                        newest = ladder(carried[lane], lane.position, None)[0]
+                        starts[lane] = newest.source_offset + 1, "undecided"
+                    case LossPolicy.RESTART:
+                        starts[lane] = (await self._source_offsets([lane], EARLIEST))[lane], "undecided"
+        return {lane: heard[lane.target].high_watermark for lane in carried}
+
+    async def _end_of_earlier(
+        self, lane: Lane, anchor: Anchor, written: TopicPartition, heard: Testimony
+    ) -> tuple[int, str]:
+        position = lane.position
         # The one that the earlier generation itself began behind says nothing of how far that has come.
         if (
             position is not None
             and position.sequence < 0 <= position.source_offset != anchor.source_offset - 1
         ):
             return position.source_offset + 1, "position"
-        identity = self._log.decisions.generation(anchor.generation)
-        assert identity is not None
-        evidence = Evidence(
-            epoch=identity.producer_epoch,
-            ladder=ladder(anchor, lane.position, None),
-            memory=None,
-            log_start=heard.log_start,
-            high_watermark=end,
+        earlier = self._log.decisions.generation(anchor.generation)
+        assert earlier is not None
+        pair = await end_of(
+            self._source,
+            self._target,
+            lane,
+            (earlier, self._identity),
+            anchor,
+            written=written,
+            heard=heard,
+            extent=await self.extent(lane),
         )
-        at, _ = await settle(self._target, lane.target, evidence, producer_id=identity.producer_id)
-        if isinstance(at, GoOn):
-            if at.walk_records == 0:
-                return at.known.source_offset + 1, identity.why
-            _, source_end, _ = await self.source_range(lane)
-            committed = "read_committed" in identity.stream
-            pair = await count_on(self._source, lane.source, at, end=source_end, read_committed=committed)
-            if pair is not None:
-                return pair.source_offset + 1, self._identity.why
-        raise UndecidedError(
-            topic=lane.topic,
-            partition=lane.partition,
-            evidence="the end of the earlier generation cannot be found",
-        )
+        return pair.source_offset + 1, self._identity.why
 
-    async def source_range(self, lane: Lane) -> tuple[int, int, bool]:
-        """First and end offset of the source partition, and whether its topic is compacted."""
+    async def extent(self, lane: Lane) -> Extent:
+        """What the source partition holds now."""
         first = await self._source_offsets([lane], EARLIEST)
         end = await self._source_offsets([lane], LATEST)
         entries = (await admin.describe_topic_configs(self._source, [lane.topic]))[lane.topic]
         compacted = any(
             entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in entries
         )
-        return first[lane], end[lane], compacted
+        return Extent(first=first[lane], end=end[lane], compacted=compacted)
 
     async def _compare(self, lane: Lane, heard: Testimony) -> None:
         """Notice a topic that is not the one of the anchor."""

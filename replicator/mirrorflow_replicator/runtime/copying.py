@@ -10,11 +10,10 @@ import logging
 import os
 import sys
 from collections import Counter
-from functools import partial
 
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
-from mirrorflow_replicator.connect.plugins import make_replication_policy
+from mirrorflow_replicator.connect.plugins import make_naming
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.identity import Identity
@@ -163,9 +162,7 @@ class TaskProcess:
             identity=identity,
             log=decisions,
             positions=self._store,
-            remote_topic=partial(
-                make_replication_policy(self._settings).remote_topic, self._settings.source_alias
-            ),
+            route=make_naming(self._settings).route,
             rack=self._settings.source_consumer.properties.get("client.rack", ""),
             errors=errors,
             syncs=self._syncing(errors, target),

@@ -146,9 +146,11 @@ class HostedConnector:
         claim = Claim(
             source_cluster_id=source.cluster_id,
             target_cluster_id=target.cluster_id,
-            policy=settings.policy.words,
+            policy=settings.naming_words,
             flow=settings.flow,
-            stream=stream_definition(read_committed=settings.read_committed),
+            stream=stream_definition(
+                read_committed=settings.read_committed, header_words=settings.header_words
+            ),
         )
         now_ms = time.time_ns() // 1_000_000
         self._identity = await establish(

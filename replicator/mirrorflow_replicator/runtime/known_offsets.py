@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mirrorflow_replicator.connect.mirror_records import decode_checkpoint, decode_offset_sync
 from mirrorflow_replicator.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
-from mirrorflow_replicator.connect.plugins import make_replication_policy
+from mirrorflow_replicator.connect.plugins import make_naming, make_replication_policy
 from mirrorflow_replicator.errors import BrokerError, OffsetSyncsMissingError
 from mirrorflow_replicator.flow.checkpoints import CheckpointStore, Point, renaming
 from mirrorflow_replicator.flow.offset_map import OffsetMap
@@ -48,7 +48,7 @@ class KnownOffsets:
         self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
         self.syncs_topic = policy.offset_syncs_topic(other)
         self.map_topic = offset_map_topic(settings.source_alias)
-        self.rename = renaming(policy, source_alias=settings.source_alias, target_alias=settings.target_alias)
+        self.rename = renaming(policy, make_naming(settings), target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
         self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
         self.passed_over: dict[

@@ -27,6 +27,7 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import Guarantee
 from mirrorflow_replicator.flow.stream import Span, Stream, pair_in
+from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka.source import PARTITION_BYTES_MIN, SourceReader
 from mirrorflow_replicator.kafka.target import Pipe
 from mirrorflow_replicator.runtime.packing import Packer
@@ -48,14 +49,14 @@ UNANSWERED_KEPT = (
 class Lane:
     """See the module."""
 
-    def __init__(self, source: TopicPartition, target_topic: str, around: Surroundings) -> None:
+    def __init__(self, source: TopicPartition, route: Route, around: Surroundings) -> None:
         self.source = source
         self.topic, self.partition = source
-        self.target_topic = target_topic
-        self.target = TopicPartition(target_topic, source.partition)
+        self.target_topic = route.name
+        self.target = TopicPartition(route.name, source.partition)
         self.state = State.ASKING
         self.around = around
-        self.packer = Packer(self.topic, self.partition, target_topic)
+        self.packer = Packer(self.topic, self.partition, route.name, route.edits)
         self.stream: Stream | None = None
         self.anchor: Anchor | None = None
         self.position: Position | None = None  # as last written, or found

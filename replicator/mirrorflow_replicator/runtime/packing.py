@@ -20,6 +20,7 @@ from mirrorflow_replicator.errors import (
 from mirrorflow_replicator.flow.alignment import SEQUENCES, sequence_of
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.stream import Span, Stream, span_of
+from mirrorflow_replicator.flow.transforms import NO_EDITS, HeaderEdits
 from mirrorflow_replicator.wire.batch import Batch, checksum_holds, raw_refusal, rewrite
 from mirrorflow_replicator.wire.coalesce import SMALL_BYTES, coalesce, worth_coalescing
 from mirrorflow_replicator.wire.produce import Buffer
@@ -41,6 +42,7 @@ class Packer:
         "_queue",
         "coalesced",
         "codecs_allowed",
+        "header_edits",
         "identity",
         "max_bytes",
         "partition",
@@ -52,13 +54,16 @@ class Packer:
         "verifies",
     )
 
-    def __init__(self, topic: str, partition: int, target_topic: str) -> None:
+    def __init__(
+        self, topic: str, partition: int, target_topic: str, header_edits: HeaderEdits = NO_EDITS
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.target_topic = target_topic
         self.identity: Identity | None = None
         self.max_bytes = UNLIMITED_BYTES
         self.codecs_allowed: frozenset[int] | None = None
+        self.header_edits = header_edits
         self.queued_bytes = 0
         # A batch that goes as it is keeps its source's checksum, and the target checks it. Only when the target finds one
         # damaged it is checked here, to tell which.
@@ -122,7 +127,7 @@ class Packer:
             max_bytes=self.max_bytes,
             codecs_allowed=self.codecs_allowed,
         )
-        if refusal is not None:
+        if refusal is not None or self.header_edits:
             self._reencode(batch, next_offset, stream)
             self._take(1)
             return None
@@ -211,13 +216,15 @@ class Packer:
     def _records(self, batch: Batch, from_offset: int) -> list[Record]:
         self._verify(batch)
         try:
-            return [record for record in decode(batch) if record.offset >= from_offset]
+            records = [record for record in decode(batch) if record.offset >= from_offset]
         except CorruptRecordsError as error:
             raise self._corrupt(batch, error) from error
         except NotImplementedError as error:
             raise UnsupportedBatchError(
                 topic=self.topic, partition=self.partition, offset=batch.base_offset, problem=str(error)
             ) from error
+        edits = self.header_edits
+        return [one._replace(headers=edits.edited(one.headers)) for one in records] if edits else records
 
     def _verify(self, batch: Batch) -> None:
         if not checksum_holds(batch):

@@ -20,6 +20,7 @@ from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import TaskReport
+from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.identity import IdentityLog
@@ -64,7 +65,7 @@ class Parts:
     identity: Identity
     log: IdentityLog
     positions: PositionStore
-    remote_topic: Callable[[str], str]
+    route: Callable[[str], Route]
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: Syncing | None = None
@@ -157,7 +158,7 @@ class CopyTask:
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
         for source in sorted(wanted - set(self.lanes)):
-            lane = Lane(source, self._parts.remote_topic(source.topic), self._around)
+            lane = Lane(source, self._parts.route(source.topic), self._around)
             lane.position = self._parts.positions.positions.get(source)
             self.lanes[source] = lane
             new.append(lane)

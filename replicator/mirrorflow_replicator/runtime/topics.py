@@ -63,16 +63,21 @@ class Topics:
         self._rules = rules
         self._replication_factor = replication_factor
         self._report_only = report_only
+        self._copied: frozenset[str] = (
+            frozenset()
+        )  # source topics that had a place on the target at the last look
 
     async def arrange(self) -> Arrangement:
         """Look at both clusters, create and grow what the target lacks. Raises ClusterError."""
         await asyncio.gather(self._source.refresh(), self._target.refresh())
-        source = {
-            topic: count for topic, count in _sizes(self._source).items() if self._selection.selects(topic)
-        }
+        source, obstacles = self._selected()
         target = _sizes(self._target)
         remote = self._selection.target_topic
-        missing = [topic for topic, name in target_names(source, remote)[0].items() if name not in target]
+        missing = [
+            topic
+            for topic, name in target_names(source, remote, self._copied)[0].items()
+            if name not in target
+        ]
         configs, warnings = await self._creation_configs(missing)
         plan = plan_topics(
             source=source,
@@ -81,6 +86,7 @@ class Topics:
             configs=configs,
             rules=self._rules,
             replication_factor=self._replication_factor,
+            before=self._copied,
         )
         failures = {**await self._create(plan.create), **await self._grow(plan)}  # by target name
         if plan.create or plan.grow:
@@ -92,6 +98,7 @@ class Topics:
             )
             target = _sizes(self._target)
         names = {topic: remote(topic) for topic in source if topic not in plan.clashes}
+        self._copied = frozenset(names)
         partitions = tuple(
             TopicPartition(topic, number)
             for topic, name in sorted(names.items())
@@ -111,9 +118,19 @@ class Topics:
             names=names,
             sizes={topic: source[topic] for topic in names},
             warnings=tuple(warnings),
-            uncopied=lacking | clashes,
+            uncopied=lacking | clashes | obstacles,
             incomplete=bool(lacking),
         )
+
+    def _selected(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Source topic -> partitions; and of those that are selected and have no place on the target, the sentence why."""
+        sizes = {topic: n for topic, n in _sizes(self._source).items() if self._selection.selects(topic)}
+        obstacles = {
+            topic: f"Topic {topic} is not copied: {why}."
+            for topic in sizes
+            if (why := self._selection.obstacle(topic))
+        }
+        return {topic: n for topic, n in sizes.items() if topic not in obstacles}, obstacles
 
     async def sync_configs(self, names: Mapping[str, str]) -> tuple[str, ...]:
         """Make the settings of the copies follow; *names* as in Arrangement. The sentences of what is not done."""

@@ -323,3 +323,25 @@ def test_it_works_from_the_syncs_that_java_wrote(
     assert found == translated_by_java(west, east.name, group)
     got = consume(west, group, flow.remote(topic)) if found[flow.remote(topic), 0] < 500 else []
     assert len(got) <= 2 * LAG_MAX
+
+
+def test_a_group_goes_on_in_the_topic_that_a_transformation_has_renamed(
+    flow: Flow, unique_topic: Names
+) -> None:
+    """Java's checkpoints name a topic that is not there."""
+    topic, group = flow.source.create_topic(unique_topic()), f"g-{uuid.uuid4().hex[:8]}"
+    copy = f"renamed.{topic}"
+    load(flow.source, topic, 300)
+    put_group(flow.source, group, {(topic, 0): 300})
+    lines = {
+        "transforms": "r",
+        "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.r.regex": rf"{flow.alias}\.(.*)",
+        "transforms.r.replacement": "renamed.$1",
+    }
+    with flow.process(topic, connector=lines, sync_group_offsets_enabled="true") as process:
+        process.wait_for_copy(flow.target, copy, 300)
+        flow.wait_for_group(group, {(copy, 0): 300 - LAG_MAX})
+
+    assert flow.remote(topic) not in flow.target.topics()
+    assert {(copy, 0)} == set(translated_by_java(flow.target, flow.alias, group))

@@ -426,8 +426,8 @@ def test_wrong_files_are_refused_by_key(text: str, key: str):
 
 def test_java_classes_of_a_flow_are_refused_with_the_whole_key():
     """The key as it stands in the file."""
-    with pytest.raises(RefusedSettingError, match=r"^A->B\.transforms is refused"):
-        load_mm2(TWO + "A->B.transforms = mask\n")
+    with pytest.raises(RefusedSettingError, match=r"^A->B\.errors\.tolerance is refused"):
+        load_mm2(TWO + "A->B.errors.tolerance = all\n")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ def test_every_wrong_key_is_told_at_once():
         }
     )
 
-    assert {"tasks.max", "topics", "replication.factor", "transforms", "topic.filter.class"} == set(found)
+    assert {"tasks.max", "topics", "replication.factor", "transforms.x.type", "topic.filter.class"} == set(
+        found
+    )
     assert found["tasks.max"].startswith("tasks.max: 'many' is not a whole number")
 
 

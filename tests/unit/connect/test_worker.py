@@ -124,8 +124,12 @@ def test_wrong_files_are_refused_by_key(worker: str, connectors: list[str], key:
     ("worker", "connector", "key"),
     [
         ("", "connector.class=com.acme.Connector\n", "connector.class"),
-        ("", "transforms=mask\n", "transforms"),
-        ("", "transforms.mask.type=x\n", "transforms.mask.type"),
+        ("", "transforms=mask\ntransforms.mask.type=x\n", "transforms.mask.type"),
+        (
+            "",
+            "predicates=p\npredicates.p.type=org.apache.kafka.connect.transforms.predicates.HasHeaderKey\n",
+            "predicates.p.type",
+        ),
         ("", "value.converter=org.apache.kafka.connect.json.JsonConverter\n", "value.converter"),
         ("", "errors.tolerance=all\n", "errors.tolerance"),
         ("", "forwarding.admin.class=com.acme.ForwardingAdmin\n", "forwarding.admin.class"),

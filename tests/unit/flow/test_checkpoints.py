@@ -20,11 +20,12 @@ from mirrorflow_replicator.flow.checkpoints import (
 from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.policy import DefaultPolicy, IdentityPolicy
+from mirrorflow_replicator.flow.transforms import Naming, Transforms
 from mirrorflow_replicator.flow.translation import Translator
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)
-RENAME = renaming(DefaultPolicy(), source_alias="A", target_alias="B")
+RENAME = renaming(DefaultPolicy(), Naming(DefaultPolicy(), "A", Transforms()), target_alias="B")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def test_partitions_get_the_names_of_their_copies_and_those_from_the_target_thei
         RENAME(TopicPartition("foo", 3)),
         RENAME(TopicPartition("B.foo", 3)),
     ]
-    identity = renaming(IdentityPolicy("A"), source_alias="A", target_alias="B")
+    identity = renaming(IdentityPolicy("A"), Naming(IdentityPolicy("A"), "A", Transforms()), target_alias="B")
     assert TopicPartition("foo", 3) == identity(TopicPartition("foo", 3))
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mirrorflow_replicator.flow.alignment import SEQUENCES, GoOn, Pair
 from mirrorflow_replicator.flow.identity import Anchor
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
 from mirrorflow_replicator.wire.fetch import FetchedPartition, FetchKey
@@ -66,7 +67,7 @@ class Copier:
             changed=lambda _: None,
             clock_ms=lambda: now_ms,
         )
-        self.lane = Lane(TopicPartition("orders", 2), "east.orders", around)
+        self.lane = Lane(TopicPartition("orders", 2), Route(name="east.orders"), around)
         self.lane.reader = self  # type: ignore[assignment]  # what a lane needs of it
         self.lane.pipe = self  # type: ignore[assignment]
         self.lane.anchor = Anchor(

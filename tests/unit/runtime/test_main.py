@@ -54,7 +54,7 @@ def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapp
         ({}, {"tasks.max": "many"}, "tasks.max: 'many' is not a whole number"),
         ({}, {"topics": "orders["}, "topics: "),
         ({}, {"connector.class": "FileStreamSource"}, "connector.class is refused"),
-        ({}, {"transforms": "rename"}, "transforms is refused"),
+        ({}, {"transforms": "rename"}, "transforms.rename.type: it is missing"),
         ({}, {"source.cluster.alias": ""}, "source.cluster.alias: it is missing"),
         ({}, {"source.cluster.bootstrap.servers": ""}, "source.cluster.bootstrap.servers: it is missing"),
         ({}, {"replication.policy.class": "com.example.Policy"}, "replication.policy.class"),

@@ -10,6 +10,7 @@ from mirrorflow_replicator.errors import CorruptBatchError
 from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import Guarantee, PartitionReport, Phase, TaskReport
+from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.reporting import decode_report, encode_report, partition_report
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
@@ -63,7 +64,7 @@ def lane_that_copies():
         changed=lambda _: None,
         clock_ms=lambda: WHEN + 5_000,
     )
-    lane = Lane(TopicPartition("orders", 2), "east.orders", around)
+    lane = Lane(TopicPartition("orders", 2), Route(name="east.orders"), around)
     lane.resume(IDENTITY, Pair(source_offset=99, ordinal=-1, target_offset=-1), alone=True)
     lane.packer.add(batch_of(small(3), base_offset=100))
     return lane
@@ -97,7 +98,9 @@ def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
 
 def test_a_lane_that_knows_nothing_yet_says_so():
     """Unknown is -1, never 0, which would be a lag of everything."""
-    report = partition_report(Lane(TopicPartition("orders", 2), "east.orders", lane_that_copies().around))
+    report = partition_report(
+        Lane(TopicPartition("orders", 2), Route(name="east.orders"), lane_that_copies().around)
+    )
 
     assert (Phase.STARTING, -1, -1, -1, False) == (
         report.phase,
