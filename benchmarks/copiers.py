@@ -28,6 +28,13 @@ MM2_JVM = (
 # Strimzi's advice for the producer, and fetches to feed it.
 TUNED_PRODUCER = {"batch.size": "327680", "linger.ms": "100"}
 TUNED_CONSUMER = {"max.partition.fetch.bytes": str(10 << 20), "fetch.max.bytes": str(50 << 20)}
+# Looked at every second by both, so that nobody waits for a minute's turn.
+GROUPS_MOVED_ON = {
+    "sync.group.offsets.enabled": "true",
+    "sync.group.offsets.interval.seconds": "1",
+    "emit.checkpoints.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "5",
+}
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
 
@@ -77,14 +84,15 @@ def end(child: Child) -> None:
     child.kill()
 
 
-def ours() -> Copier:
-    """`mirrorflow-replicator standalone`, nothing tuned."""
-    return Copier(name="MirrorFlow", launch=_launch_ours)
+def ours(*, groups: str = "") -> Copier:
+    """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
+    return Copier(name="MirrorFlow", launch=lambda flow: _launch_ours(flow, groups))
 
 
-def mm2() -> Copier:
-    """Java MM2 as it comes."""
-    return Copier(name="MM2", launch=lambda flow: _launch_mm2(flow, {}))
+def mm2(*, groups: str = "") -> Copier:
+    """Java MM2 as it comes; *groups* are moved on on the target."""
+    lines = {"groups": groups, **GROUPS_MOVED_ON} if groups else {}
+    return Copier(name="MM2", launch=lambda flow: _launch_mm2(flow, lines))
 
 
 def tuned_mm2(codec: str = "none") -> Copier:
@@ -109,7 +117,7 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_ours(flow: Flow) -> Child:
+def _launch_ours(flow: Flow, groups: str) -> Child:
     stem = _stem(flow)
     connector = {
         "name": "MirrorSourceConnector",
@@ -129,9 +137,14 @@ def _launch_ours(flow: Flow) -> Child:
         "offset.storage.replication.factor": "1",
         "mirrorflow.http.listeners": "http://127.0.0.1:0",
     }
+    written = {"worker": worker, "connector": connector}
+    if groups:
+        name = "MirrorCheckpointConnector"
+        checkpoint = {"name": name, "connector.class": name, "groups": groups, **GROUPS_MOVED_ON}
+        written["checkpoint"] = {**connector, **checkpoint, "checkpoints.topic.replication.factor": "1"}
     files = [
         str(write_properties(stem.with_suffix(f".{kind}.properties"), lines))
-        for kind, lines in (("worker", worker), ("connector", connector))
+        for kind, lines in written.items()
     ]
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mirrorflow_cli import acls, check, convert, dump, export, planning, run, validate
+from mirrorflow_cli import acls, check, convert, dump, export, offsets, planning, run, validate
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": (convert, "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
     "export": (export, "make an mm2.properties of MirrorFlows"),
     "dump": (dump, "print the records of a flow's own topics"),
+    "offsets": (offsets, "show where each group stands on both sides, and what a failover would read again"),
     "acls": (acls, "print the least ACLs, as kafka-acls commands"),
 }
 

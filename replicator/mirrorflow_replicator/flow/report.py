@@ -5,9 +5,11 @@ progress from them. Only partitions whose report changed are sent, so ten thousa
 A report never holds a payload or a secret.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+from mirrorflow_replicator.flow.group_offsets import GroupOffset
 
 
 class Phase(Enum):
@@ -106,6 +108,10 @@ class GroupsReport:
     checkpoints: int = 0  # written
     moved: int = 0  # offsets that groups of the target were given
     latencies: tuple[CheckpointLatency, ...] = ()
+    # Of one group, or of all (None), as of the last pass. Made when it is asked for: there may be a million lines.
+    offsets: Callable[[str | None], Iterable[GroupOffset]] = field(
+        default=lambda _: (), compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ written with the next ones. When each pass is due, and what becomes of errors, i
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from mirrorflow_replicator.connect.mirror_records import (
@@ -30,6 +30,7 @@ from mirrorflow_replicator.errors import (
 )
 from mirrorflow_replicator.flow import checkpoints as decisions
 from mirrorflow_replicator.flow.checkpoints import Point, Points, Standing
+from mirrorflow_replicator.flow.group_offsets import GroupFacts, GroupOffset, group_offsets
 from mirrorflow_replicator.flow.groups import Group, Writable, writable
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import CheckpointLatency, GroupsReport
@@ -78,6 +79,10 @@ class Passes:
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
+        self._target: dict[
+            str, Mapping[TopicPartition, Committed]
+        ] = {}  # of the target's groups, as last seen
+        self._writable: dict[str, Writable] = {}
         self._warnings: dict[Subject, str] = {}
         self._unlike: tuple[str, ...] = ()  # sentences about groups of other kinds
         self._latencies: dict[tuple[str, TopicPartition], float] = {}
@@ -100,11 +105,28 @@ class Passes:
             active=self._active,
             checkpoints=self._written,
             moved=self._moved,
+            offsets=self.explain,
             latencies=tuple(
                 CheckpointLatency(group=group, topic=at.topic, partition=at.partition, latency_ms=latency_ms)
                 for (group, at), latency_ms in sorted(self._latencies.items())
             ),
         )
+
+    def explain(self, group: str | None) -> Iterator[GroupOffset]:
+        """Where *group*, or each of them, stood in the last pass."""
+        for name in self._groups if group is None else (group,):
+            if name in self._standings:
+                facts = GroupFacts(
+                    group=name,
+                    standings=self._standings[name],
+                    points=self._store.of(name),
+                    written_ms=self._store.written_ms,
+                    target=self._target.get(name),
+                    writable=self._writable.get(name, Writable.YES),
+                    is_synchronised=self._settings.sync_s is not None,
+                    problem=self._warnings.get(("group", name, "target"), ""),
+                )
+                yield from group_offsets(facts)
 
     async def open(self) -> None:
         """Make the checkpoints topic, read it, and read all offset syncs. Raises ClusterError for the last alone."""
@@ -146,6 +168,8 @@ class Passes:
         gone = self._standings.keys() - set(self._groups)
         for name in gone:
             del self._standings[name]
+            self._target.pop(name, None)
+            self._writable.pop(name, None)
         self._warnings = {
             subject: warning
             for subject, warning in self._warnings.items()
@@ -254,7 +278,8 @@ class Passes:
             group = listed.get(name)
             if group is not None and not group.state:
                 group = await groups.describe_group(target, name)
-            match writable(group):
+            self._writable[name] = writable(group)
+            match self._writable[name]:
                 case Writable.ACTIVE:
                     active += 1
                 case Writable.OTHER_KIND:
@@ -273,7 +298,7 @@ class Passes:
         """Give an idle *group* its offsets; whether it was active after all. Raises ClusterError."""
         target = self._clusters.target
         # Right before they are changed: nothing that was committed up to now is taken back.
-        own = await groups.fetch_offsets(target, group)
+        own = self._target[group] = await groups.fetch_offsets(target, group)
         given = decisions.to_give(self._store.of(group), self._standings[group], own)
         if not given:
             return False
@@ -292,7 +317,9 @@ class Passes:
         answers = await groups.commit_offsets(target, group, inside) if inside else {}
         if groups.MEMBERS_PRESENT & set(answers.values()):
             return True
-        self._moved += sum(not code for code in answers.values())
+        done = {partition: inside[partition] for partition, code in answers.items() if not code}
+        self._target[group] = {**own, **done}
+        self._moved += len(done)
         refused |= {partition: name_of(code) for partition, code in answers.items() if code}
         if refused:
             partition, why = min(refused.items())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LISTENERS_KEY = "listeners"
-OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions"})
+OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/progress", "/progress/partitions", "/offsets"})
 READ_BYTES = 64 * 1024
 TICK_S = 1.0
 CARRY_OUT_S = 90.0  # as Connect's REST requests
@@ -202,9 +202,13 @@ class HttpServer:
             from mirrorflow_replicator.connect import metrics  # noqa: PLC0415
 
             return metrics.answer(view)
+        query = dict(parse_qsl(request.query, keep_blank_values=True))
+        if request.path == "/offsets":
+            from mirrorflow_replicator.connect import group_offsets  # noqa: PLC0415
+
+            return group_offsets.answer(query, view)
         from mirrorflow_replicator.connect import progress  # noqa: PLC0415
 
-        query = dict(parse_qsl(request.query, keep_blank_values=True))
         if request.path == "/progress":
             return progress.answer(query, view)
         return progress.partitions(query, view)

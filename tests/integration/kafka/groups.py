@@ -42,7 +42,15 @@ def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], in
         for partition in range(partitions)
     ]
     with _alone(cluster, group) as consumer:
-        found = consumer.committed(every, timeout=GROUP_WAIT_S)
+
+        def committed() -> list[TopicPartition] | None:
+            try:
+                return list(consumer.committed(every, timeout=GROUP_WAIT_S))
+            except KafkaException:
+                return None  # the first group of a cluster makes the offsets topic, and its coordinator moves
+
+        found = wait_until(f"the offsets of {group}", committed, timeout_s=GROUP_WAIT_S) if every else []
+    assert found is not None
     return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 

@@ -73,19 +73,17 @@ class Flow:
 
     def dumped(self, what: str) -> list[dict[str, Any]]:
         """`mirrorflow dump WHAT --json`; nothing while there is no topic."""
+        printed = self.command("dump", what, "--json", unless="There is no topic")
+        return [json.loads(line) for line in printed.splitlines()]
+
+    def command(self, *words: str, unless: str = "") -> str:
+        """What `mirrorflow` prints about the flow; it may fail with *unless* in its words."""
         addresses = ["--from", self.source.internal_bootstrap, "--to", self.target.internal_bootstrap]
         aliases = ["--from-alias", self.alias, "--to-alias", self.target_alias]
-        command = [
-            str(Path(sys.executable).parent / "mirrorflow"),
-            "dump",
-            what,
-            *addresses,
-            *aliases,
-            "--json",
-        ]
+        command = [str(Path(sys.executable).parent / "mirrorflow"), *words, *addresses, *aliases]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0 or "There is no topic" in done.stderr, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 0 or (unless and unless in done.stderr), done.stderr
+        return done.stdout
 
     def checkpoints(self, group: str) -> list[dict[str, Any]]:
         """Every checkpoint of *group*, in the order of the log."""

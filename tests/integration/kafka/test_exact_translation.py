@@ -1,5 +1,6 @@
 """Groups at any distance from the head, on real clusters: their checkpoints are exact wherever the copy has no unknown gap."""
 
+import json
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -147,3 +148,54 @@ def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_l
             )
 
     assert found["downstream_offset"] <= 500
+
+
+def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
+    flow: Flow, unique_topic: Names
+) -> None:
+    """And what a failover would read again is what a consumer of the target's group then gets again."""
+    topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
+    remote = flow.remote(topic)
+    load(flow.source, topic, 3000)
+    moved, ahead, busy = (f"{name}-{own}" for name in ("moved", "ahead", "busy"))
+    for group in (moved, ahead, busy):
+        put_group(flow.source, group, {(topic, 0): 1234})
+    process = flow.process(
+        topic,
+        worker=QUICK,
+        connector={"offset-syncs.topic.location": "target"},
+        sync_group_offsets_enabled="true",
+        groups=f"{moved},{ahead},{busy}",
+    )
+    with process:
+        process.wait_for_copy(flow.target, remote, 3000)
+        flow.wait_for_group(moved, {(remote, 0): 1234})
+        put_group(flow.target, ahead, {(remote, 0): 2000})
+
+        def told() -> dict[str, dict[str, Any]] | None:
+            _, body = process.rest("/offsets")
+            lines = {line["group"]: line for line in body["offsets"]}
+            done = len(lines) == 3 and lines[ahead]["groupOffset"] == 2000
+            return lines if done and all(line["translation"] == "exact" for line in lines.values()) else None
+
+        lines = wait_until("the connector tells of all", told, timeout_s=WAIT_S)
+        status, only = process.rest(f"/offsets?group={moved}&limit=1")
+    put_group(flow.source, moved, {(topic, 0): 2234})  # nobody moves it any more
+
+    printed = flow.command("offsets", "--json")
+    assert lines is not None
+    assert (200, [moved]) == (status, [line["group"] for line in only["offsets"]])
+    assert (True, "", 1234, 1234) == tuple(
+        lines[moved][key] for key in ("written", "why", "targetOffset", "groupOffset")
+    )
+    assert "never goes back" in lines[ahead]["why"]
+    by_group = {line["group"]: line for line in map(json.loads, printed.splitlines())}
+    assert (2234, 2234, "exact", 1234, 1000) == tuple(
+        by_group[moved][key]
+        for key in ("sourceOffset", "targetOffset", "translation", "groupOffset", "readAgainAtMost")
+    )
+    failover = flow.command("offsets", "--dry-run-failover", "--group", moved).splitlines()[-1].split()
+    assert [moved, "1", "1000", "0"] == failover[:4]
+    wanted = [one.value for one in records(flow.source, topic) if one.offset >= 2234]
+    got = [value for _, _, value in consume(flow.target, moved, remote)]
+    assert wanted == got[1000:]

@@ -1,0 +1,61 @@
+"""The lines of `mirrorflow offsets`; that groups are found is the integration tests' business."""
+
+from mirrorflow_cli.offsets import _age, _print_lines, failover
+from mirrorflow_replicator.flow.group_offsets import GroupOffset
+
+
+def one(**changes) -> GroupOffset:
+    values = {
+        "group": "g", "topic": "orders", "partition": 0, "target_topic": "A.orders", "source_offset": 100,
+        "target_offset": 90, "at_most": 90, "checkpoint_offset": 90, "checkpoint_written_ms": None, "group_offset": 90,
+        "written": True, "why": "",
+    }  # fmt: skip
+    return GroupOffset(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_table_has_the_place_and_the_reason(capsys):
+    _print_lines(
+        [one(), one(partition=1, at_most=97, written=False, why="it has members"), one(target_offset=None)]
+    )
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "group",
+        "partition",
+        "source",
+        "target",
+        "translation",
+        "age",
+        "written",
+        "why",
+    ]
+    assert lines[1].split() == ["g", "orders-0", "100", "90", "exact", "-", "yes"]
+    assert "bound, 7 or fewer again" in lines[2]
+    assert lines[2].endswith("no       it has members")
+    assert lines[3].split()[3:5] == ["-", "unknown"]
+
+
+def test_a_failover_is_summed_up_for_each_group():
+    rows = list(
+        failover(
+            [
+                one(group_offset=60),
+                one(partition=1, group_offset=None, checkpoint_offset=80, at_most=95),
+                one(group="h", group_offset=None, checkpoint_offset=None),
+                one(group="i", group_offset=60, at_most=None),
+            ]
+        )
+    )
+
+    assert rows == [
+        ("g", "2", "45", "5", "its checkpoint, its offset"),
+        ("h", "1", "0", "0", "auto.offset.reset in 1"),
+        ("i", "1", "at least 30", "0", "its offset"),
+    ]
+
+
+def test_ages_are_in_the_largest_unit_that_still_says_something():
+    assert ["-", "0s", "119s", "2m", "119m", "2h"] == [
+        _age(written, 10_000_000)
+        for written in (None, 10_000_500, 9_881_000, 9_880_000, 2_860_000, 2_800_000)
+    ]
