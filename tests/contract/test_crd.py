@@ -64,6 +64,18 @@ def test_the_schema_is_structural_and_bounded() -> None:
     assert ([], []) == (untyped, unbounded)
 
 
+def test_no_list_that_managers_share_has_members_by_default() -> None:
+    """They would belong to nobody, and stay beside those of the first manager who names some."""
+    shared = [
+        (path, node)
+        for path, node in _nodes(_schema())
+        if node.get("x-kubernetes-list-type") in {"set", "map"}
+    ]
+
+    assert shared
+    assert [] == [path for path, node in shared if node.get("default")]
+
+
 def test_each_rule_has_a_sentence_and_a_place() -> None:
     """A rule without a message answers with its own source."""
     placed = sum(len(node.get("x-kubernetes-validations", ())) for _, node in _nodes(_schema()))

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mirrorflow_operator.api.reserved_keys import FIELD_OF_KEY
-from mirrorflow_operator.api.spec import NAME_MAX
 
 Rule = dict[str, str]
 Path = str  # as in validate: spec.topics.include; [] stands for every member of a list
@@ -55,7 +54,8 @@ def _of_type(kind: str, *fields: str) -> Iterator[Rule]:
     for field in fields:
         yield _rule(
             f"self.type != '{kind}' || has(self.{field})",
-            f"type {kind} needs {field}",
+            f"it is missing, and type {kind} needs it",
+            f".{field}",
         )
 
 
@@ -99,7 +99,7 @@ def _of_cluster(side: str) -> Mapping[Path, tuple[Rule, ...]]:
         f"{path}.alias": (_IMMUTABLE,),
         f"{path}.bootstrapServers": (
             _rule(
-                "self.all(a, int(a.substring(a.lastIndexOf(':') + 1)) > 0"
+                "self.all(a, !a.matches(':[0-9]{1,5}$') || int(a.substring(a.lastIndexOf(':') + 1)) > 0"
                 " && int(a.substring(a.lastIndexOf(':') + 1)) <= 65535)",
                 "an address has no possible port: write host:port with a port from 1 to 65535",
             ),
@@ -172,12 +172,6 @@ def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
 
 
 RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
-    "": (
-        _rule(
-            f"self.metadata.name.size() <= {NAME_MAX}",
-            f"metadata.name is longer than {NAME_MAX} letters, and the names of its objects add to it",
-        ),
-    ),
     "spec": (
         _rule(
             "self.source.alias != self.target.alias",
@@ -225,8 +219,9 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     ),
     "spec.limits.bytesPerSecond": (
         _rule(
-            "type(self) == int ? self > 0 : !self.endsWith('m') && !self.matches('^[0.]+[A-Za-z]*$')",
-            "it is no rate: write a number above 0 such as 50Mi, or set spec.state to Paused",
+            "type(self) == int ? self > 0 : !isQuantity(self)"
+            " || quantity(self).compareTo(quantity('1')) >= 0",
+            "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
         ),
     ),
     "spec.verify.schedule": (

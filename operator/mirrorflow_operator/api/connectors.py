@@ -5,11 +5,8 @@ The part of its pod that may be changed is `template`'s.
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import (
-    ApiModel,
-    Properties,
-    Quantity,
-)
+from mirrorflow_operator.api.model import ApiModel, Properties
+from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.template import Annotations, Template
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from mirrorflow_operator.api import cel
-from mirrorflow_operator.api.spec import KIND, Spec
+from mirrorflow_operator.api.spec import KIND, Metadata, Spec
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.structural import Schema, structural
 
@@ -61,7 +61,11 @@ def schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            # Of the metadata, a definition may bound the name alone.
+            "metadata": {
+                "type": "object",
+                "properties": {"name": structural(Metadata)["properties"]["name"]},
+            },
             "spec": structural(Spec),
             "status": structural(Status),
         },
@@ -69,7 +73,7 @@ def schema() -> Schema:
     whole["properties"]["status"].pop("default")  # the operator's alone; nobody's words before its first
     for path, rule in cel.rules():
         place = whole
-        for name in path.replace("[]", ".[]").split(".") if path else ():
+        for name in path.replace("[]", ".[]").split("."):
             place = place["items"] if name == "[]" else place["properties"][name]
         place.setdefault("x-kubernetes-validations", []).append(rule)
     return whole

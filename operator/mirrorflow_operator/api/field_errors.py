@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from mirrorflow_operator.api import quantity
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
@@ -23,7 +24,10 @@ def field_errors(error: ValidationError) -> list[FieldError]:
         )
         # A list whose items are all wrong is called too short as well, which is not the user's slip.
         if not (detail["type"] == "too_short" and inside):
-            found.setdefault(_path(detail["loc"]), _field_error(detail))
+            path = _path(detail["loc"])
+            # Of a number or a quantity: what was written as a text was meant as a quantity.
+            if path not in found or detail["type"] == "string_pattern_mismatch":
+                found[path] = _field_error(detail)
     return list(found.values())
 
 
@@ -50,6 +54,8 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         message = "it should be a text; put it in quotes"
     elif kind in {"enum", "literal_error"}:
         message = f"it should be {context.get('expected', '')}"
+    elif context.get("pattern") == quantity.PATTERN:
+        message = "it should be a quantity such as 2, 500m or 256Mi"
     elif message.startswith("should"):
         message = f"it {message}"
     return FieldError(path=path, message=message, action=about)

@@ -20,7 +20,7 @@ class Groups(ApiModel):
     include: tuple[Pattern, ...] = Field(
         (".*",),
         max_length=PATTERNS_MAX,
-        description="Names or regexes of groups.",
+        description="Names or regexes of groups; absent: all.",
         json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(
@@ -46,6 +46,6 @@ class Heartbeats(ApiModel):
     emit_to: tuple[Side, ...] = Field(
         (Side.TARGET, Side.SOURCE),
         max_length=2,
-        description="Where heartbeats are written; those on the source make replicationHops work.",
+        description="Where heartbeats are written, absent: both; those on the source make replicationHops work.",
         json_schema_extra=LIST_SET,
     )

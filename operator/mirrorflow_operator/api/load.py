@@ -3,6 +3,7 @@
 What YAML means is `yaml_text`'s, what pydantic says `field_errors`', and what fields must be to each other `validate`'s.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,8 @@ def load_flow(text: str) -> MirrorFlow:
 def flow_of(document: Mapping[str, Any]) -> MirrorFlow:
     """As `load_flow`, of a document that was parsed elsewhere."""
     try:
-        flow = MirrorFlow.model_validate(document)
+        # As JSON and strictly, for so does the API server: a number in quotes is no number to it.
+        flow = MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error)) from error
     slips = check(flow)

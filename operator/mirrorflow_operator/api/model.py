@@ -49,7 +49,6 @@ Alias = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[a-zA-Z0-9
 Pattern = Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
 # host:port; an IPv6 address stands in brackets.
 Address = Annotated[str, Field(max_length=300, pattern=r"^([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$")]
-Quantity = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]
 PropertyName = Annotated[str, Field(max_length=253, pattern=r"^[a-zA-Z][a-zA-Z0-9._-]*$")]
 PropertyValue = Annotated[str, Field(max_length=TEXT_MAX)]
 Properties = Annotated[dict[PropertyName, PropertyValue], Field(max_length=PROPERTIES_MAX)]

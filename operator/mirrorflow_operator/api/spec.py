@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field
 from mirrorflow_operator.api.cluster import Cluster
 from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.groups import Groups, Heartbeats, OffsetSyncs
-from mirrorflow_operator.api.model import ApiModel, ObjectName, Quantity
+from mirrorflow_operator.api.model import ApiModel, ObjectName
+from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.runs import Restart, Seed, Verify
 from mirrorflow_operator.api.topics import Topics
 
@@ -20,7 +21,6 @@ API_VERSION = "mirrorflow.io/v1alpha1"
 KIND = "MirrorFlow"
 # Names of children are the flow's name and a suffix; Kubernetes allows 63 letters in all.
 NAME_MAX = 40
-IntOrQuantity = Annotated[int | Quantity, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 
 
 class State(Enum):
@@ -41,9 +41,7 @@ class IsolationLevel(Enum):
 class Limits(ApiModel):
     """What the flow may use."""
 
-    bytes_per_second: IntOrQuantity | None = Field(
-        None, description="Bytes read per second, for example 50Mi."
-    )
+    bytes_per_second: Quantity | None = Field(None, description="Bytes read per second, for example 50Mi.")
 
 
 class RestTls(ApiModel):

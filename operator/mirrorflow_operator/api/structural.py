@@ -18,6 +18,10 @@ EMPTY: Final[tuple[Any, ...]] = (
     "",
     [],
 )  # absent means the same; as a default it would only be noise in every diff
+_BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each is judged on the kind of value that it is about
+# Members that a default has put there belong to nobody, so server-side apply would join them to those of the first
+# manager who names some: `include: [orders]` would still copy `.*`.
+JOINED: Final = frozenset({"set", "map"})
 LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
 
 
@@ -51,8 +55,8 @@ def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, pat
     if "items" in result:
         result["items"] = _converted(result["items"], definitions, path=f"{path}[]", depth=below)
         result["items"].pop("default", None)
-    if result.get("default", ...) in EMPTY:
-        del result["default"]
+    if result.get("default", ...) in EMPTY or result.get("x-kubernetes-list-type") in JOINED:
+        result.pop("default", None)
     if "type" not in result and "x-kubernetes-int-or-string" not in result:
         raise ValueError(f"{path} has no type")
     return result
@@ -67,8 +71,8 @@ def _in_place(schema: Schema, definitions: Mapping[str, Any], path: str) -> Sche
         elif "anyOf" in schema:
             members = [one for one in schema.pop("anyOf") if one.get("type") != "null"]
             if schema.get("x-kubernetes-int-or-string"):
-                texts = [one for one in members if one.get("type") == "string"]
-                return {**{key: one[key] for one in texts for key in ("pattern", "maxLength")}, **schema}
+                bounds = {key: one[key] for one in members for key in _BOUNDS if key in one}
+                return {**bounds, **schema}
             if len(members) != 1:
                 if any(one.get("x-kubernetes-int-or-string") for one in members):
                     raise ValueError(f"{path} is a union of an int-or-string with more")

@@ -104,7 +104,7 @@ class Topics(ApiModel):
     include: tuple[Pattern, ...] = Field(
         (".*",),
         max_length=PATTERNS_MAX,
-        description="Names or regexes, each matched against the whole name.",
+        description="Names or regexes, each matched against the whole name; absent: all topics.",
         json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(

@@ -5,10 +5,10 @@ write instead. Here are the rules of the flow as a whole; those of topics, of cl
 CRD's CEL rules say the same; these also serve `mirrorflow`, which has no API server.
 """
 
-import re
 from collections.abc import Callable, Iterable
 
 from mirrorflow_operator.api import validate_cluster, validate_connectors, validate_topics
+from mirrorflow_operator.api.quantity import amount
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
@@ -39,16 +39,15 @@ def clusters_differ(flow: MirrorFlow) -> Iterable[FieldError]:
 
 
 def limits_are_whole(flow: MirrorFlow) -> Iterable[FieldError]:
-    """A rate of nothing is a paused flow, and thousandths of a byte are a slip."""
+    """A rate of nothing is a paused flow, and less than a byte is a slip."""
     limit = flow.spec.limits.bytes_per_second
     if limit is None:
         return
-    text = str(limit)
-    if text.endswith("m") or not float(re.sub(r"[A-Za-z]+$", "", text)) > 0:
+    if amount(limit) < 1:
         yield FieldError(
             path="spec.limits.bytesPerSecond",
-            message=f"{text} is no rate",
-            action="write a number above 0 such as 50Mi, or set spec.state to Paused",
+            message=f"{limit} is no rate",
+            action="write a number of bytes such as 50Mi, or set spec.state to Paused",
         )
 
 

@@ -6,6 +6,7 @@ MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says
 
 from collections.abc import Iterable, Mapping
 
+from mirrorflow_operator.api.quantity import whole
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec
 from mirrorflow_operator.api.topics import ConfigException, NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
@@ -118,7 +119,7 @@ def source_properties(spec: Spec) -> dict[str, str]:
     if spec.isolation_level is IsolationLevel.READ_COMMITTED:
         properties["source.consumer.isolation.level"] = "read_committed"
     if spec.limits.bytes_per_second is not None:
-        properties["mirrorflow.bytes.per.second"] = str(spec.limits.bytes_per_second)
+        properties["mirrorflow.bytes.per.second"] = _bytes(spec.limits.bytes_per_second)
     return properties
 
 
@@ -165,6 +166,11 @@ def _start_from(start: StartFrom) -> str:
     if start.position is Position.TIMESTAMP:
         return f"timestamp:{start.timestamp}"
     return str(start.position.value).lower()
+
+
+def _bytes(limit: int | str) -> str:
+    """A plain number: the replicator's properties know fewer units than Kubernetes."""
+    return str(whole(limit))
 
 
 def _flag(value: bool) -> str:  # noqa: FBT001  one argument, one meaning

@@ -1,11 +1,19 @@
 """What holds for every type of the resource, because the CRD is generated from them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 from pydantic import BaseModel
 
+from mirrorflow_operator.api.connectors import ComputeAmounts
+from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.api.spec import MirrorFlow, Spec
+from mirrorflow_operator.api.topics import SyncMode
+from mirrorflow_operator.errors import InvalidSpecError
+
+SMALLEST = (Path(__file__).parents[2] / "examples" / "valid" / "smallest.yaml").read_text()
 
 
 def _nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -62,3 +70,36 @@ def test_every_list_text_and_map_is_bounded() -> None:
     ]
 
     assert [] == unbounded
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("  connectors: {source: {replicas: '2'}}", "spec.connectors.source.replicas"),
+        ("  groups: {syncOffsets: 'yes'}", "spec.groups.syncOffsets"),
+        ("  topics: {replicationFactor: true}", "spec.topics.replicationFactor"),
+        (
+            "  connectors: {source: {resources: {limits: {cpu: fast}}}}",
+            "spec.connectors.source.resources.limits.cpu",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_refused_as_by_the_api_server(line: str, field: str) -> None:
+    """Or a file that `mirrorflow validate` calls good would be refused by kubectl."""
+    with pytest.raises(InvalidSpecError) as raised:
+        load_flow(f"{SMALLEST}{line}\n")
+
+    assert [field] == [error.path for error in raised.value.errors]
+
+
+def test_bare_numbers_are_quantities_and_a_bare_off_is_a_word() -> None:
+    """`cpu: 1` is what most people write; `Off` is ours alone (docs/mirrorflow-resource.md)."""
+    flow = load_flow(
+        f"{SMALLEST}  topics: {{acls: {{sync: Off}}}}\n"
+        "  connectors: {source: {resources: {limits: {cpu: 1, memory: 1000}}}}\n"
+    )
+
+    assert (flow.spec.topics.acls.sync, flow.spec.connectors.source.resources.limits) == (
+        SyncMode.OFF,
+        ComputeAmounts(cpu=1, memory=1000),
+    )

@@ -1,0 +1,41 @@
+"""Kubernetes' quantities: amounts of CPU, memory and bytes (k8s.io/apimachinery, pkg/api/resource).
+
+A number, then nothing, a decimal unit (n to E), a binary unit (Ki to Ei) or an exponent (1e3): `1E` is an exa, `1E3` a
+thousand. Negative ones are left out, because no field of ours has a use for one.
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+_UNITS: Final = "numkMGTPE"
+PATTERN: Final = rf"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[{_UNITS}]|[eE][+-]?[0-9]{{1,2}})?$"
+_PARTS: Final = re.compile(r"\+?([0-9.]+)(.*)")
+_THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+
+_AS_KUBERNETES: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
+# A bare number is one, too: `cpu: 1`.
+Quantity = Annotated[
+    Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(max_length=20, pattern=PATTERN)],
+    Field(json_schema_extra=_AS_KUBERNETES),
+]
+
+
+def amount(quantity: int | str) -> Decimal:
+    """What *quantity*, a valid one, comes to."""
+    found = _PARTS.fullmatch(str(quantity))
+    assert found is not None
+    number, unit = Decimal(found[1]), found[2]
+    if unit in _BINARY:
+        return number * Decimal(1024) ** _BINARY[unit]
+    if unit in _THOUSANDS:
+        return number.scaleb(3 * _THOUSANDS[unit])
+    return number.scaleb(int(unit[1:]))
+
+
+def whole(quantity: int | str) -> int:
+    """*quantity* as a count, rounded up as Kubernetes does."""
+    return int(amount(quantity).to_integral_value(ROUND_CEILING))

@@ -1,0 +1,71 @@
+"""Quantities come to what Kubernetes makes of them."""
+
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.api.quantity import PATTERN, amount, whole
+
+UNITS = [
+    "",
+    "n",
+    "u",
+    "m",
+    "k",
+    "M",
+    "G",
+    "T",
+    "P",
+    "E",
+    "Ki",
+    "Mi",
+    "Gi",
+    "Ti",
+    "Pi",
+    "Ei",
+    "e3",
+    "E+3",
+    "e-3",
+]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (1, "1"),
+        ("500m", "0.5"),
+        ("100n", "1e-7"),
+        ("1e3", "1000"),
+        ("1E3", "1000"),
+        ("1E", "1e18"),
+        ("1.5Ki", "1536"),
+        (".5", "0.5"),
+        ("+2.", "2"),
+        ("2Ei", str(2 * 1024**6)),
+    ],
+)
+def test_a_quantity_comes_to(written: int | str, expected: str) -> None:
+    """Units of ten, units of two, exponents."""
+    assert amount(written) == Decimal(expected)
+
+
+@given(number=st.integers(min_value=0, max_value=10**6), unit=st.sampled_from(UNITS))
+def test_every_unit_is_read_and_scales(number: int, unit: str) -> None:
+    """What the pattern takes has an amount, in proportion to its number."""
+    assert re.match(PATTERN, f"{number}{unit}")
+    assert amount(f"{number}{unit}") == number * amount(f"1{unit}")
+
+
+@pytest.mark.parametrize(("written", "expected"), [("1500m", 2), ("1n", 1), ("50Mi", 52_428_800), (7, 7)])
+def test_a_count_is_rounded_up(written: int | str, expected: int) -> None:
+    """As Kubernetes does, so that little never becomes nothing."""
+    assert whole(written) == expected
+
+
+@pytest.mark.parametrize("written", ["", "fast", "-1", "1K", "1ki", "1e", "1e100", "1 Mi", ".", "1.2.3"])
+def test_what_kubernetes_refuses_is_no_quantity(written: str) -> None:
+    """Negative ones, and exponents beyond all counts, besides."""
+    assert re.match(PATTERN, written) is None
