@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
+KUBERNETES := tests/harness/kubernetes/setup.sh
 
 help:  ## list the commands
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +26,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 	@tests/conformance/setup.sh
 
 setup: $(READY) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
+	@$(KUBERNETES) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
@@ -41,8 +43,13 @@ types: $(READY)
 units: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
 
-test: check $(KAFKA) $(CONFORMANCE)  ## everything, with real Kafka brokers
-	$(BIN)/pytest -q tests/integration
+# A control plane is built beside the first tests. Where none can be, its tests are skipped and say why; where
+# REQUIRE_CLUSTER=1, as in CI, that is a failure.
+test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes API server
+	@$(KUBERNETES) & build=$$!; \
+	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
+	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
+	$(BIN)/pytest -q -rs tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo

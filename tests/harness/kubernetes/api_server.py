@@ -1,0 +1,138 @@
+"""A real Kubernetes without nodes: etcd, the API server and, unless told otherwise, the controllers.
+
+    with ApiServer(folder=tmp_path) as server:
+        server.kubectl("get", "namespaces")
+        server.user("alice", groups=["staff"])("auth", "whoami")
+
+Ready in three seconds. Authorization is RBAC's; the user of `kubectl` may do everything. No pod ever runs here, but
+Deployments make ReplicaSets, these make Pods, and owners take their children with them. All ports are on 127.0.0.1, and
+all processes end with the tests, however they end.
+"""
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.harness.kafka.processes import Child, free_port, start, wait_until
+from tests.harness.kubernetes.authority import Authority
+from tests.harness.kubernetes.installation import BIN, require_control_plane
+from tests.harness.kubernetes.kubectl import Kubectl
+
+START_WAIT_S = 120.0  # three seconds alone; more when a whole suite runs on two cores
+ANSWER_WAIT_S = 5.0
+ADMINISTRATORS = "system:masters"
+SERVICES = "10.0.0.0/24"  # addresses that Services are given; nothing routes them here
+
+
+@dataclass(kw_only=True, slots=True)
+class ApiServer:
+    """The children are open to tests that kill or freeze them; `restart_api` brings the API server back on its port."""
+
+    folder: Path
+    controllers: bool = True
+    port: int = field(default_factory=free_port, init=False)
+    etcd: Child = field(init=False)
+    api: Child = field(init=False)
+    controller_manager: Child | None = field(default=None, init=False)
+    kubectl: Kubectl = field(init=False)
+    _authority: Authority = field(init=False)
+    _etcd_url: str = field(init=False)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        require_control_plane()
+        self._authority = Authority(self.folder / "pki")
+        self._authority.server("api", "127.0.0.1", "localhost", "kubernetes.default.svc")
+        self._authority.signing_key("tokens")
+        self.kubectl = self.user("administrator", groups=[ADMINISTRATORS])
+        self._start_etcd()
+        self.restart_api()
+        if self.controllers:
+            self._start_controllers()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Nothing here is worth an orderly end: the folder goes with the test.
+        for child in (self.controller_manager, self.api, self.etcd):
+            if child is not None:
+                child.kill()
+
+    def user(self, name: str, groups: Sequence[str] = ()) -> Kubectl:
+        """kubectl as *name* of *groups*, who may do what roles grant and no more."""
+        identity = self._authority.user(name, groups)
+        return Kubectl(kubeconfig=self._authority.kubeconfig(identity, self.url))
+
+    def restart_api(self) -> None:
+        """Starts the API server, again after it was killed; returns when it is ready."""
+        pki = self._authority.folder
+        self.api = self._start(
+            "kube-apiserver",
+            f"--etcd-servers={self._etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",  # 127.0.0.1 may be no endpoint of a Service, and none is needed
+            f"--secure-port={self.port}",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=RBAC",
+            f"--client-ca-file={pki / 'ca.crt'}",
+            f"--tls-cert-file={pki / 'api.crt'}",
+            f"--tls-private-key-file={pki / 'api.key'}",
+            f"--service-account-issuer={self.url}",
+            f"--service-account-key-file={pki / 'tokens.key'}",
+            f"--service-account-signing-key-file={pki / 'tokens.key'}",
+        )
+        wait_until("the API server is ready", self._ready, timeout_s=START_WAIT_S)
+
+    def _start_etcd(self) -> None:
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        peers = f"http://127.0.0.1:{free_port()}"
+        self.etcd = self._start(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            f"--listen-client-urls={self._etcd_url}",
+            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+        )
+
+    def _start_controllers(self) -> None:
+        name = "system:kube-controller-manager"
+        pki = self._authority.folder
+        self.controller_manager = self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={self._authority.kubeconfig(self._authority.user(name), self.url)}",
+            "--secure-port=0",
+            "--leader-elect=false",
+            "--use-service-account-credentials",
+            f"--root-ca-file={pki / 'ca.crt'}",
+            f"--service-account-private-key-file={pki / 'tokens.key'}",
+        )
+
+    def _start(self, name: str, *arguments: str) -> Child:
+        return start(name, [str(BIN / name), *arguments], log=self.folder / f"{name}.log")
+
+    def _ready(self) -> bool:
+        self.etcd.must_run()
+        self.api.must_run()
+        trusted = ssl.create_default_context(cafile=self._authority.own.certificate)
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+        )
+        try:
+            with opener.open(f"{self.url}/readyz", timeout=ANSWER_WAIT_S) as answer:
+                return bool(answer.read() == b"ok")
+        except (urllib.error.URLError, OSError):
+            return False

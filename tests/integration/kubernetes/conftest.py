@@ -1,0 +1,62 @@
+"""One API server that all tests of this folder share; each test has a namespace of its own."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.installation import cluster_is_required, require_control_plane
+from tests.harness.kubernetes.kubectl import Kubectl
+
+DEFINITION = Path(__file__).parents[3] / "crds" / "mirrorflows.yaml"
+
+
+@pytest.fixture(scope="session")
+def built() -> None:
+    """Skips what starts a control plane of its own where none could be built."""
+    _skip_unless_built()
+
+
+def _skip_unless_built() -> None:
+    try:
+        require_control_plane()
+    except HarnessError as error:
+        if cluster_is_required():
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """Shared: whoever kills or freezes one starts its own."""
+    _skip_unless_built()
+    with ApiServer(folder=tmp_path_factory.mktemp("api-server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mirrorflows(api_server: ApiServer) -> ApiServer:
+    """The API server, once it knows MirrorFlows."""
+    api_server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
+
+    def established() -> bool:
+        definition = api_server.kubectl.get("crd", "mirrorflows.mirrorflow.io")
+        found = definition.get("status", {}).get("conditions") or ()
+        return any((one["type"], one["status"]) == ("Established", "True") for one in found)
+
+    wait_until("MirrorFlows are known", established)
+    return api_server
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
+    """The administrator in a namespace of the test's own, which goes with the test."""
+    stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
+    name = f"{stem}-{uuid.uuid4().hex[:8]}"
+    api_server.kubectl("create", "namespace", name)
+    yield api_server.kubectl.within(name)
+    api_server.kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,106 @@
+"""The harness's API server does what its names say: every other test of this folder stands on this."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kubernetes import installation
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
+
+ROOT = Path(__file__).parents[3]
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "idle"},
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "idle"}},
+        "template": {
+            "metadata": {"labels": {"app": "idle"}},
+            "spec": {"containers": [{"name": "idle", "image": "idle:1"}]},
+        },
+    },
+}
+
+
+def test_controllers_make_pods_of_a_deployment_and_take_them_away(namespace: Kubectl):
+    """Owners, owned and garbage collection are real; only nodes are missing."""
+    namespace.apply(DEPLOYMENT)
+
+    def pods() -> int:
+        return len(namespace.get("pods", "--selector=app=idle")["items"])
+
+    wait_until("both pods are there", lambda: pods() == 2)
+    namespace("delete", "deployment", "idle")
+    wait_until("both pods are gone", lambda: pods() == 0)
+
+
+def test_a_user_may_do_what_a_role_grants_and_no_more(api_server: ApiServer, namespace: Kubectl):
+    """Users are made at any time, and RBAC decides."""
+    alice = api_server.user("alice", groups=["staff"]).within(namespace.namespace)
+    namespace("create", "role", "reader", "--verb=get,list", "--resource=configmaps")
+    namespace("create", "rolebinding", "staff", "--role=reader", "--group=staff")
+
+    assert alice.get("configmaps")["kind"] == "List"
+    with pytest.raises(KubectlError, match='User "alice" cannot list resource "secrets"'):
+        alice("get", "secrets")
+
+
+@pytest.mark.usefixtures("built")
+def test_a_killed_api_server_comes_back_with_what_it_held(tmp_path: Path):
+    """Its port stays the same, so clients find it again."""
+    with ApiServer(folder=tmp_path, controllers=False) as server:
+        server.kubectl("create", "configmap", "kept")
+        server.api.kill()
+        with pytest.raises(KubectlError):
+            server.kubectl("get", "configmaps", "--request-timeout=2s")
+
+        server.restart_api()
+
+        assert server.kubectl.get("configmap", "kept")["metadata"]["name"] == "kept"
+
+
+@pytest.mark.usefixtures("built")
+def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
+    """kill -9 of the test's process takes etcd, the API server and the controllers with it."""
+    program = (
+        "import pathlib, sys, tests.harness.kubernetes.api_server as harness\n"
+        "with harness.ApiServer(folder=pathlib.Path(sys.argv[1])) as server:\n"
+        "    print(server.etcd.pid, server.api.pid, server.controller_manager.pid, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tests:
+        assert tests.stdout is not None
+        pids = [int(pid) for pid in tests.stdout.readline().split()]
+        tests.kill()
+
+    assert len(pids) == 3
+    wait_until("all three have ended", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Whoever has no Go reads what to do."""
+    monkeypatch.setattr(installation, "BIN", tmp_path)
+
+    with pytest.raises(HarnessError, match=r"setup\.sh"):
+        installation.require_control_plane()
+
+
+@pytest.mark.parametrize(("value", "required"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_ci_asks_for_a_cluster(monkeypatch: pytest.MonkeyPatch, value: str | None, *, required: bool):
+    """REQUIRE_CLUSTER=1 turns a skipped test into a failure."""
+    monkeypatch.delenv(installation.REQUIRED_BY, raising=False)
+    if value is not None:
+        monkeypatch.setenv(installation.REQUIRED_BY, value)
+
+    assert installation.cluster_is_required() is required
