@@ -75,5 +75,5 @@ class Place:
         self.hosted = None
 
     def _ended(self, running: "asyncio.Task[None]") -> None:
-        if running is self._running:
+        if running is self._running and not running.cancelled():
             self._broken(running)
