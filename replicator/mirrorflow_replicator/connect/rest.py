@@ -109,7 +109,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
 
 def _health(state: WorkerView) -> Response:
     """KIP-1017."""
-    if not state.ready:
+    if not state.serving:
         return json_response({"status": "starting", "message": "Worker is still starting up."}, status=503)
     ready = "Worker has completed startup and is ready to handle requests."
     return json_response({"status": "healthy", "message": ready})

@@ -78,7 +78,8 @@ class WorkerView:
     commit: str = ""
     modify_enabled: bool = False
     takes_changes: bool = False  # of connectors over REST, where `modify_enabled`: a distributed worker does
-    ready: bool = False
+    ready: bool = False  # every connector has begun whatever it was to begin
+    serving: bool = False  # the worker answers for its connectors, begun or not: what Connect calls healthy
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
     warnings: tuple[str, ...] = ()
     samples: Samples = field(default_factory=Samples)

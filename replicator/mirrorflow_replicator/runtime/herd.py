@@ -36,7 +36,10 @@ class Herd(Protocol):
         """What the herd as a whole could not do."""
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
-        """Whether it has begun whatever it was to begin, for all that *reports*, its own of this moment, say."""
+        """Whether each connector has begun whatever it was to begin, for all that *reports*, of this moment, say."""
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether the herd itself has: it knows its connectors and, if it takes commands, takes them now."""
 
     @property
     def target_cluster_id(self) -> str:
@@ -78,6 +81,10 @@ class Fixed:
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether all have started, and everything that they do was heard of once."""
         return has_started(tuple(reports)) and all(report.heard_of_all for report in reports)
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Nothing can be asked of it before its connectors have started."""
+        return self.is_ready(reports)
 
     @property
     def target_cluster_id(self) -> str:

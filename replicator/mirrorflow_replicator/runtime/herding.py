@@ -30,6 +30,7 @@ from mirrorflow_replicator.connect.commands import (
     RestartTask,
     SetTarget,
 )
+from mirrorflow_replicator.connect.progress import has_started
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.rest import connector_info, connector_status
 from mirrorflow_replicator.connect.samples import Samples
@@ -143,6 +144,12 @@ class Herding:
         )
 
     def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether all that are to run do so; a worker without connectors has nothing left to begin."""
+        to_run = tuple(report for report in reports if report.state not in {"PAUSED", "STOPPED"})
+        begun = not to_run or has_started(to_run)
+        return self._configs is not None and begun and all(report.heard_of_all for report in reports)
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
         """Whether both topics were read: from then on commands are taken, as by Java's worker."""
         return self._configs is not None
 
@@ -169,7 +176,6 @@ class Herding:
                 case Configure() | Patch():
                     return self._configured(command.name, created=not existed)
                 case Delete():
-                    await self._publish()
                     return Response(status=204)
                 case SetTarget(target=target):
                     return Response(status=204 if target is TargetState.STOPPED else 202)

@@ -214,10 +214,15 @@ class HttpServer:
         return progress.partitions(query, view)
 
     def _current(self) -> WorkerView:
-        """The view of this moment; who was ready once stays so, for a partition added later is no new start."""
+        """The view of this moment; who was ready once stays so, for a partition added later is no new start.
+
+        A connector that was made over REST is one.
+        """
         view = self._view()
-        self._was_ready = self._was_ready or view.ready
-        return view if view.ready == self._was_ready else replace(view, ready=self._was_ready)
+        self._was_ready = view.ready or (self._was_ready and not view.takes_changes)
+        if view.ready == self._was_ready:
+            return view
+        return replace(view, ready=self._was_ready, serving=self._was_ready)
 
     def _healthz(self) -> Response:
         from mirrorflow_replicator.connect.view import json_response  # noqa: PLC0415

@@ -32,10 +32,9 @@ class OffsetChanges:
 
     def __init__(self, properties: Mapping[str, str], worker: Mapping[str, str]) -> None:
         """Of the connector with *properties*, in a worker with these. Raises SettingError."""
-        self._name = properties["name"]
-        self._class = simple_name(properties.get("connector.class", ""))
-        self._source_alias = properties["source.cluster.alias"]
         self._storage, self._client = kept_offsets(properties, worker)
+        self._name, self._source_alias = properties["name"], properties["source.cluster.alias"]
+        self._class = simple_name(properties.get("connector.class", ""))
         self._resolve = Resolver({**worker, **properties}).resolve_client
         self._records: dict[bytes, bytes] = {}
         self._cluster: Cluster | None = None

@@ -16,7 +16,10 @@ from mirrorflow_replicator.runtime.hosting import ended
 
 
 class Place:
-    """See the module. *make* starts nothing: it gives what `run` will run. *broken* hears of a run that has ended."""
+    """See the module. *make* starts nothing: it gives what `run` will run.
+
+    *broken* hears of a run that has ended, or could not be made.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Place:
         self._wanted = wanted
         if wanted != self._current and self.is_settled:
             self._moving = asyncio.create_task(self._move(), name=f"place-{self.name}")
+            self._moving.add_done_callback(self._moved)
 
     @property
     def is_settled(self) -> bool:
@@ -73,6 +77,10 @@ class Place:
         self._running = None
         await ended(running)
         self.hosted = None
+
+    def _moved(self, moving: "asyncio.Task[None]") -> None:
+        if not moving.cancelled() and moving.exception() is not None:
+            self._broken(moving)
 
     def _ended(self, running: "asyncio.Task[None]") -> None:
         if running is self._running and not running.cancelled():

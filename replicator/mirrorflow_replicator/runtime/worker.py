@@ -153,6 +153,7 @@ class Worker:
             modify_enabled=first.http.modify_enabled,
             takes_changes=self._herd.takes_changes,
             ready=self._herd.is_ready(connectors),
+            serving=self._herd.is_serving(connectors),
             metrics_level=first.metrics_level,
             warnings=(*self._warnings, *self._herd.warnings),
             samples=self._samples,

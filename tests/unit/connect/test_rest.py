@@ -119,10 +119,10 @@ def test_options_and_unknown_methods():
     assert error(405, "HTTP 405 Method Not Allowed") == ask("/connectors", "BREW")
 
 
-def test_health_follows_readiness():
+def test_health_is_that_of_the_worker():
     """KIP-1017: starting is 503, ready is 200."""
     assert ((found := ask("/health"))[0], found[1]["status"]) == (503, "starting")
-    assert ((found := ask("/health", ready=True))[0], found[1]["status"]) == (200, "healthy")
+    assert ((found := ask("/health", serving=True))[0], found[1]["status"]) == (200, "healthy")
 
 
 def test_plugins_are_mm2s():
