@@ -37,7 +37,7 @@ from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import problems
 from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
 from mirrorflow_replicator.connect.worker import parse_connector
-from mirrorflow_replicator.connect.worker_records import State, TargetState, WorkerStatus
+from mirrorflow_replicator.connect.worker_records import TargetState
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -48,13 +48,12 @@ from mirrorflow_replicator.runtime.hosting import HostedConnector
 from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
 from mirrorflow_replicator.runtime.place import Place
 from mirrorflow_replicator.runtime.standing_in import StandIn
+from mirrorflow_replicator.runtime.statuses import Statuses, is_settled
 from mirrorflow_replicator.settings import DistributedSettings, WorkerSettings
-from mirrorflow_replicator.version import version
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 15.0  # while the topics cannot be had
 PUBLISH_S = 1.0  # how often it is looked what the status topic does not say yet
-GOODBYE_S = 3.0  # for the last statuses; who comes next writes its own
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -80,14 +79,11 @@ class Herding:
         self._problems = partial(problems, worker=settings.shared)
         self._cluster: Cluster | None = None
         self._configs: ConfigTopic | None = None  # once both topics were read
-        self._statuses: StatusTopic | None = None
-        self._generation = 1
+        self._statuses: Statuses | None = None
         self._places: dict[str, Place] = {}
         self._restarts: Counter[str] = Counter()
-        self._written: dict[bytes, WorkerStatus] = {}
         self._problem: MirrorFlowError | None = None  # of the topics; None while all is well
         self._commanding = asyncio.Lock()
-        self._publishing = asyncio.Lock()
         self._stopping = False
         self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
 
@@ -115,18 +111,8 @@ class Herding:
         for place in self._places.values():
             place.want(None)
         await asyncio.gather(*(place.settled() for place in self._places.values()))
-        if self._statuses is None:
-            return
-        gone = [
-            replace(status, state=State.UNASSIGNED, trace=None)
-            for status in self._written.values()
-            if status.state is not State.UNASSIGNED
-        ]
-        try:
-            async with asyncio.timeout(GOODBYE_S), self._publishing:
-                await self._statuses.put(*gone, now_ms=_now_ms())
-        except (MirrorFlowError, TimeoutError) as error:
-            log.warning("the last statuses could not be written: %s", error or "no answer")
+        if self._statuses is not None:
+            await self._statuses.say_goodbye()
 
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Each connector now, with its properties as the topic has them."""
@@ -217,66 +203,27 @@ class Herding:
         await asyncio.gather(configs.open(), statuses.open())
         if self._distributed.offsets is not None:
             await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
-        known = [
-            one
-            for name in statuses.statuses.connectors()
-            for one in (statuses.statuses.connector(name), *statuses.statuses.tasks(name).values())
-            if one is not None
-        ]
-        self._generation = 1 + max((status.generation for status in known), default=0)
-        self._written = {status.key: status for status in known}
         if records := herd.seeds(self._distributed.seeds, configs.configs):
             await configs.put(*records, now_ms=_now_ms())
-        self._configs, self._statuses = configs, statuses
+        self._statuses = Statuses(configs, statuses, worker_id=self._worker_id)
+        self._configs = configs
 
     async def _publish_for_ever(self) -> None:
+        assert self._configs is not None
+        assert self._statuses is not None
         while True:
             try:
-                await self._publish()
+                if await self._configs.read_new():  # by whoever else writes there
+                    self._arrange()
+                await self._statuses.publish(self.reports(), settled=self._is_settled)
                 self._problem = None
             except MirrorFlowError as error:
                 self._note(error)
             await asyncio.sleep(PUBLISH_S)
 
-    async def _publish(self) -> None:
-        """Write what the topics do not say yet: the tasks of those that run, and how everything fares."""
-        async with self._publishing:
-            if self._stopping or self._configs is None or self._statuses is None:
-                return
-            if await self._configs.read_new():  # by whoever else writes there
-                self._arrange()
-            reports = self.reports()
-            settled = [report for report in reports if self._is_settled(report)]
-            records = [one for report in settled for one in herd.task_records(report, self._configs.configs)]
-            if records:
-                await self._configs.put(*records, now_ms=_now_ms())
-            worker_id = self._worker_id()
-            now = herd.statuses(
-                [replace(report, worker_id=worker_id) for report in reports],
-                generation=self._generation,
-                version=version(),
-            )
-            gone = [
-                replace(status, state=State.DESTROYED, trace=None)
-                for key, status in self._written.items()
-                if key not in now
-            ]
-            changed = [status for key, status in now.items() if self._written.get(key) != status]
-            if gone or changed:
-                await self._statuses.put(*gone, *changed, now_ms=_now_ms())
-                self._written = now
-
     def _is_settled(self, report: ConnectorReport) -> bool:
-        """Whether its tasks are what they will be for now; half-known ones would be written again at once."""
         place = self._places.get(report.name)
-        return (
-            place is not None
-            and place.is_settled
-            and report.heard_of_all
-            and report.state in {"RUNNING", "STOPPED"}
-            and all(task.state in {"RUNNING", "STOPPED"} for task in report.tasks)
-            and len(report.tasks) == len(report.task_properties)
-        )
+        return place is not None and place.is_settled and is_settled(report)
 
     def _note(self, error: MirrorFlowError) -> None:
         if self._problem is None or self._problem.reason != error.reason:
