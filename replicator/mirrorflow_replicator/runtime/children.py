@@ -20,6 +20,7 @@ from mirrorflow_replicator.runtime.reporting import decode_report
 from mirrorflow_replicator.settings import SourceSettings
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
+RESTART_GRACE_S = 10.0  # a task drains for 3 s and then writes positions
 KILLED_S = 5.0  # what is killed is gone at once, unless the machine itself hangs
 HEALTHY_S = 30.0  # a process that lived so long begins its back-off anew
 # A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
@@ -46,6 +47,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._restarting = False  # asked for, so its end is no failure
+        self._again = asyncio.Event()  # not to wait any longer
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
     def assign(self, message: Assign) -> None:
@@ -63,10 +65,15 @@ class Child:
             self._tell(Stop())
 
     def restart(self) -> None:
-        """End the process in order; the next one follows at once."""
+        """End the process in order, by force if it does not; the next one follows at once."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            self._again.set()  # it has ended, and waits
+            return
         self._restarting = True
         self.state, self.trace = "RESTARTING", ""
         self._tell(Stop())
+        asyncio.get_running_loop().call_later(RESTART_GRACE_S, _kill, process)
 
     async def stop(self, grace_s: float) -> None:
         """End it in order; by force after *grace_s*."""
@@ -108,7 +115,10 @@ class Child:
             self.newest = TaskReport(task=self.task, state=self.state, trace=self.trace, reason="TaskEnded")
             log.warning("task %d ended with %s; starting it again in %g s", self.task, code, pause_s)
             self.restarts += 1
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._again.wait()
+            self._again.clear()
             pause_s = min(2 * pause_s, RESTART_MAX_S)
 
     async def _live(self) -> int:
@@ -142,3 +152,8 @@ class Child:
             if source in held:
                 self.partitions[source] = one
         self._on_report(report)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()

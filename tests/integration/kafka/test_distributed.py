@@ -370,3 +370,38 @@ def test_its_topics_are_there_before_its_first_connector(site: Site) -> None:
 
     wanted = {name: found.get(name) for key, name in site.topics().items() if key.endswith(".topic")}
     assert [1, 25, 5] == list(wanted.values())
+
+
+def test_positions_altered_here_and_moved_on_by_java_are_javas(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """A word on where to begin is over once Java has copied behind it: nothing is there a third time."""
+    topic = unique_topic()
+    site.source.create_topic(topic)
+    load(site.source, topic, 100)
+    with site.worker() as worker:
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/config", site.connector(topic), expect=201)
+        wait_for_copies(site, topic, 100)
+        stop(worker)
+        body = {"offsets": [entry(site, topic, 0, 49)]}
+        change(worker, "PATCH", f"/connectors/{NAME}/offsets", body, expect=200)
+        assert 0 == worker.stop()
+    with ConnectWorker(
+        cluster=site.target,
+        group=f"{site.alias}-mm2",
+        properties={**site.topics(), "offset.flush.interval.ms": "500"},
+    ) as java:
+        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED", timeout_s=WAIT_S)
+        java.call("PUT", f"/connectors/{NAME}/resume")
+        wait_for_copies(site, topic, 150)
+        java.call("PUT", f"/connectors/{NAME}/stop")
+        wait_until("Java has stopped", lambda: java.state(NAME) == ("STOPPED", []), timeout_s=WAIT_S)
+        java.stop()
+    with site.worker() as worker:
+        start(worker)
+        wait_for_state(worker, "STOPPED")
+        assert {(topic, 0): 99} == offsets(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        load(site.source, topic, 10)
+        wait_for_copies(site, topic, 160)
