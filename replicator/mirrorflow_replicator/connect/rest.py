@@ -7,6 +7,7 @@ changes nothing and is allowed.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from urllib.parse import parse_qs, unquote
 
 from mirrorflow_replicator.connect.commands import (
@@ -17,6 +18,7 @@ from mirrorflow_replicator.connect.commands import (
     command,
     properties,
 )
+from mirrorflow_replicator.connect.hiding import shown, shown_value
 from mirrorflow_replicator.connect.view import (
     ConnectError,
     PluginKey,
@@ -87,12 +89,12 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         case ["health"]:
             return _health(state)
         case ["connectors"]:
-            return json_response(_connectors(query, state))
+            return json_response(_connectors(query, _as_shown(state)))
         case ["connectors", name, "offsets"] if state.takes_changes:
             # As Java, what is stored: also of a connector that is stopped, and before its offsets are altered.
             return ListOffsets(name=name)
         case ["connectors", name, *rest]:
-            return json_response(_connector(name, rest, state))
+            return json_response(_connector(name, rest, _as_shown(state)))
         case ["connector-plugins"]:
             return json_response(_plugins(state))
         case ["connector-plugins", name, "config"]:
@@ -105,6 +107,23 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
             return json_response(_logger(name, state))
         case _:
             raise ConnectError(404, NOT_FOUND)
+
+
+def _as_shown(state: WorkerView) -> WorkerView:
+    """*state* without secrets in plain text; but where it takes changes, and what is read is written back."""
+    if state.takes_changes:
+        return state
+    return replace(
+        state,
+        connectors=tuple(
+            replace(
+                report,
+                properties=shown(report.properties),
+                task_properties=tuple(shown(one) for one in report.task_properties),
+            )
+            for report in state.connectors
+        ),
+    )
 
 
 def _health(state: WorkerView) -> Response:
@@ -297,7 +316,7 @@ def _validation(name: str, request: Request, state: WorkerView) -> dict[str, obj
         key = keys.get(key_name) or PluginKey(name=key_name)
         value = {
             "name": key_name,
-            "value": given.get(key_name, key.default),
+            "value": shown_value(key_name, given[key_name]) if key_name in given else key.default,
             "recommended_values": [],
             "errors": [problems[key_name]] if key_name in problems else [],
             "visible": True,

@@ -1,6 +1,6 @@
 """A cluster as one thing: bootstrap, metadata, and requests to the broker that should answer them.
 
-Secrets are resolved at every new connection (`credentials`). A request is repeated only
+Secrets are resolved at every new connection (`credentials`), and connections follow them (`rotation`). A request is repeated only
 by `call`, within its time, for lost connections and for answers that say it went to the wrong broker; everything that
 `call` is used for here may be repeated without harm.
 """
@@ -25,6 +25,7 @@ from mirrorflow_replicator.kafka.credentials import Credentials, Resolve
 from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
 from mirrorflow_replicator.kafka.opening import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_replicator.kafka.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_replicator.kafka.rotation import Rotation
 from mirrorflow_replicator.settings import ClientSettings
 
 CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
@@ -67,6 +68,8 @@ class Cluster:
         self._refresh_lock = asyncio.Lock()
         self._refreshed_at = float("-inf")
         self._bootstrapping: asyncio.Task[None] | None = None
+        self._rotation = Rotation(self.alias, self._pool, self._credentials.security)
+        self._following: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -80,6 +83,10 @@ class Cluster:
         try:
             async with asyncio.timeout(timeout_s):
                 await cluster._bootstrap()
+            if cluster._credentials.security() is not None:
+                cluster._following = asyncio.create_task(
+                    cluster._rotation.run(), name=f"secrets-{cluster.alias}"
+                )
         except TimeoutError:
             await cluster.close()
             problem = f"no answer within {timeout_s:g} s"
@@ -96,13 +103,19 @@ class Cluster:
         """The id that the brokers give their cluster."""
         return self.metadata.cluster_id
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What keeps connections from following their secrets."""
+        return self._rotation.warnings
+
     def leader(self, topic: str, partition: int) -> int | None:
         """The leader's node id as last heard; None if unknown or there is none."""
         return self.metadata.leader(topic, partition)
 
     async def close(self) -> None:
         """End every connection; what is unanswered fails."""
-        tasks = [self._bootstrapping, self._next_refresh.task if self._next_refresh else None]
+        refreshing = self._next_refresh.task if self._next_refresh else None
+        tasks = [self._bootstrapping, refreshing, self._following]
         for task in tasks:
             if task is not None:
                 task.cancel()

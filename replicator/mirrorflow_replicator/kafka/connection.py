@@ -33,6 +33,9 @@ ANSWER_TIMEOUT_S = 40.0
 # Java re-authenticates at 85 to 95 % of the session's life, at random so that connections do not do it at once (KIP-368).
 REAUTHENTICATE_AT = (0.85, 0.95)
 REAUTHENTICATION_TIMEOUT_S = 30.0
+# Of a connection that another one has replaced: longer than any answer takes, so that only who ignores it is cut off.
+RETIRED_MAX_S = 60.0
+RETIRED_LOOK_S = 0.5
 _API_VERSIONS_KEY = 18
 Part = bytes | bytearray | memoryview
 _HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
@@ -76,7 +79,8 @@ class Connection:
     """An open connection. Made by `open_connection`.
 
     `generation` is new for every connection of the process; `lost` resolves (never raises) with the error when it ends.
-    `throttle_ms` is what the broker last asked us to wait (KIP-219); who sends sets and heeds it.
+    `throttle_ms` is what the broker last asked us to wait (KIP-219); who sends sets and heeds it. `is_retired` says that a new
+    one is to be had in its place (`rotation`): who holds it for long sends no more on it, and asks the cluster again.
     """
 
     def __init__(
@@ -94,6 +98,8 @@ class Connection:
         self.generation = next(_generations)
         self.versions: Versions = {}
         self.throttle_ms = 0
+        self.opened_by: object = None  # the security that it was opened by
+        self.is_retired = False
         self._client_id = client_id.encode()
         self._answer_timeout_s = answer_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -290,6 +296,19 @@ class Connection:
         released, self._released = self._released, None
         if released is not None:
             released.set_result(None)
+
+    def retire(self) -> None:
+        """Another one takes its place: end it when nothing is unanswered. Who holds it sends no more and lets it go."""
+        self.is_retired = True
+        self._end_when_idle(self._loop.time() + RETIRED_MAX_S)
+
+    def _end_when_idle(self, deadline: float) -> None:
+        if not self.is_open:
+            return
+        if self._loop.time() >= deadline or not (self._pending or self._held):
+            self._end("another one has taken its place")
+        else:
+            self._loop.call_later(RETIRED_LOOK_S, self._end_when_idle, deadline)
 
     def close(self) -> None:
         """End it now; what is unanswered fails. Harmless when repeated."""

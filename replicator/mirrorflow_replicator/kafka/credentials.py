@@ -35,17 +35,20 @@ class Credentials:
         if resolved.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
             return None
         relevant = {key: value for key, value in resolved.items() if key.startswith(_SECURITY_PREFIXES)}
-        stamps = {value: _stamp(value) for key, value in relevant.items() if key.endswith(".location")}
+        stamps = {value: stamp(value) for key, value in relevant.items() if key.endswith(".location")}
         if (relevant, stamps) != self._security_key:
             self._security = build_security(relevant, cluster=self._settings.alias)
             self._security_key = (relevant, stamps)
         return self._security
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
-    """When a file was written and how large it is; None if it cannot be seen (`security` says why)."""
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """Which file that is, when it was written and how large it is; None if it cannot be seen (`security` says why).
+
+    Links are followed: kubelet brings a new volume's content by turning one link.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116 of a path that need not exist
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -42,6 +42,7 @@ async def open_connection(
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     connection = Connection(cluster=cluster, address=address, node_id=node_id, client_id=client_id)
+    connection.opened_by = security
     try:
         async with asyncio.timeout(timeout_s):
             await _connect(connection, host, port, security)

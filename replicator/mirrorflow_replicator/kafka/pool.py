@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from mirrorflow_replicator.errors import ConnectionLostError, MirrorFlowError
+from mirrorflow_replicator.errors import ConnectionLostError, MirrorFlowError, UnreachableError
 from mirrorflow_replicator.kafka.connection import Connection
 
 # Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
@@ -97,6 +97,29 @@ class ConnectionPool:
         slot.connection = connection
         slot.opened_at = now()
         return connection
+
+    async def replace_all_but(self, security: object) -> int:
+        """Open anew, one by one, each connection that was opened by another *security*; how many those were.
+
+        Raises what the opener raises but UnreachableError; the connections not yet replaced stay as they are.
+        """
+        count = 0
+        for key, slot in tuple(self._slots.items()):
+            old = slot.connection
+            if old is None or not old.is_open or old.opened_by is security:
+                continue
+            try:
+                connection = await self._opener(key)
+            except UnreachableError:
+                continue  # says nothing of the secrets; the old one may be as good as lost
+            if self._is_closed or slot.connection is not old:
+                connection.close()  # lost and opened again meanwhile, by the new ones
+                continue
+            slot.connection = connection
+            slot.opened_at = asyncio.get_running_loop().time()
+            old.retire()
+            count += 1
+        return count
 
     def forgive(self) -> None:
         """Try all again at once: the cluster has been seen alive."""

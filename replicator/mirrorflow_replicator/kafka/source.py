@@ -140,6 +140,7 @@ class SourceReader:
                 connection = await self._cluster.connection(self.node_id, purpose="fetch")
                 await self._negotiate(connection)
                 await self._read(connection)
+                connection.close()
             except MirrorFlowError as error:
                 self._on_error(error)
             self._session.failed()
@@ -163,7 +164,8 @@ class SourceReader:
         self.partition_bytes = min(max(fit // 4, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
 
     async def _read(self, connection: Connection) -> None:
-        while True:
+        # A retired one has answered all that it was asked; the next fetch is asked of the one in its place.
+        while not connection.is_retired:
             self._wake.clear()
             answer = self._ask(connection)
             # Asked before the work: the broker reads the next bytes while we check and write these.

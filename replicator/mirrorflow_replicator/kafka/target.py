@@ -140,6 +140,11 @@ class Pipe:
         connection = self._connection
         if connection is None or not connection.is_open:
             return
+        if connection.is_retired:
+            # What is in flight is answered first: nothing is in doubt. The one in its place is asked before it is written to.
+            if not self._in_flight:
+                connection.close()
+            return
         ready = self._ready
         while (
             ready and self._in_flight_bytes < self._window_bytes and self._in_flight < IN_FLIGHT_REQUESTS_MAX

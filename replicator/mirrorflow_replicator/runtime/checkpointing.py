@@ -153,6 +153,12 @@ class HostedCheckpoints:
         self._errors[error.reason] += 1
         self._failures += 1
 
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        passes = () if self._passes is None else self._passes.warnings
+        clusters = (warning for cluster in self._clusters.values() for warning in cluster.warnings)
+        return (*passes, *dict.fromkeys(clusters))
+
     def report(self) -> ConnectorReport:
         """The connector now."""
         settings, problem = self._settings, self._problem
@@ -178,6 +184,6 @@ class HostedCheckpoints:
             topics=(self._passes.topic,)
             if self._passes is not None and self._passes.report.checkpoints
             else (),
-            warnings=() if self._passes is None else self._passes.warnings,
+            warnings=self._warnings,
             groups=None if self._passes is None else self._passes.report,
         )

@@ -97,6 +97,7 @@ class SourceConnector:
             *_shown(self._config_warnings),
             *_shown(self._acl_warnings),
             *self._gone,
+            *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
 
     async def run(self, hand: Hand) -> None:

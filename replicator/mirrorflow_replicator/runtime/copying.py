@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
@@ -196,8 +197,13 @@ class TaskProcess:
             elif self._task is None:
                 self._send(TaskReport(task=self._begin.task, state="UNASSIGNED"))
             else:
-                self._send(self._task.report())
+                self._send(self._with_warnings(self._task.report()))
             await asyncio.sleep(REPORT_S)
+
+    def _with_warnings(self, report: TaskReport) -> TaskReport:
+        """What the connections say of their secrets is a warning of the task."""
+        said = dict.fromkeys(warning for cluster in self._clusters or () for warning in cluster.warnings)
+        return replace(report, warnings=(*report.warnings, *said)) if said else report
 
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))

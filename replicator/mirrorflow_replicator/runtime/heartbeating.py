@@ -67,6 +67,11 @@ class Beats:
         self._failures = 0  # in a row
         self._cluster: Cluster | None = None
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its connections say of themselves."""
+        return () if self._cluster is None else self._cluster.warnings
+
     async def run(self) -> None:
         """Write until cancelled."""
         try:
@@ -210,10 +215,13 @@ class HostedHeartbeats:
             tasks=(TaskReport(task=0, state=state, trace=trace, reason=reason, errors=dict(errors)),),
             task_properties=(dict(self._connector.properties),),
             topics=tuple(dict.fromkeys(one.topic for one in written)),
-            warnings=tuple(
-                f"No heartbeats to {one.settings.target_alias}: {one.problem}"
-                for one in others
-                if one.problem
+            warnings=(
+                *(
+                    f"No heartbeats to {one.settings.target_alias}: {one.problem}"
+                    for one in others
+                    if one.problem
+                ),
+                *(warning for one in self._beats for warning in one.warnings),
             ),
             heartbeats=written,
         )

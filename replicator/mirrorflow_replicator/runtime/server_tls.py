@@ -1,14 +1,19 @@
 """The TLS of our own HTTP listeners, from Java's `ssl.*` as Connect's REST server reads them (RestServer, SSLUtils).
 
 The server's key and chain come from `ssl.keystore.*`, whom it trusts from `ssl.truststore.*`, both in every form that
-clients may use; `ssl.client.auth` asks for a certificate of who calls. Read once, when the process starts.
+clients may use; `ssl.client.auth` asks for a certificate of who calls. `ServerTls` follows the files: who connects after a
+certificate was renewed is shown the new one.
 """
 
+import asyncio
+import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.errors import InvalidSettingError, SettingError
+from mirrorflow_replicator.kafka.credentials import stamp
 from mirrorflow_replicator.kafka.keystores import client_key, trusted_certificates
+from mirrorflow_replicator.kafka.rotation import LOOK_S
 from mirrorflow_replicator.kafka.tls import load_key, trust
 from mirrorflow_replicator.kafka.tls_versions import choose_ciphers, choose_versions
 
@@ -17,6 +22,51 @@ _CLIENT_AUTH = {
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+
+log = logging.getLogger("mirrorflow.secrets")
+
+
+class ServerTls:
+    """The TLS of the listeners, by *resolved* properties as of now. Raises SettingError where the first ones are wrong."""
+
+    def __init__(self, resolved: Callable[[], Mapping[str, str]]) -> None:
+        self._resolved = resolved
+        self._seen = self._look()
+        self._newest, self.warnings = server_context(self._seen[0])
+        self.context = self._newest  # what the listeners are given; it hands each caller on to the newest
+        self.context.sni_callback = self._hand_on
+        self._told = ""
+
+    async def follow(self) -> None:
+        """Look for renewed certificates until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Take over what has changed; what cannot be used is told once, and the last good one goes on being shown."""
+        try:
+            seen = self._look()
+            if seen == self._seen:
+                return
+            self._newest, _ = server_context(seen[0])
+        except SettingError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                log.warning("HTTPS goes on with the certificate of before: %s", error)
+            return
+        self._seen, self._told = seen, ""
+        log.info("HTTPS now uses the renewed certificate")
+
+    def _look(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
+        properties = dict(self._resolved())
+        return properties, {
+            key: stamp(value) for key, value in properties.items() if key.endswith(".location")
+        }
+
+    def _hand_on(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        # Called with every hello, whether or not it names a server.
+        caller.context = self._newest
 
 
 def server_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[str, ...]]:

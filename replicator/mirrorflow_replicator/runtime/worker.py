@@ -5,13 +5,12 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mirrorflow_replicator.connect.commands import Command
@@ -30,6 +29,9 @@ from mirrorflow_replicator.runtime.http import HttpServer
 from mirrorflow_replicator.runtime.mortality import stdin_ended
 from mirrorflow_replicator.settings import WorkerSettings
 from mirrorflow_replicator.version import version
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.runtime.server_tls import ServerTls
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -59,8 +61,9 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         # First: an address that is taken ends the process before it has begun anything.
+        tls = self._tls()
         server = await HttpServer.start(
-            self._listeners(), self.view, carry_out=self._carry_out, tls=self._tls()
+            self._listeners(), self.view, carry_out=self._carry_out, tls=None if tls is None else tls.context
         )
         self._tell_addresses(server.addresses)
         loop.call_later(STARTED_AFTER_S, memory.give_back)
@@ -68,6 +71,8 @@ class Worker:
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
+        if tls is not None:
+            waits.append(asyncio.create_task(tls.follow()))
         try:
             await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -113,18 +118,18 @@ class Worker:
     def _listeners(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
 
-    def _tls(self) -> ssl.SSLContext | None:
+    def _tls(self) -> "ServerTls | None":
         if not any(listener.lower().startswith("https:") for listener in self._listeners()):
             return None
         from mirrorflow_replicator.runtime.server_tls import (  # noqa: PLC0415 few listen to https
-            server_context,
+            ServerTls,
         )
 
         first = self._settings[0]
-        context, warnings = server_context(Resolver(first.providers).resolve_client(first.http.tls))
-        for warning in warnings:
+        tls = ServerTls(partial(Resolver(first.providers).resolve_client, first.http.tls))
+        for warning in tls.warnings:
             log.warning("%s", warning)
-        return context
+        return tls
 
     def _tell_addresses(self, addresses: Sequence[str]) -> None:
         for address in addresses:

@@ -182,6 +182,25 @@ def unread_bytes(pid: int, port: int) -> int:
     return total
 
 
+def sockets_to(pid: int, port: int) -> set[str]:
+    """The established IPv4 sockets of *pid* and its descendants to *port*, by inode: a new connection is a new one."""
+    found = set()
+    for member in family(pid):
+        own = set()
+        try:
+            links = [str(link.readlink()) for link in Path(f"/proc/{member}/fd").iterdir()]
+            own = {link for link in links if link.startswith("socket:")}
+            lines = Path(f"/proc/{member}/net/tcp").read_text().splitlines()[1:]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for line in lines:
+            fields = line.split()
+            is_there = fields[3] == "01" and int(fields[2].rpartition(":")[2], 16) == port
+            if is_there and f"socket:[{fields[9]}]" in own:
+                found.add(fields[9])
+    return found
+
+
 def pss_bytes(pid: int) -> int:
     """Proportional set size of *pid* and its descendants: what the machine would get back if they ended."""
     total = 0

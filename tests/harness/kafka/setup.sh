@@ -43,9 +43,9 @@ for release in "${releases[@]}"; do
   if [ ! -f "$libs/.complete" ] || [ "$here/pom.xml" -nt "$libs/.complete" ]; then
     echo "Kafka $release: fetching its jars (about 60 MB) ..."
     rm -rf "$libs"
-    # The filter takes the colour codes that Maven writes even to a file and with colours off.
+    # The filter takes the colour codes that Maven writes even to a file and with colours off, on stderr as well.
     mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$here/pom.xml" "-Dkafka.version=$release" \
-      dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs" |
+      dependency:copy-dependencies -DincludeScope=runtime -DexcludeArtifactIds=slf4j-reload4j "-DoutputDirectory=$libs" 2>&1 |
       sed "s/$(printf '\033')\[[0-9;]*m//g"
     touch "$libs/.complete"
   fi

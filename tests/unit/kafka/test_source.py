@@ -55,7 +55,7 @@ def answer(partitions: int, size_bytes: int) -> bytearray:
 class Broker:
     """Cluster and connection in one: gives the answers that it has, then none."""
 
-    alias, address = "east", "east:9092"
+    alias, address, is_retired = "east", "east:9092", False
     versions = {1: (0, VERSION)}  # noqa: RUF012 it is read only
 
     def __init__(self, answers):

@@ -8,7 +8,7 @@ import pytest
 
 from mirrorflow_replicator.errors import InvalidSettingError, SettingError
 from mirrorflow_replicator.runtime.http import HttpServer
-from mirrorflow_replicator.runtime.server_tls import server_context
+from mirrorflow_replicator.runtime.server_tls import ServerTls, server_context
 from tests.unit.connect.reports import view
 from tests.unit.kafka.certificates import authority, signed
 
@@ -135,3 +135,36 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     """With its path, and without a traceback."""
     with pytest.raises(InvalidSettingError, match=r"none\.p12 cannot be read"):
         server_context({"ssl.keystore.location": str(tmp_path / "none.p12")})
+
+
+def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path):
+    """By the same listener, to whom names no server as well; a file that is none changes nothing, and heals by itself."""
+    file = tmp_path / "server.pem"
+    file.write_text(signed("first").key_pem() + signed("first").pem)
+    tls = ServerTls(lambda: {"ssl.keystore.location": str(file), "ssl.keystore.type": "PEM"})
+
+    async def shown(port: int, name: str | None) -> bytes:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name or "")
+        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return bytes(found)
+
+    async def main() -> None:
+        server = await HttpServer.start(["https://127.0.0.1:0"], view, tls=tls.context)
+        try:
+            port = int(server.addresses[0].rpartition(":")[2])
+            for written, expected in (
+                (signed("second").key_pem() + signed("second").pem, "second"),
+                ("no certificate", "second"),
+                (signed("third").key_pem() + signed("third").pem, "third"),
+            ):
+                file.write_text(written)
+                tls.look()
+                for name in ("localhost", None):
+                    assert ssl.PEM_cert_to_DER_cert(signed(expected).pem) == await shown(port, name)
+        finally:
+            await server.close()
+
+    asyncio.run(main())

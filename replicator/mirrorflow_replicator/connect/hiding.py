@@ -1,0 +1,42 @@
+"""Properties as they may be shown: what is a secret in plain text is hidden, a reference to one is not.
+
+Java's word for a hidden value is `[hidden]` (Password.toString), and Connect's validation says it; its other answers show
+everything. Ours do not, but where a distributed worker takes configurations: who reads one there writes it back.
+"""
+
+import re
+from collections.abc import Mapping
+
+from mirrorflow_replicator.connect.references import has_reference
+
+HIDDEN = "[hidden]"
+_JAAS = re.compile(r"(?:^|\.)sasl\.jaas\.config$")
+# By their last part, behind any prefix: ssl.key.password, source.cluster.ssl.keystore.key, ....client.secret, a basic.auth.user.info.
+_SECRET = re.compile(
+    r"(?:^|\.)(?:password|passphrase|secret|ssl\.keystore\.key|[a-z.]*\.(?:password|secret|user\.info|credentials?|token))$",
+    re.IGNORECASE,
+)
+# A secret option of a login module: password="...", clientSecret='...', or without quotes.
+_OPTION = re.compile(
+    r"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s;]+)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def shown(properties: Mapping[str, str]) -> dict[str, str]:
+    """*properties* with HIDDEN for each secret in plain text."""
+    return {key: shown_value(key, value) for key, value in properties.items()}
+
+
+def shown_value(key: str, value: str) -> str:
+    """As `shown`, of one property."""
+    if _JAAS.search(key):
+        return _OPTION.sub(_option, value)
+    if _SECRET.search(key) and value and not has_reference(value):
+        return HIDDEN
+    return value
+
+
+def _option(match: re.Match[str]) -> str:
+    name, written = match.groups()
+    return match.group(0) if has_reference(written) else f'{name}"{HIDDEN}"'

@@ -1,0 +1,179 @@
+"""Secrets that rotate under a running flow, as kubelet brings them: connections follow, nothing restarts, nothing is repeated."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from tests.harness.demo.producer import SteadyProducer
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import family, sockets_to, wait_until
+from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.running import RunningCommand
+
+WAIT_S = 120.0  # a look is due every five seconds
+TOPIC = "orders"
+FIRST = "mirror-secret"
+FLOW = """
+apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorFlow
+metadata: {{name: rotating}}
+spec:
+  source:
+    alias: vault
+    bootstrapServers: ["{source}"]
+    tls: {{trustedCertificates: [{{secretName: vault, key: ca.crt}}]}}
+    authentication:
+      type: ScramSha512
+      username: {{value: mirror}}
+      password: {{secretName: vault, key: password}}
+  target:
+    alias: safe
+    bootstrapServers: ["{target}"]
+    tls: {{trustedCertificates: [{{secretName: safe, key: ca.crt}}]}}
+    authentication:
+      type: ScramSha512
+      username: {{value: mirror}}
+      password: {{secretName: safe, key: password}}
+  topics: {{include: [{topic}], replicationFactor: 1}}
+  connectors:
+    checkpoint: {{config: {{emit.checkpoints.interval.seconds: "1"}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def vault() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="vault", listeners=("SASL_SSL",)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def safe() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="safe", listeners=("SASL_SSL",)) as cluster:
+        yield cluster
+
+
+class Mounted:
+    """A Secret as kubelet mounts it: files are links into `..data`, which is a link that is turned."""
+
+    def __init__(self, folder: Path, **files: str) -> None:
+        self._folder = folder
+        self._turns = 0
+        self._files = {name.replace("_", "."): text for name, text in files.items()}
+        folder.mkdir(parents=True)
+        self.turn()
+        for name in self._files:
+            (folder / name).symlink_to(f"..data/{name}")
+
+    def turn(self, **files: str) -> None:
+        """All files anew, in one moment."""
+        self._turns += 1
+        self._files |= {name.replace("_", "."): text for name, text in files.items()}
+        version = self._folder / f"..version_{self._turns}"
+        version.mkdir()
+        for name, text in self._files.items():
+            (version / name).write_text(text)
+        link = self._folder / "..data_tmp"
+        link.symlink_to(version.name)
+        link.replace(self._folder / "..data")
+
+
+def set_password(cluster: KafkaCluster, password: str) -> None:
+    """From now on the broker takes this one alone; who is connected stays so."""
+    change = UserScramCredentialUpsertion(
+        "mirror", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), password.encode()
+    )
+    for future in cluster.admin.alter_user_scram_credentials([change]).values():
+        future.result(WAIT_S)
+
+
+def port(cluster: KafkaCluster) -> int:
+    return int(cluster.bootstrap_for("SASL_SSL").rpartition(":")[2])
+
+
+def all_replaced(run: RunningCommand, cluster: KafkaCluster, before: set[str]) -> bool:
+    """Whether no connection of before is left, and new ones are there."""
+    now = sockets_to(run.pid, port(cluster))
+    return bool(now) and not now & before
+
+
+@pytest.fixture
+def flow(vault: KafkaCluster, safe: KafkaCluster, tmp_path: Path) -> Path:
+    text = FLOW.format(
+        source=vault.bootstrap_for("SASL_SSL"), target=safe.bootstrap_for("SASL_SSL"), topic=TOPIC
+    )
+    (tmp_path / "flow.yaml").write_text(text)
+    return tmp_path / "flow.yaml"
+
+
+def ca(cluster: KafkaCluster) -> str:
+    assert cluster.certificates is not None
+    return cluster.certificates.ca_pem.read_text()
+
+
+def test_passwords_and_certificates_rotate_under_load(
+    vault: KafkaCluster, safe: KafkaCluster, flow: Path, tmp_path: Path
+) -> None:
+    """Every connection of every process is another one afterwards; the pids are the same, and each record is there once."""
+    secrets = {
+        "vault": Mounted(tmp_path / "vault", password=FIRST, ca_crt=ca(vault)),
+        "safe": Mounted(tmp_path / "safe", password=FIRST, ca_crt=ca(safe)),
+    }
+    vault.create_topic(TOPIC, partitions=3)
+    with (
+        SteadyProducer(
+            bootstrap=vault.internal_bootstrap, topics=(TOPIC,), backlog=2_000, rate=500
+        ) as producer,
+        RunningCommand(flow, tmp_path, "--secrets", tmp_path) as run,
+    ):
+        wait_until("it copies", lambda: arrived(safe) > 2_000, timeout_s=WAIT_S)
+        wait_until("heartbeats", lambda: "heartbeats" in vault.topics(), timeout_s=WAIT_S)
+        pids = family(run.pid)
+
+        for number, cluster in enumerate((safe, vault)):
+            before = sockets_to(run.pid, port(cluster))
+            assert before
+            set_password(cluster, f"second-{number}")
+            # The trusted certificates are a longer file, too: the old authority and, beside it, the new one.
+            secrets[cluster.name].turn(password=f"second-{number}", ca_crt=ca(cluster) * 2)
+            wait_until(
+                f"connections to {cluster.name} are others",
+                partial(all_replaced, run, cluster, before),
+                timeout_s=WAIT_S,
+            )
+        so_far = arrived(safe)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+
+        # A wrong one is told; what is open stays open, and copying goes on.
+        before = sockets_to(run.pid, port(safe))
+        secrets["safe"].turn(password="third-wrong")
+        wait_until("it is told", lambda: "cannot be used" in run.log.read_text(), timeout_s=WAIT_S)
+        so_far = arrived(safe)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+        assert before & sockets_to(run.pid, port(safe))
+
+        # The right one again: it recovers by itself, even with every connection of before gone.
+        set_password(safe, "fourth")
+        secrets["safe"].turn(password="fourth")
+        wait_until("all are others", partial(all_replaced, run, safe, before), timeout_s=WAIT_S)
+        safe.broker(1).stop()
+        safe.broker(1).start()
+        so_far = arrived(safe)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+        producer.stop()
+        wait_until("all is there", lambda: arrived(safe) >= producer.acknowledged, timeout_s=WAIT_S)
+
+        assert pids == family(run.pid)
+        assert [1] == [event["starts"] for event in run.events("started")]
+        assert 130 == run.stop(), run.said()
+
+    assert_copied(vault, TOPIC, safe, f"vault.{TOPIC}", count=producer.acknowledged)
+    assert not any(word in run.said() for word in ("second-", "third-wrong", "fourth"))
+
+
+def arrived(cluster: KafkaCluster) -> int:
+    """Records in the copy."""
+    topic = f"vault.{TOPIC}"
+    return sum(cluster.end_offsets(topic).values()) if topic in cluster.topics() else 0
