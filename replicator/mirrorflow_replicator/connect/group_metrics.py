@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mirrorflow_replicator.connect.view import WorkerView
-from mirrorflow_replicator.flow.report import ConnectorReport, GroupsReport
+from mirrorflow_replicator.flow.report import CheckpointLatency, ConnectorReport, GroupsReport
 from mirrorflow_replicator.settings import MetricsLevel
 
 LATENCY = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
@@ -25,26 +25,27 @@ class Family(NamedTuple):
 def group_families(view: WorkerView) -> Iterator[Family]:
     """Empty ones too; they are not rendered."""
     reports = [(report, report.groups) for report in view.connectors if report.groups is not None]
-    yield Family(
-        LATENCY,
-        "gauge",
-        "How long the last checkpoint took until it was acknowledged.",
-        [
-            (
-                {
-                    "source": report.source_alias,
-                    "target": report.target_alias,
-                    "group": one.group,
-                    "topic": one.topic,
-                    "partition": one.partition,
-                },
-                one.latency_ms,
-            )
-            for report, groups in reports
-            for one in groups.latencies
-            if view.metrics_level is MetricsLevel.PARTITION
-        ],
-    )
+    latencies: list[tuple[Mapping[str, str | int], CheckpointLatency]] = [
+        (
+            {
+                "source": report.source_alias,
+                "target": report.target_alias,
+                "group": one.group,
+                "topic": one.topic,
+                "partition": one.partition,
+            },
+            one,
+        )
+        for report, groups in reports
+        for one in groups.latencies
+        if view.metrics_level is MetricsLevel.PARTITION
+    ]
+    about = "How long the last checkpoint took until it was acknowledged."
+    yield Family(LATENCY, "gauge", about, [(labels, one.latency_ms) for labels, one in latencies])
+    for at, (suffix, word) in enumerate((("min", "least"), ("max", "greatest"), ("avg", "mean"))):
+        samples = [(labels, one.spread_ms[at]) for labels, one in latencies if one.spread_ms is not None]
+        about = f"How long checkpoints took until they were acknowledged, {word} of the window."
+        yield Family(f"{LATENCY}_{suffix}", "gauge", about, samples)
     yield Family(
         "mirrorflow_groups",
         "gauge",

@@ -59,3 +59,30 @@ def spread_of(one: list[float], other: list[float]) -> Spread | None:
         return None
     minimum = min(half[0] for half in (one, other) if half[3])
     return Spread(minimum, max(one[1], other[1]), (one[2] + other[2]) / count)
+
+
+class Window:
+    """Samples of the last one to two halves, of something that is sampled now and then."""
+
+    __slots__ = ("_begin_s", "_current", "_previous")
+
+    def __init__(self, now_s: float) -> None:
+        self._begin_s = now_s
+        self._current, self._previous = [0.0] * 4, [0.0] * 4
+
+    def take(self, now_s: float, sample: float) -> None:
+        """Take *sample*, which was made now."""
+        self._turn(now_s)
+        take_sample(self._current, sample)
+
+    def spread(self, now_s: float) -> Spread | None:
+        """What the window holds now; None where nothing was sampled in it."""
+        self._turn(now_s)
+        return spread_of(self._current, self._previous)
+
+    def _turn(self, now_s: float) -> None:
+        halves = int((now_s - self._begin_s) / HALF_S)
+        if halves > 0:
+            self._previous = self._current if halves == 1 else [0.0] * 4
+            self._current = [0.0] * 4
+            self._begin_s += halves * HALF_S

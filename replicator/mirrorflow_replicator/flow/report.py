@@ -95,6 +95,9 @@ class CheckpointLatency:
     topic: str  # on the target
     partition: int
     latency_ms: float
+    spread_ms: tuple[float, float, float] | None = (
+        None  # least, greatest, mean of the window; None: no sample in it
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from mirrorflow_replicator.connect.plugins import (
     make_group_selection,
     make_topic_filter,
 )
+from mirrorflow_replicator.connect.windows import Window
 from mirrorflow_replicator.errors import (
     AuthenticationFailedError,
     ClusterError,
@@ -85,7 +86,7 @@ class Passes:
         self._writable: dict[str, Writable] = {}
         self._warnings: dict[Subject, str] = {}
         self._unlike: tuple[str, ...] = ()  # sentences about groups of other kinds
-        self._latencies: dict[tuple[str, TopicPartition], float] = {}
+        self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
         self._written = self._moved = self._active = 0
 
     @property
@@ -107,8 +108,14 @@ class Passes:
             moved=self._moved,
             offsets=self.explain,
             latencies=tuple(
-                CheckpointLatency(group=group, topic=at.topic, partition=at.partition, latency_ms=latency_ms)
-                for (group, at), latency_ms in sorted(self._latencies.items())
+                CheckpointLatency(
+                    group=group,
+                    topic=at.topic,
+                    partition=at.partition,
+                    latency_ms=self._latencies[group, at][0],
+                    spread_ms=self._latencies[group, at][1].spread(time.monotonic()),
+                )
+                for group, at in sorted(self._latencies)
             ),
         )
 
@@ -263,8 +270,15 @@ class Passes:
         self._unwritten = {}
         for group, points in written.items():
             self._store.note_written(group, points, now_ms)
-            self._latencies.update({(group, partition): latency_ms for partition in points})
+            self._note_latency(group, points, latency_ms)
         return True
+
+    def _note_latency(self, group: str, points: Points, latency_ms: float) -> None:
+        now_s = time.monotonic()
+        for partition in points:
+            _, window = self._latencies.get((group, partition), (0.0, Window(now_s)))
+            window.take(now_s, latency_ms)
+            self._latencies[group, partition] = (latency_ms, window)
 
     async def sync(self) -> None:
         """Move the target's groups on to what `look` found, where nobody else does. Raises ClusterError if it cannot say which groups it has."""

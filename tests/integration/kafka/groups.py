@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
 from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.tool_service import run_alone
 
 GROUP_WAIT_S = 60.0
 Offsets = Mapping[tuple[str, int], int]
@@ -125,3 +126,11 @@ def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tu
         raise HarnessError(f"TranslateOffsets failed:\n{done.stderr[-2000:]}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {(line["topic"], line["partition"]): line["offset"] for line in lines}
+
+
+def put_other_group(cluster: KafkaCluster, kind: str, group: str, topic: str) -> str:
+    """Makes a group of *kind* share or streams by a Java client that joins and leaves; its type as the cluster tells it."""
+    stem = cluster.home / f"other-{kind}-{group}"
+    client = write_properties(stem.with_suffix(".properties"), cluster.java_client("INTERNAL"))
+    arguments = [f"client={client}", f"kind={kind}", f"group={group}", f"topic={topic}"]
+    return run_alone("OtherGroup", arguments, log=stem.with_suffix(".log")).strip()

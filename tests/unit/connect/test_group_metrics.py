@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirrorflow_replicator.connect.windows import Window
 from mirrorflow_replicator.flow.report import CheckpointLatency, GroupsReport
 from mirrorflow_replicator.settings import MetricsLevel
 from tests.unit.connect.reports import connector, task
@@ -17,7 +18,9 @@ GROUPS = GroupsReport(
     moved=30,
     latencies=(
         CheckpointLatency(group='a "b"', topic="A.foo", partition=0, latency_ms=3.0),
-        CheckpointLatency(group='a "b"', topic="A.foo", partition=1, latency_ms=4.0),
+        CheckpointLatency(
+            group='a "b"', topic="A.foo", partition=1, latency_ms=4.0, spread_ms=(2.0, 8.0, 4.5)
+        ),
     ),
 )
 REPORT = connector(task(), name="MirrorCheckpointConnector", groups=GROUPS)
@@ -27,6 +30,26 @@ def test_latency_has_mm2s_name_and_labels():
     """MirrorCheckpointMetrics: source, target, group, topic, partition."""
     found = exposition(REPORT)
     assert 4.0 == value(found, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
+
+
+def test_the_window_has_mm2s_names_and_is_told_where_it_has_a_sample():
+    """checkpoint-latency-ms-min, -max, -avg."""
+    found = exposition(REPORT)
+    told = {
+        suffix: [number for (name, _), number in found.items() if name == f"{LATENCY}_{suffix}"]
+        for suffix in ("min", "max", "avg")
+    }
+    assert {"min": [2.0], "max": [8.0], "avg": [4.5]} == told
+
+
+def test_a_window_forgets():
+    window = Window(100.0)
+    assert window.spread(100.0) is None
+    window.take(101.0, 4.0)
+    window.take(116.0, 2.0)
+    assert window.spread(120.0) == (2.0, 4.0, 3.0)
+    assert window.spread(131.0) == (2.0, 2.0, 2.0)
+    assert window.spread(150.0) is None
 
 
 @pytest.mark.parametrize("level", [MetricsLevel.TOPIC, MetricsLevel.FLOW])

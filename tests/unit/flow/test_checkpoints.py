@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.checkpoints import (
     CheckpointStore,
     Point,
@@ -17,6 +18,7 @@ from mirrorflow_replicator.flow.checkpoints import (
     standings,
     to_give,
 )
+from mirrorflow_replicator.flow.offset_map import OffsetMap, PartitionMap, Stream
 from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.policy import DefaultPolicy, IdentityPolicy
@@ -179,7 +181,9 @@ STEPS = st.lists(
 class World:
     """A source partition, its copy with records left out here and there, a group on both sides, our connector."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, mapped: bool) -> None:
+        self.map = PartitionMap(Stream(1, "", ""), Pair(-1, -1, -1)) if mapped else None
+        self.kept: dict[TopicPartition, OffsetMap] = {}  # as it was last written
         self.end = 0  # of the source
         self.copied: list[int] = []  # target offset -> source offset
         self.syncs: list[Sync] = []
@@ -199,8 +203,13 @@ class World:
     def step(self, step: Step) -> None:
         match step.kind:
             case "copy" | "quietly":
+                if self.map is not None and step.number:
+                    self.map.delivered(self.end, len(self.copied), step.number, len(self.copied))
                 self.copied += range(self.end, self.end + step.number)
                 self.end += step.number
+                if self.map is not None and step.kind == "copy" and self.copied:
+                    newest = Pair(self.copied[-1], len(self.copied) - 1, len(self.copied) - 1)
+                    self.kept = {FOO: self.map.kept(newest)}
                 if step.kind == "copy" and self.copied:
                     self.sync()
             case "skip":
@@ -232,7 +241,10 @@ class World:
         self.store.is_read_to_end = True
         before = self.checkpoints.of("g").get(COPY)
         now = standings(
-            {FOO: Committed(self.source)}, selects=lambda _: True, rename=RENAME, syncs=Translator(self.store)
+            {FOO: Committed(self.source)},
+            selects=lambda _: True,
+            rename=RENAME,
+            syncs=Translator(self.store, self.kept),
         )
         known = dict(self.checkpoints.of("g"))
         self.checkpoints.take("g", due(known, now))
@@ -252,11 +264,11 @@ class World:
             self.target = point.downstream_offset
 
 
-@given(steps=STEPS)
+@given(steps=STEPS, mapped=st.booleans())
 @settings(max_examples=1000, deadline=None)
-def test_no_record_is_skipped_and_no_group_goes_back_by_itself(steps: list[Step]):
-    """Whatever is copied, left out, synchronised, read, set back, restarted, and compacted in between."""
-    world = World()
+def test_no_record_is_skipped_and_no_group_goes_back_by_itself(steps: list[Step], *, mapped: bool):
+    """Whatever is copied, left out, synchronised, mapped, read, set back, restarted, and compacted in between."""
+    world = World(mapped=mapped)
     for step in steps:
         world.step(step)
         world.look()

@@ -1,0 +1,108 @@
+"""Groups that are not like the others: of other kinds, of a second hop, and those that fail alone."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mirror_client import clusters, translated_offsets
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.groups import group_offsets, put_group, put_other_group
+from tests.integration.kafka.test_checkpoints import Flow
+
+WAIT_S = 90.0  # seconds alone
+Names = Callable[[], str]
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    own = uuid.uuid4().hex[:8]
+    return Flow(source=east, target=west, folder=tmp_path, alias=f"p{own}", target_alias=f"q{own}")
+
+
+def test_share_and_streams_groups_are_told_to_be_not_synchronised(flow: Flow, unique_topic: Names) -> None:
+    """By name and reason, in the status, the metrics and the command; consumer groups go on beside them."""
+    topic, own = flow.source.create_topic(unique_topic()), uuid.uuid4().hex[:6]
+    load(flow.source, topic, 100)
+    share, streams, group = f"share-{own}", f"streams-{own}", f"group-{own}"
+    assert "Share" == put_other_group(flow.source, "share", share, topic)
+    assert "Streams" == put_other_group(flow.source, "streams", streams, topic)
+    put_group(flow.source, group, {(topic, 0): 50})
+    with flow.process(
+        topic,
+        connector={"offset-syncs.topic.location": "target"},
+        worker={"offset.flush.interval.ms": "500"},
+        groups=f".*-{own}",
+        sync_group_offsets_enabled="true",
+    ) as process:
+        flow.wait_for_group(group, {(flow.remote(topic), 0): 50})
+        status = str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])
+        metrics = process.metrics()
+    command = {name: flow.command("offsets", "--group", name) for name in (group, share)}
+
+    assert f"Group {share} of {flow.alias} is not synchronised: it is a share group" in status
+    assert f"Group {streams} of {flow.alias} is not synchronised: it is a streams group" in status
+    assert 'state="not-synchronised"} 2' in metrics
+    assert {group} == {line["record"]["group"] for line in flow.dumped("checkpoints")}
+    assert {} == group_offsets(flow.target, share) == group_offsets(flow.target, streams)
+    assert "exact" in command[group]
+    assert "exact" not in command[share]
+
+
+def test_java_reads_checkpoints_and_copies_over_two_hops(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """A chain of three in one mm2.properties: what one hop has put there is what the next one translates."""
+    own = uuid.uuid4().hex[:6]
+    a, b, c = (f"{name}{own}" for name in "abc")
+    topic, group = east.create_topic(f"{unique_topic()}-chain"), f"chain-{own}"
+    load(east, topic, 1000, transactional_id=f"t-{own}", transaction_records=50)
+    put_group(east, group, {(topic, 0): 306})  # three hundred records and six markers
+    chain = {
+        "clusters": f"{a}, {b}, {c}",
+        f"{a}.bootstrap.servers": east.bootstrap,
+        f"{b}.bootstrap.servers": west.bootstrap,
+        f"{c}.bootstrap.servers": east.bootstrap,
+        f"{a}->{b}.enabled": "true",
+        f"{b}->{c}.enabled": "true",
+        "topics": ".*-chain",
+        "groups": group,
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        "emit.checkpoints.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+        "refresh.topics.interval.seconds": "1",
+        "offset.flush.interval.ms": "500",
+        "replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "offset.storage.replication.factor": "1",
+    }
+    first, second = f"{a}.{topic}", f"{b}.{a}.{topic}"
+    with Replicator.mm2(chain, folder=tmp_path):
+        translated = wait_until(
+            "the second hop has its checkpoint",
+            lambda: (
+                (found := translated_offsets(east, b, group))
+                and found.get((second, 0)) == (300, "")
+                and found
+            ),
+            timeout_s=WAIT_S,
+            poll_s=2.0,
+        )
+        wait_until(
+            "the group has come over both hops",
+            lambda: group_offsets(east, group).get((second, 0)) == 300,
+            timeout_s=WAIT_S,
+        )
+    seen = clusters(east, (a, b))
+
+    assert translated is not None
+    assert (300, "") == translated_offsets(west, a, group)[first, 0]
+    assert {f"{b}.checkpoints.internal"} <= set(seen.checkpoint_topics)
+    assert second in seen.remote_topics
