@@ -15,7 +15,7 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.settings import source_settings
 from mirrorflow_cli.survey import survey
-from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan
+from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
 from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
 from mirrorflow_replicator.connect.group_offsets import line
 from mirrorflow_replicator.flow.group_offsets import GroupOffset
@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print; 1 where something of a group could not be asked."""
-    planned = plan(flow_from(arguments), layout_from(arguments))
+    if not arguments.file and not arguments.groups:
+        arguments.groups = [".*"]  # who asks by addresses alone asks about all
+    planned = plan_of_all(flow_from(arguments), layout_from(arguments))
     source, _ = source_settings(planned)
     found = asyncio.run(survey(_checkpoint(planned), source, arguments.group))
     if arguments.json:

@@ -197,6 +197,10 @@ class PartitionMap:
         if len(self._runs) >= RUNS_MAX:
             self._runs = _thinned(self._runs)
 
+    def has_more_than(self, at: Pair) -> bool:
+        """Whether it knows of records behind *at*."""
+        return self._downstream > at.target_offset + 1 or self._upstream > at.source_offset + 1
+
     def aligned(self, stream: Stream, at: Pair) -> bool:
         """The target was asked: of *stream* it has the record of *at* last. Whether something of before does not hold any more."""
         upstream, downstream, ordinal = at.source_offset + 1, at.target_offset + 1, at.ordinal + 1

@@ -242,7 +242,9 @@ class Aligner:
             lane.stop(UndecidedError(topic=lane.topic, partition=lane.partition, evidence=evidence))
             return
         if self._anchoring.on_loss is LossPolicy.RESTART:
-            lane.resume(self._identity, await self._anchoring.begin_again(lane, best), alone=True)
+            pair = await self._anchoring.begin_again(lane, best)
+            await self._forget(lane, pair)
+            lane.resume(self._identity, pair, alone=True)
             return
         await self._go_on(lane, best)
 
@@ -298,6 +300,7 @@ class Aligner:
             pair = await self._anchoring.after_loss(lane, pair)
             if pair is None:
                 return
+        await self._forget(lane, pair)
         if lane.state not in {State.ASKING, State.WAITING}:
             return
         if lane.doubts != self._asked[lane]:
@@ -307,6 +310,11 @@ class Aligner:
         self._pauses.pop(lane, None)
         self._cleared.add(lane)
         lane.resume(self._identity, pair, alone=at.alone or lane.refusals >= REFUSALS_IN_A_ROW)
+
+    async def _forget(self, lane: Lane, pair: Pair) -> None:
+        """Where the target has lost records, their offsets are not told any more before others lie there."""
+        if lane.around.syncs is not None:
+            await lane.around.syncs.forget(lane, pair)
 
     async def _walk(self, lane: Lane, at: GoOn) -> Pair:
         return await find_on(

@@ -24,7 +24,7 @@ from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime import memory
-from mirrorflow_replicator.runtime.mapping import MapLog, Mapping
+from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
@@ -185,7 +185,7 @@ class TaskProcess:
             offset_map_topic(self._settings.source_alias),
             replication_factor=self._settings.offsets.replication_factor,
         )
-        maps = Mapping(map_log, errors=errors, now_ms=now_ms)
+        maps = OffsetMaps(map_log, errors=errors, now_ms=now_ms)
         return Syncing(log, lag_max=syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)
 
     async def _report(self) -> None:

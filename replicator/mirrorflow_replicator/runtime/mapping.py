@@ -10,8 +10,8 @@ process could not write before it died is found again between what it had writte
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mirrorflow_replicator.connect.offset_map_records import (
     decode_map,
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
 WRITE_EVERY_S = 0.25
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # ACLs are mended by people
+FORGET_S = 2.0  # after that copying goes on all the same: a map is not worth a standstill
 LEAVE_S = 1.0  # at a stop; the next copier finds what did not arrive
+NO_ENDS: Final[Mapping[Any, Pair]] = {}
 REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
 
 
 class Log(Protocol):
-    """The topic as `Mapping` sees it."""
+    """The topic as `OffsetMaps` sees it."""
 
     where: str  # for a sentence
 
@@ -49,7 +51,7 @@ class Log(Protocol):
         """Write *records*; returns when all are replicated. Raises MirrorFlowError; then some may have been written."""
 
 
-class Mapping:
+class OffsetMaps:
     """See the module. `run` until cancelled."""
 
     def __init__(self, log: Log, *, errors: Counter[str], now_ms: Callable[[], int]) -> None:
@@ -94,6 +96,27 @@ class Mapping:
             self._due[lane] = None
             self._wake.set()
         return known
+
+    async def forget(self, lane: "Lane", pair: Pair) -> None:
+        """Where the target has lost records behind *pair*, write that before others take their places, if that is soon done.
+
+        A map that is older than the loss could, after one more crash, fit where the refilled copy ends, and be wrong inside.
+        """
+        known, position, anchor = self._maps.get(lane), lane.position, lane.anchor
+        if anchor is None:
+            return
+        lost = known is not None and known.has_more_than(pair)
+        if known is None and position is not None and position.epoch == anchor.generation:
+            lost = position.target_offset > pair.target_offset
+        if not lost:
+            return
+        self.of(lane, pair)
+        self._due[lane] = None
+        with contextlib.suppress(TimeoutError, MirrorFlowError):
+            async with asyncio.timeout(FORGET_S):
+                await self._read()
+                while lane in self._due:
+                    await self._write_due({lane: pair})
 
     def promote(self, lanes: Iterable["Lane"]) -> None:
         """Positions are being written: so are now the maps of *lanes*."""
@@ -155,14 +178,14 @@ class Mapping:
                 if kept is not None:
                     known.follow(kept)
 
-    async def _write_due(self) -> None:
+    async def _write_due(self, ends: "Mapping[Lane, Pair]" = NO_ENDS) -> None:
         async with self._writing:
             taken = list(self._due)[:MAPS_PER_WRITE_MAX]
             records, told = [], {}
             now_ms = self._now_ms()
             for lane in taken:
                 del self._due[lane]
-                kept = self._kept(lane)
+                kept = self._kept(lane, ends.get(lane))
                 if kept is None:
                     continue
                 short = (kept.ordinal, kept.upstream_end, len(kept.runs))
@@ -178,11 +201,13 @@ class Mapping:
             self._told.update((lane, short) for lane, short in told.items() if lane in self._maps)
             self.written += len(records)
 
-    def _kept(self, lane: "Lane") -> OffsetMap | None:
-        """What is to be written of *lane*; None while what is there was not read, or it has no stream."""
-        if lane in self._unread or lane.stream is None or lane not in self._maps:
+    def _kept(self, lane: "Lane", end: Pair | None) -> OffsetMap | None:
+        """What is to be written of *lane*, which ends there; None while what is there was not read, or it has no stream."""
+        if end is None and lane.stream is not None:
+            end = lane.stream.delivered
+        if lane in self._unread or end is None or lane not in self._maps:
             return None
-        return self._maps[lane].kept(lane.stream.delivered)
+        return self._maps[lane].kept(end)
 
 
 def _of_pairs(stream: Stream, pairs: Sequence[Pair]) -> OffsetMap | None:

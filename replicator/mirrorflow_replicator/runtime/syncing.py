@@ -30,7 +30,7 @@ from mirrorflow_replicator.flow.stream import Span
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.mirror_log import append, create_mirror_topic
-from mirrorflow_replicator.runtime.mapping import Mapping
+from mirrorflow_replicator.runtime.mapping import OffsetMaps
 from mirrorflow_replicator.settings import OffsetSyncSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -69,7 +69,7 @@ class Syncing:
         lag_max: int,
         errors: Counter[str],
         now_ms: Callable[[], int],
-        maps: Mapping | None = None,
+        maps: OffsetMaps | None = None,
     ) -> None:
         self.written = 0
         self._maps = maps
@@ -125,6 +125,11 @@ class Syncing:
         if syncs.aligned(pair.source_offset, pair.target_offset):
             self._due[lane] = syncs
             self._wake.set()
+
+    async def forget(self, lane: "Lane", pair: Pair) -> None:
+        """*lane* will go on behind *pair*: what was known of records that the target has lost is forgotten first."""
+        if self._maps is not None:
+            await self._maps.forget(lane, pair)
 
     def promote(self, lanes: Iterable["Lane"]) -> None:
         """Positions are being written: so are now the newest sync of each of *lanes*, due or not, and its map."""

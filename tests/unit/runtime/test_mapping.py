@@ -13,8 +13,9 @@ from mirrorflow_replicator.errors import NotAuthorizedError
 from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.offset_map import Place, Run
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.runtime import mapping as module
-from mirrorflow_replicator.runtime.mapping import Mapping
+from mirrorflow_replicator.runtime.mapping import OffsetMaps
 from mirrorflow_replicator.runtime.syncing import Syncing
 from tests.unit.runtime.leader import Leader
 from tests.unit.runtime.test_lane import STEPS, Copier, Source, disturb
@@ -67,7 +68,7 @@ def _quick(monkeypatch):
 
 def syncing_to(topic, errors=None):
     errors = Counter() if errors is None else errors
-    maps = Mapping(topic, errors=errors, now_ms=lambda: WHEN)
+    maps = OffsetMaps(topic, errors=errors, now_ms=lambda: WHEN)
     return Syncing(SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
 
 
@@ -198,3 +199,47 @@ def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed,
                 )
         if not strangers:
             assert all(place is not None and place.is_exact for place in told)
+
+
+@in_loop
+async def test_records_that_the_target_has_lost_are_forgotten_before_others_take_their_places():
+    """By who copied them, and by who comes after a kill: its position says that the target had more."""
+    for is_new in (False, True):
+        topic = MapTopic()
+        copier, syncing = settled_copy(topic)
+        lane = copier.lane
+        assert lane.stream is not None
+        syncing.promote([lane])
+        await syncing.leave([lane])
+        newest = lane.stream.delivered
+        syncing = syncing_to(topic)
+        if is_new:
+            lane.position = Position(
+                topic="orders",
+                partition=2,
+                source_offset=newest.source_offset,
+                sequence=newest.ordinal,
+                target_offset=newest.target_offset,
+                epoch=1,
+            )
+            lane.stream = None
+        else:
+            syncing.aligned(lane, newest)
+        left = Pair(newest.source_offset - 5, newest.ordinal - 5, newest.target_offset - 5)
+        await syncing.forget(lane, left)
+
+        known = topic.maps[ORDERS]
+        assert known.upstream_end == left.source_offset + 1
+        assert known.place(left.source_offset + 3) == Place(left.target_offset + 1, None)
+
+
+@in_loop
+async def test_a_topic_that_cannot_be_written_holds_nobody_up_for_long():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    assert copier.lane.stream is not None
+    newest = copier.lane.stream.delivered
+    topic.error = REFUSED
+    await syncing.forget(copier.lane, newest._replace(target_offset=newest.target_offset - 1))
+
+    assert not topic.maps
