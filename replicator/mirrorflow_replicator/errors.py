@@ -328,19 +328,19 @@ class UnsupportedBatchError(PartitionError):
 
 
 class SourceDataLostError(PartitionError):
-    """Records were deleted, truncated or re-created before they were copied."""
+    """Records were deleted, truncated or re-created before they were copied. *then*: what to do, or what was done."""
 
     reason = "SourceDataLost"
 
-    def __init__(self, *, topic: str, partition: int, wanted: int, found: int, how: str) -> None:
-        self.wanted = wanted
-        self.found = found
-        super().__init__(
-            f"{how}: offset {wanted} was to be copied next, the source now has {found}; "
-            "set mirrorflow.source.loss.policy=alert to go on from there, or restart to begin again",
-            topic=topic,
-            partition=partition,
+    def __init__(
+        self, *, topic: str, partition: int, wanted: int, found: int, how: str, then: str = ""
+    ) -> None:
+        self.wanted, self.found = wanted, found
+        then = (
+            then or "set mirrorflow.source.loss.policy=alert to go on from there, or restart to begin again"
         )
+        sentence = f"{how}: offset {wanted} was to be copied next, the source now has {found}; {then}"
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class TargetDataLostError(PartitionError):
@@ -348,13 +348,10 @@ class TargetDataLostError(PartitionError):
 
     reason = "TargetDataLost"
 
-    def __init__(self, *, topic: str, partition: int, target_topic: str, how: str) -> None:
+    def __init__(self, *, topic: str, partition: int, target_topic: str, how: str, then: str = "") -> None:
         self.target_topic = target_topic
-        super().__init__(
-            f"target topic {target_topic} {how}; set mirrorflow.source.loss.policy=restart to fill it again",
-            topic=topic,
-            partition=partition,
-        )
+        then = then or "set mirrorflow.source.loss.policy=restart to fill it again"
+        super().__init__(f"target topic {target_topic} {how}; {then}", topic=topic, partition=partition)
 
 
 class TargetTakenError(PartitionError):
@@ -384,11 +381,8 @@ class UndecidedError(PartitionError):
 
     reason = "Undecided"
 
-    def __init__(self, *, topic: str, partition: int, evidence: str) -> None:
+    def __init__(self, *, topic: str, partition: int, evidence: str, then: str = "") -> None:
         self.evidence = evidence
-        super().__init__(
-            f"it cannot be decided which record the target has last ({evidence}); "
-            "nothing is written before you choose mirrorflow.source.loss.policy=alert or restart",
-            topic=topic,
-            partition=partition,
-        )
+        then = then or "nothing is written before you choose mirrorflow.source.loss.policy=alert or restart"
+        sentence = f"it cannot be decided which record the target has last ({evidence}); {then}"
+        super().__init__(sentence, topic=topic, partition=partition)

@@ -201,7 +201,9 @@ def _own(rows: list[_Row]) -> Iterator[str]:
 def _partitions(view: WorkerView) -> Iterator[str]:
     """Counts that are rare or by kind: by connector, and by partition only where something is amiss."""
     batches: list[Sample] = []
-    rare: dict[str, list[Sample]] = {"refused_writes": [], "skipped_records": [], "lost_records": []}
+    rare: dict[str, list[Sample]] = {
+        "refused_writes": [], "skipped_records": [], "lost_records": [], "losses": [],
+    }  # fmt: skip
     phases: list[Sample] = []
     guarantees: list[Sample] = []
     amiss: list[Sample] = []
@@ -229,6 +231,8 @@ def _partitions(view: WorkerView) -> Iterator[str]:
     yield from _family("mirrorflow_skipped_records_total", "counter", about, rare["skipped_records"])
     about = "Records gone from the source before they were copied, passed over by policy."
     yield from _family("mirrorflow_lost_records_total", "counter", about, rare["lost_records"])
+    about = "Losses of data, on either side, after which the policy was to go on."
+    yield from _family("mirrorflow_losses_total", "counter", about, rare["losses"])
     yield from _family("mirrorflow_partitions", "gauge", "Partitions by what they are doing.", phases)
     yield from _family(
         "mirrorflow_guarantee", "gauge", "Partitions by what holds for their records.", guarantees

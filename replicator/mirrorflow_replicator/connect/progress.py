@@ -208,6 +208,7 @@ def _summary(
         },
         "skippedRecords": sum(part.skipped_records for part in parts),
         "lostRecords": sum(part.lost_records for part in parts),
+        "losses": sum(part.losses for part in parts),
         "refusedWrites": sum(part.refused_writes for part in parts),
         "guarantee": {guarantee.value: total.guarantees[guarantee] for guarantee in Guarantee},
         "reasons": [

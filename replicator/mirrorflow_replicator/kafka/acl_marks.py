@@ -1,8 +1,8 @@
 """Which ACLs of the target the flow itself has created, kept on the target: only those may it ever remove.
 
 They are marks in the flow's topic of decisions (`kafka.identity`, which passes over them): the last one for an ACL counts.
-A mark is written after the ACL was created and after it was removed, so what is lost with a process is at worst the
-knowledge that an ACL is ours, and then it stays.
+A mark is written before the ACL is created and after it was removed: a process may end in between, and what it has created
+is still known to be the flow's. A mark of an ACL that is not there says nothing.
 """
 
 from collections.abc import Collection
@@ -70,3 +70,5 @@ class AclMarks:
                 request="Produce",
                 subject=str(self._partition),
             )
+        self._ours.update(ours)
+        self._ours.difference_update(others)

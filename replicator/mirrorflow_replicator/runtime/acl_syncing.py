@@ -43,6 +43,7 @@ class AclSync:
             own_names=policy.kind is PolicyKind.DEFAULT and not renames,
         )
         self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
+        self._refused: set[AclBinding] = set()  # in the pass before
         self._without_authorizer: set[str] = set()  # clusters of which that was told
 
     async def sync(self, topics: Collection[str]) -> tuple[str, ...]:
@@ -77,11 +78,16 @@ class AclSync:
         created: Mapping[AclBinding, admin.Refusal | None] = {}
         removed: Mapping[AclBinding, admin.Refusal | None] = {}
         if plan.create:
+            # Marked first: ended in between, the next process still knows whose it is. What was refused before is marked
+            # when it is there, or a refusal would be two marks in every pass, in a topic that keeps them for ever.
+            hopeful = [acl for acl in plan.create if acl not in self._refused]
+            await self._marks.write(ours=hopeful, others=(), now_ms=now_ms)
             created = await admin.create_acls(self._target, plan.create)
             await self._marks.write(ours=self._done("created", created), others=(), now_ms=now_ms)
         if plan.remove:
             removed = await admin.delete_acls(self._target, plan.remove)
-        others = (*self._done("removed", removed), *plan.forget)
+        self._refused = {acl for acl, refusal in created.items() if refusal is not None}
+        others = (*self._done("removed", removed), *plan.forget, *self._refused)
         await self._marks.write(ours=(), others=others, now_ms=now_ms)
         return [
             f"{acl}: cannot be {verb} on {self._target.alias}: {refusal.message.rstrip('.')}."

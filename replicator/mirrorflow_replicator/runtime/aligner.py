@@ -234,13 +234,16 @@ class Aligner:
 
     async def _go_on_by_policy(self, lane: Lane, best: GoOn, heard: Testimony) -> None:
         """Nobody knows what the target has last (clause 8): stop, or take the best guess, or begin again."""
+        evidence = (
+            f"what its leader remembers and its log from {heard.log_start} to {heard.high_watermark} "
+            "do not show where the flow's records ended"
+        )
+        then = self._anchoring.done
+        error = UndecidedError(topic=lane.topic, partition=lane.partition, evidence=evidence, then=then)
         if self._anchoring.on_loss is LossPolicy.FAIL:
-            evidence = (
-                f"what its leader remembers and its log from {heard.log_start} to {heard.high_watermark} "
-                "do not show where the flow's records ended"
-            )
-            lane.stop(UndecidedError(topic=lane.topic, partition=lane.partition, evidence=evidence))
+            lane.stop(error)
             return
+        lane.go_on_after(error)
         if self._anchoring.on_loss is LossPolicy.RESTART:
             pair = await self._anchoring.begin_again(lane, best)
             await self._forget(lane, pair)

@@ -210,14 +210,21 @@ class Anchoring:
             try:
                 starts[lane] = await self._end_of_earlier(lane, carried[lane], place, heard[place])
             except UndecidedError as error:
-                match self._settings.on_source_loss:
-                    case LossPolicy.FAIL:
-                        lane.stop(error)
-                    case LossPolicy.ALERT:
-                        newest = ladder(carried[lane], lane.position, None)[0]
-                        starts[lane] = newest.source_offset + 1, "undecided"
-                    case LossPolicy.RESTART:
-                        starts[lane] = (await self._source_offsets([lane], EARLIEST))[lane], "undecided"
+                if self.on_loss is LossPolicy.FAIL:
+                    lane.stop(error)
+                    continue
+                lane.go_on_after(
+                    UndecidedError(
+                        topic=lane.topic,
+                        partition=lane.partition,
+                        evidence=error.evidence,
+                        then=self.done,
+                    )
+                )
+                offset = ladder(carried[lane], lane.position, None)[0].source_offset + 1
+                if self.on_loss is LossPolicy.RESTART:
+                    offset = (await self._source_offsets([lane], EARLIEST))[lane]
+                starts[lane] = offset, "undecided"
         return {lane: heard[lane.target].high_watermark for lane in carried}
 
     async def _end_of_earlier(
@@ -274,17 +281,18 @@ class Anchoring:
             lane.loss = Loss(wanted, first[lane], "the source topic was deleted and made anew")
 
     async def _target_made_anew(self, lane: Lane, anchor: Anchor, heard: Testimony) -> None:
-        if self._settings.on_source_loss is LossPolicy.FAIL:
-            lane.stop(
-                TargetDataLostError(
-                    topic=lane.topic,
-                    partition=lane.partition,
-                    target_topic=lane.target_topic,
-                    how="was deleted and made anew, so records copied before are gone from it",
-                )
-            )
+        error = TargetDataLostError(
+            topic=lane.topic,
+            partition=lane.partition,
+            target_topic=lane.target_topic,
+            how="was deleted and made anew, so records copied before are gone from it",
+            then=self.done,
+        )
+        if self.on_loss is LossPolicy.FAIL:
+            lane.stop(error)
             return
-        if self._settings.on_source_loss is LossPolicy.RESTART:
+        lane.go_on_after(error)
+        if self.on_loss is LossPolicy.RESTART:
             offset = (await self._source_offsets([lane], EARLIEST))[lane]
         else:
             offset = lane.ladder()[0].source_offset + 1
@@ -308,6 +316,13 @@ class Anchoring:
         """What to do where records are lost, or nobody knows whether they are."""
         return self._settings.on_source_loss
 
+    @property
+    def done(self) -> str:
+        """What is done about a loss, for its sentence; "" where that is for the user to say."""
+        if self.on_loss is LossPolicy.FAIL:
+            return ""
+        return f"it goes on, as mirrorflow.source.loss.policy={self.on_loss.value} says"
+
     async def begin_again(self, lane: Lane, at: GoOn) -> Pair:
         """A step of the stream: from the source's first record, numbered on behind *at*."""
         assert lane.anchor is not None
@@ -328,22 +343,24 @@ class Anchoring:
         loss, anchor = lane.loss, lane.anchor
         assert loss is not None
         assert anchor is not None
-        policy = self._settings.on_source_loss
+        policy = self.on_loss
         nothing_yet = pair.ordinal < anchor.ordinal and anchor.source_topic_id == topic_id(
             self._source, lane.topic
         )
-        if policy is LossPolicy.FAIL and not nothing_yet:
-            lane.loss = None
-            lane.stop(
-                SourceDataLostError(
-                    topic=lane.topic,
-                    partition=lane.partition,
-                    wanted=loss.wanted,
-                    found=loss.found,
-                    how=loss.how,
-                )
+        if not nothing_yet:
+            error = SourceDataLostError(
+                topic=lane.topic,
+                partition=lane.partition,
+                wanted=loss.wanted,
+                found=loss.found,
+                how=loss.how,
+                then=self.done,
             )
-            return None
+            if policy is LossPolicy.FAIL:
+                lane.loss = None
+                lane.stop(error)
+                return None
+            lane.go_on_after(error)
         found = loss.found
         if policy is LossPolicy.RESTART and not nothing_yet:
             found = (await self._source_offsets([lane], EARLIEST))[lane]

@@ -67,6 +67,8 @@ class Lane:
         self.error: MirrorFlowError | None = None
         self.doubts = 0  # an answer to a question of before the last one is void
         self.is_halted = False  # it was stopped, and nothing has shown yet that the cause is gone
+        self.alert: PartitionError | None = None  # the newest loss that it went on after, by policy
+        self.alerted_ms = self.losses = 0
         self.loss: Loss | None = None  # to be dealt with when it is clear what the target has
         self.fetch_offset = -1
         self.last_epoch = -1
@@ -342,6 +344,13 @@ class Lane:
         """Source records are gone; what becomes of it is decided when it is clear what the target has."""
         self.loss = loss
         self.doubt()
+
+    def go_on_after(self, error: PartitionError) -> None:
+        """Records are lost, or may be, and the policy is to go on: that is said, and counted, and stops nothing."""
+        self.alert, self.alerted_ms = error, self.around.now_ms
+        self.losses += 1
+        self.around.stopped(self, error)
+        self.around.changed(self)
 
     def leave(self) -> None:
         """Take and send nothing more; what is in flight may still arrive."""

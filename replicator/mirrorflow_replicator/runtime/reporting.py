@@ -10,6 +10,10 @@ from mirrorflow_replicator.flow.report import Guarantee, PartitionReport, Phase,
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State
 
+# A loss that policy went on after is the news of its partition for so long: every look at it, however rare, sees it, and
+# a day later nobody takes it for a new one. The counter stays.
+ALERT_SHOWN_MS = 3_600_000
+
 _PHASES = {
     State.ASKING: Phase.STARTING,
     State.COPYING: Phase.COPYING,
@@ -28,6 +32,8 @@ def partition_report(lane: Lane) -> PartitionReport:
     # Asked before and about to be asked again, it is still copying as far as anybody outside can tell; stopped, and
     # tried again without having moved since, it is stopped.
     phase = Phase.COPYING if lane.state is State.ASKING and lane.records else _PHASES[lane.state]
+    is_recent = lane.around.now_ms - lane.alerted_ms < ALERT_SHOWN_MS
+    said = lane.alert if lane.error is None and is_recent else lane.error
     next_offset = -1 if stream is None else stream.delivered.source_offset + 1
     return PartitionReport(
         topic=lane.topic,
@@ -45,6 +51,7 @@ def partition_report(lane: Lane) -> PartitionReport:
         batches_reencoded=lane.packer.reencoded,
         skipped_records=lane.skipped,
         lost_records=lane.lost_records,
+        losses=lane.losses,
         refused_writes=lane.refused_writes,
         record_timestamp_ms=lane.record_timestamp_ms,
         record_age_ms=lane.age_ms,
@@ -52,8 +59,8 @@ def partition_report(lane: Lane) -> PartitionReport:
         reached_start_end=stream is not None and 0 <= lane.start_end <= next_offset,
         guarantee=lane.guarantee,
         guarantee_reason=lane.guarantee_reason,
-        reason="" if lane.error is None else lane.error.reason,
-        message="" if lane.error is None else str(lane.error),
+        reason="" if said is None else said.reason,
+        message="" if said is None else str(said),
     )
 
 

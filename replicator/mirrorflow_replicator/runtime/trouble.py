@@ -177,7 +177,10 @@ class Trouble:
             self._wiring.stale(lane)
 
     def stopped(self, lane: Lane, error: MirrorFlowError) -> None:
-        """*lane* has stopped: say so, once, and see to it that it is tried again if somebody may mend the cause."""
+        """*lane* has stopped: say so, once, and see to it that it is tried again if somebody may mend the cause.
+
+        Or it has lost records, and goes on all the same.
+        """
         self._errors[error.reason] += 1
         if self._told.get(lane) != str(error):
             self._told[lane] = str(error)

@@ -1,13 +1,17 @@
 """ACLs of copies on real authorizers: what follows, what never does, and whose are never touched."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from mirrorflow_replicator.connect.plugins import make_selection
+from mirrorflow_replicator.connect.source import parse_source
 from mirrorflow_replicator.flow.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.acl_marks import AclMarks
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.runtime.acl_syncing import AclSync
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -246,3 +250,46 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
             lambda: "does not authorize" not in status(replicator),
             timeout_s=FOLLOWED_WAIT_S,
         )
+
+
+def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
+    walled: KafkaCluster,
+    gated: KafkaCluster,
+    unique_topic: Names,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is marked before it is created: otherwise nobody would ever take it back."""
+    topic = walled.create_topic(unique_topic())
+    alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
+    add(walled, acl(topic, "alice"), acl("rest", "x"))
+    with run(walled, gated, topic, tmp_path / "first", sync_topic_acls_enabled="false") as first:
+        first.wait_until_caught_up()
+        settings = parse_source(first.files[1], first.files[0])  # type: ignore[arg-type]
+
+    class EndedError(Exception):
+        """Stands for a SIGKILL: nothing behind the creation is done."""
+
+    create = admin.create_acls
+
+    async def create_and_end(cluster: Cluster, acls: Sequence[AclBinding]) -> None:
+        await create(cluster, acls)
+        raise EndedError
+
+    async def one_pass(target: Cluster) -> None:
+        source = await Cluster.connect(settings.source_admin, resolve=dict)
+        try:
+            sync = AclSync(source, target, settings=settings, selection=make_selection(settings))
+            await sync.sync([topic])
+        finally:
+            await source.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admin, "create_acls", create_and_end)
+        with pytest.raises(EndedError):
+            asking(gated, one_pass)
+    assert {acl(copy, "alice")} == found(gated, alias)
+
+    remove(walled, acl(topic, "alice"))
+    asking(gated, one_pass)
+    assert set() == found(gated, alias)

@@ -3,6 +3,7 @@
 What is lost is said and dealt with by policy; what is not lost is copied once.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -188,6 +189,22 @@ class Losses:
             timeout_s=120.0,
         )
 
+    def assert_told(self, reason: str, topic: str) -> None:
+        """Those that went on say so too: as the partition's news, in the log, and by counters that an alert can watch."""
+        for policy in ("alert", "restart"):
+            running = self.running[policy]
+            said, metrics, progress = running.partition(topic), running.metrics(), running.progress()
+            sentence = f"it goes on, as mirrorflow.source.loss.policy={policy} says"
+            assert (reason, "copying") == (said["reason"], said["phase"])
+            assert sentence in said["message"]
+            assert sentence in running.log_text()
+            assert 1 == progress["losses"]
+            assert {"reason": reason, "count": 1} in progress["reasons"]
+            assert re.search(r"^mirrorflow_losses_total\{.*\} 1$", metrics, re.MULTILINE)
+            assert re.search(
+                rf'^mirrorflow_errors_total\{{.*reason="{reason}".*\}} 1$', metrics, re.MULTILINE
+            )
+
 
 def leave(replicator: Replicator, when: str, source: KafkaCluster) -> None:
     """The attack comes while the process is stopped, or while it runs and just does not look."""
@@ -233,6 +250,7 @@ def test_records_deleted_before_they_were_copied_go_by_policy(
     )
     assert before + left == losses.copied(topic, "alert") == losses.copied(topic, "restart")
     assert 400 == losses.running["alert"].progress()["lostRecords"]
+    losses.assert_told("SourceDataLost", topic)
 
 
 @pytest.mark.parametrize("when", ["while-stopped", "while-running"])
@@ -266,6 +284,7 @@ def test_a_source_topic_made_anew_goes_by_policy(
     assert before == losses.copied(topic, "fail")
     assert ("SourceDataLost", True) == (said["reason"], "deleted and made anew" in said["message"])
     assert before + new + more == losses.copied(topic, "alert") == losses.copied(topic, "restart")
+    losses.assert_told("SourceDataLost", topic)
 
 
 @pytest.mark.parametrize("when", ["while-stopped", "while-running"])
@@ -300,6 +319,7 @@ def test_a_target_topic_made_anew_goes_by_policy(
     assert sent[1_000:] == losses.copied(topic, "alert")
     assert losses.copied(topic, "restart") in (sent, on_its_way + sent)
     assert losses.copied(topic, "fail") in ([], on_its_way)
+    losses.assert_told("TargetDataLost", topic)
 
 
 def test_a_target_topic_made_anew_behind_a_running_flow_is_noticed_by_the_next_batch(
