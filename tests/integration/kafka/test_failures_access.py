@@ -103,7 +103,11 @@ def allow_target(cluster: KafkaCluster, alias: str, *, but: str = "") -> None:
         if operation != but:
             cluster.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
     for operation in internal:
-        for name in (f"mm2-offsets.{alias}.internal", identity_topic(alias)):
+        for name in (
+            f"mm2-offsets.{alias}.internal",
+            f"mm2-offset-map.{alias}.internal",
+            identity_topic(alias),
+        ):
             cluster.allow(operation, "TOPIC", name)
     for operation in ("WRITE", "DESCRIBE"):
         cluster.allow(operation, "TRANSACTIONAL_ID", transactional_id(alias))

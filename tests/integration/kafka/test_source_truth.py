@@ -1,0 +1,226 @@
+"""Truth about lost data: what retention really took is said and goes by policy; what was not lost alarms nobody."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from confluent_kafka import Producer
+
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, asking, contents
+from tests.integration.kafka.test_sequence_source import come_back, leave
+
+WAIT_S = 120.0
+ALONE = {
+    "sync.topic.configs.enabled": "false"
+}  # what the source forgets, the copy keeps, so that it can be compared
+BUSY_KEYS = 20
+Names = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[KafkaCluster]:
+    """A source that does at once what brokers do within five minutes: roll, delete, clean."""
+    config = {
+        "log.retention.check.interval.ms": "300",
+        "log.initial.task.delay.ms": "100",
+        "log.cleaner.backoff.ms": "200",
+    }
+    with KafkaCluster(name="hasty", config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flow(hasty: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(hasty, west, tmp_path, connector=ALONE)
+
+
+def configure(cluster: KafkaCluster, topic: str, **settings: str) -> None:
+    """Change settings of *topic*; underscores stand for dots."""
+    changes = [
+        admin.ConfigChange(name=name.replace("_", "."), value=value) for name, value in settings.items()
+    ]
+
+    async def change(connected: Cluster) -> None:
+        answers = await admin.alter_topic_configs(connected, {topic: changes})
+        assert not any(answers.values()), answers
+
+    asking(cluster, change)
+
+
+def assert_no_alarm(replicator: Replicator, topic: str) -> None:
+    """It copies, and says of no loss, in none of the places where it would."""
+    replicator.wait_until_caught_up()
+    said, progress = replicator.partition(topic), replicator.progress()
+    assert ("copying", "", "") == (said["phase"], said["reason"], said["message"])
+    assert (0, 0, []) == (progress["lostRecords"], progress["losses"], progress["reasons"])
+    assert "Lost" not in replicator.metrics()
+    assert "were deleted" not in replicator.log_text()
+
+
+@pytest.mark.parametrize("when", ["while-stopped", "while-running", "unnoticed"])
+def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
+    flow: Flow, unique_topic: Names, when: str
+) -> None:
+    """Every segment is deleted, the log begins where the copy ended; also for one that never stopped looking."""
+    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    load(flow.source, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        if when != "unnoticed":
+            leave(replicator, when, flow.source)
+        before = contents(records(flow.source, topic))
+        configure(flow.source, topic, retention_ms="1")
+        wait_until(
+            "retention has taken everything",
+            lambda: flow.source.start_offsets(topic) == flow.source.end_offsets(topic),
+            timeout_s=WAIT_S,
+        )
+        configure(flow.source, topic, retention_ms="-1")
+        if when != "unnoticed":
+            come_back(replicator, when)
+        load(flow.source, topic, 300, first=1_000)
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 1_300)
+        assert_no_alarm(replicator, topic)
+
+    new = contents(records(flow.source, topic))
+    assert (1_000, 300) == (len(before), len(new))
+    assert before + new == contents(records(flow.target, flow.remote(topic)))
+
+
+@pytest.mark.parametrize("policy", ["fail", "alert"])
+def test_retention_that_overtakes_a_slow_reader_is_told_by_its_offsets(
+    flow: Flow, unique_topic: Names, policy: str
+) -> None:
+    """No pause and no freeze: the copy is simply slower than the source forgets."""
+    topic = flow.source.create_topic(
+        unique_topic(), config={"segment.bytes": "1048576", "retention.bytes": "1048576"}
+    )
+    slow = {"mirrorflow.bytes.per.second": "64Ki", "mirrorflow.source.loss.policy": policy}
+    load(flow.source, topic, 800, size_bytes=1_000)
+    with flow.replicator(topic, slow) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 50)
+        load(flow.source, topic, 8_000, first=800, size_bytes=1_000)
+        if policy == "fail":
+            said = replicator.wait_for_phase("stopped", topic)
+            assert "SourceDataLost" == said["reason"]
+            assert "source records were deleted before they were copied" in said["message"]
+            assert 'reason="SourceDataLost"' in replicator.metrics()
+            assert "SourceDataLost" == replicator.progress()["replicating"]
+            copied = records(flow.target, flow.remote(topic))
+        else:
+            replicator.wait_until_caught_up(partitions=1)
+            lost = replicator.progress()["lostRecords"]
+            copied = records(flow.target, flow.remote(topic))
+            assert len(copied) + lost == 8_800
+    # What was copied is in order and there once, with or without a gap.
+
+    assert len(set(contents(copied))) == len(copied)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_cleaner_at_work_on_transactions_is_no_loss(
+    flow: Flow, unique_topic: Names, isolation: str
+) -> None:
+    """Aborted records, markers and whole segments go while the flow copies, is killed and goes on: no alarm, no repeat.
+
+    In the end every key has the value that a reader of the source finds.
+    """
+    topic = flow.source.create_topic(
+        unique_topic(),
+        config={
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "500",
+            "delete.retention.ms": "0",
+            "segment.ms": "500",
+        },
+    )
+    flow.target.create_topic(flow.remote(topic))
+    lines = {"source.consumer.isolation.level": isolation, "offset.flush.interval.ms": "3600000"}
+    begun = flow.source.end_offsets(topic)[0]
+    with transactions(flow.source, topic) as writer, flow.replicator(topic, lines) as replicator:
+        for _ in range(3):
+            replicator.wait_for_copy(
+                flow.target, flow.remote(topic), flow.target.end_offsets(flow.remote(topic))[0] + 1_000
+            )
+            replicator.kill()
+            wait_until(
+                "the cleaner has been here",
+                lambda: len(records(flow.source, topic)) < (flow.source.end_offsets(topic)[0] - begun) // 2,
+                timeout_s=WAIT_S,
+                poll_s=0.5,
+            )
+            replicator.start()
+        writer.stop()
+        replicator.wait_until_caught_up()
+        assert_no_alarm(replicator, topic)
+
+    copied = contents(records(flow.target, flow.remote(topic)))
+    assert len(set(copied)) == len(copied)
+    assert newest(copied) == newest(contents(records(flow.source, topic, isolation=isolation)))
+
+
+def newest(found: list[tuple[object, ...]]) -> dict[object, object]:
+    """The last value of each key."""
+    return {key: value for _, key, value, _ in found}
+
+
+class transactions(threading.Thread):  # noqa: N801  used as a context
+    """Transactions of ten records of few keys, every third of them aborted, until it is stopped."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.internal_bootstrap,
+                "transactional.id": f"writer-{topic}",
+                "linger.ms": 0,
+                "log_level": 2,
+            }
+        )
+        self._topic = topic
+        self._ended = threading.Event()
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._producer.init_transactions(60)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends behind a transaction that is complete."""
+        self._ended.set()
+        self.join(60)
+        assert self.failure is None, self.failure
+
+    def run(self) -> None:
+        """Write, commit or abort, again and again."""
+        try:
+            number = 0
+            while not self._ended.is_set():
+                self._producer.begin_transaction()
+                for _ in range(10):
+                    number += 1
+                    key = b"key-%d" % (number % BUSY_KEYS)
+                    self._producer.produce(self._topic, b"%08d" % number, key, partition=0)
+                self._producer.flush(60)
+                if number % 30:
+                    self._producer.commit_transaction(60)
+                else:
+                    self._producer.abort_transaction(60)
+                time.sleep(0.005)
+        except BaseException as error:
+            self.failure = error
+            raise
