@@ -26,7 +26,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 	@tests/conformance/setup.sh
 
 setup: $(READY) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
-	@$(KUBERNETES) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
+	@$(KUBERNETES) cluster || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
@@ -43,16 +43,25 @@ types: $(READY)
 units: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
 
-# A control plane is built beside the first tests. Where none can be, its tests are skipped and say why; where
+# Kubernetes is built beside the first tests. Where it cannot be, its tests are skipped and say why; where
 # REQUIRE_CLUSTER=1, as in CI, that is a failure.
-test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes API server
-	@$(KUBERNETES) & build=$$!; \
+test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
+	@$(KUBERNETES) packages
+	@$(KUBERNETES) cluster & build=$$!; \
 	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 	$(BIN)/pytest -q -rs tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
+
+cluster: $(READY)  ## a real Kubernetes on this machine, as root; prints where its kubeconfig is
+	@$(KUBERNETES) packages
+	@$(KUBERNETES) cluster
+	@$(BIN)/python -m tests.harness.kubernetes up
+
+cluster-down: $(READY)  ## end it and leave nothing behind
+	@$(BIN)/python -m tests.harness.kubernetes down
 
 bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
@@ -74,4 +83,4 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test demo bench chaos crds format clean
+.PHONY: help setup check style types units test cluster cluster-down demo bench chaos crds format clean

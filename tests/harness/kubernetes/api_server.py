@@ -9,9 +9,6 @@ Deployments make ReplicaSets, these make Pods, and owners take their children wi
 all processes end with the tests, however they end.
 """
 
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +17,11 @@ from typing import Self
 
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.authority import Authority
-from tests.harness.kubernetes.installation import BIN, require_control_plane
+from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.requests import is_ready
 
 START_WAIT_S = 120.0  # three seconds alone; more when a whole suite runs on two cores
-ANSWER_WAIT_S = 5.0
 ADMINISTRATORS = "system:masters"
 SERVICES = "10.0.0.0/24"  # addresses that Services are given; nothing routes them here
 
@@ -122,17 +119,9 @@ class ApiServer:
         )
 
     def _start(self, name: str, *arguments: str) -> Child:
-        return start(name, [str(BIN / name), *arguments], log=self.folder / f"{name}.log")
+        return start(name, [str(CONTROL / name), *arguments], log=self.folder / f"{name}.log")
 
     def _ready(self) -> bool:
         self.etcd.must_run()
         self.api.must_run()
-        trusted = ssl.create_default_context(cafile=self._authority.own.certificate)
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
-        )
-        try:
-            with opener.open(f"{self.url}/readyz", timeout=ANSWER_WAIT_S) as answer:
-                return bool(answer.read() == b"ok")
-        except (urllib.error.URLError, OSError):
-            return False
+        return is_ready(self.url, self._authority.own.certificate)

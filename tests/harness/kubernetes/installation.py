@@ -1,11 +1,19 @@
-"""Where setup.sh has put the control plane, and whether tests may go without it."""
+"""Where setup.sh has put Kubernetes, what a node needs besides, and whether tests may go without."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 
-BIN = Path(__file__).parents[3] / ".cache" / "kubernetes" / "bin"
+CACHE = Path(__file__).parents[3] / ".cache" / "kubernetes"
+CONTROL = CACHE / "control"
+NODE = CACHE / "node"
+# Debian's packages and the plugins' own releases put them here.
+CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+CGROUPS = Path("/sys/fs/cgroup")
+COMMANDS = ("containerd", "ctr", "runc", "ip", "nft", "nsenter", "unshare")
 # Where it is set, as in CI, a test that needs a cluster fails instead of being skipped.
 REQUIRED_BY = "REQUIRE_CLUSTER"
 
@@ -17,7 +25,40 @@ def cluster_is_required() -> bool:
 
 def require_control_plane() -> None:
     """`HarnessError` when setup.sh has built none."""
-    if not (BIN / ".complete").exists():
+    if not (CONTROL / ".complete").exists():
         raise HarnessError(
             "No Kubernetes control plane is built: tests/harness/kubernetes/setup.sh builds it, or says what it lacks."
         )
+
+
+def require_node() -> None:
+    """`HarnessError` that names what a node cannot be made without."""
+    require_control_plane()
+    if not (NODE / ".complete").exists():
+        raise HarnessError(
+            "No Kubernetes node is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
+        )
+    if os.geteuid() != 0:
+        raise HarnessError("A Kubernetes node needs root, for namespaces, mounts and addresses of its own.")
+    lacking = [name for name in COMMANDS if shutil.which(name) is None]
+    if lacking:
+        raise HarnessError(f"A Kubernetes node needs {', '.join(lacking)}: `setup.sh cluster` installs them.")
+    cni_plugins()
+    spaces = subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], check=False)
+    if spaces.returncode or not all(os.access(group, os.W_OK) for group in cgroup_hierarchies()):
+        raise HarnessError("A Kubernetes node needs a root that may make namespaces and control groups.")
+
+
+def cgroup_hierarchies() -> list[Path]:
+    """The hierarchies of version 1, or the one of version 2."""
+    if (CGROUPS / "cgroup.procs").exists():
+        return [CGROUPS]
+    return [file.parent for file in CGROUPS.glob("*/cgroup.procs")]
+
+
+def cni_plugins() -> Path:
+    """The folder of the CNI plugins; `HarnessError` without one."""
+    found = next((folder for folder in CNI_PLUGINS if (folder / "bridge").exists()), None)
+    if found is None:
+        raise HarnessError("A Kubernetes node needs CNI plugins: `setup.sh cluster` installs them.")
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.kafka.processes import HarnessError
-from tests.harness.kubernetes.installation import BIN
+from tests.harness.kubernetes.installation import CONTROL
 
 ANSWER_WAIT_S = 60.0  # a tenth of a second alone; waits of kubectl's own have their own bound
 
@@ -30,7 +30,11 @@ class Kubectl:
 
     def __call__(self, *arguments: str, stdin: str = "", timeout_s: float = ANSWER_WAIT_S) -> str:
         """What kubectl prints. Raises KubectlError with its complaint."""
-        command = (str(BIN / "kubectl"), f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}")
+        command = (
+            str(CONTROL / "kubectl"),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--namespace={self.namespace}",
+        )
         done = subprocess.run(
             [*command, *arguments],
             input=stdin,

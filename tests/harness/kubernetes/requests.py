@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ANSWER_WAIT_S = 30.0
+READY_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +39,7 @@ class Requests:
             identity.write(_text(user["client-certificate-data"]) + _text(user["client-key-data"]))
             identity.flush()
             context.load_cert_chain(identity.name)
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
+        self._opener = _opener(context)
 
     def __call__(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
@@ -56,6 +55,23 @@ class Requests:
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(status=error.code, body=json.load(error))
+
+
+def is_ready(server: str, authority: Path) -> bool:
+    """Whether the API server at the URL *server* says so; False while nobody answers."""
+    opener = _opener(ssl.create_default_context(cafile=authority))
+    try:
+        with opener.open(f"{server}/readyz", timeout=READY_WAIT_S) as answer:
+            return bool(answer.read() == b"ok")
+    except OSError:  # urllib's errors and time-outs, too
+        return False
+
+
+def _opener(context: ssl.SSLContext) -> urllib.request.OpenerDirector:
+    """Past any proxy: the servers are on this machine."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
 
 
 def _text(encoded: str) -> str:

@@ -90,7 +90,7 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
 
 def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Whoever has no Go reads what to do."""
-    monkeypatch.setattr(installation, "BIN", tmp_path)
+    monkeypatch.setattr(installation, "CONTROL", tmp_path)
 
     with pytest.raises(HarnessError, match=r"setup\.sh"):
         installation.require_control_plane()

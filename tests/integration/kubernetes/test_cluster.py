@@ -1,0 +1,208 @@
+"""A whole cluster of the harness: pods run, Services have names, volumes follow their Secrets, and nothing stays behind."""
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.image import write_image
+from tests.harness.kubernetes.installation import NODE, cluster_is_required, require_node
+from tests.harness.kubernetes.kubectl import Kubectl
+
+ROOT = Path(__file__).parents[3]
+NAME, NETWORK = "mirrorflow-test", 241  # beside a cluster of `make cluster`
+IMAGE = "localhost/probe:1"
+ANSWER_WAIT_S = 10.0
+READY_WAIT_S = 120.0  # seconds alone; more when a whole suite runs on two cores
+PROBE: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web"},
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 1000,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [
+                    {
+                        "name": "web",
+                        "image": IMAGE,
+                        "imagePullPolicy": "Never",
+                        "readinessProbe": {
+                            "httpGet": {"path": "/hostname", "port": 8000},
+                            "periodSeconds": 1,
+                        },
+                        "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+                        "volumeMounts": [{"name": "secret", "mountPath": "/secret"}],
+                    }
+                ],
+                "volumes": [{"name": "secret", "secret": {"secretName": "web"}}],
+            },
+        },
+    },
+}
+SERVICE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web"},
+    "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]},
+}
+
+
+def _skip_unless_possible() -> None:
+    try:
+        require_node()
+    except HarnessError as error:
+        if cluster_is_required():
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """With the image of the probe; it ends with the tests, however they end."""
+    _skip_unless_possible()
+    folder = tmp_path_factory.mktemp("cluster")
+    archive = tmp_path_factory.mktemp("images") / "probe.tar"
+    write_image(archive, IMAGE, NODE / "probe")
+    with Cluster(folder=folder, name=NAME, network=NETWORK) as cluster:
+        cluster.load(archive)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def web(cluster: Cluster) -> Kubectl:
+    """kubectl where two ready probes stand behind the Service `web`, with a Secret as a volume."""
+    kubectl = cluster.kubectl
+    kubectl("create", "secret", "generic", "web", "--from-literal=password=first")
+    kubectl.apply(f"{json.dumps(PROBE)}\n---\n{json.dumps(SERVICE)}")
+    kubectl("rollout", "status", "deployment/web", f"--timeout={READY_WAIT_S:.0f}s", timeout_s=READY_WAIT_S)
+    return kubectl
+
+
+def _asked(address: str, at: str, **query: str) -> str:
+    url = f"http://{address}{at}?{urllib.parse.urlencode(query)}"
+    with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:
+        return str(answer.read().decode())
+
+
+def _pods(web: Kubectl) -> list[dict[str, Any]]:
+    return list(web.get("pods", "--selector=app=web")["items"])
+
+
+def test_a_deployment_rolls_out_and_its_pods_answer_the_host(web: Kubectl):
+    """By a pod's own address, and by the Service's, which shares the questions out."""
+    names = {pod["metadata"]["name"]: f"{pod['status']['podIP']}:8000" for pod in _pods(web)}
+    service = web.get("service", "web")["spec"]["clusterIP"]
+
+    assert len(names) == 2
+    assert {name: _asked(address, "/hostname") for name, address in names.items()} == {
+        name: name for name in names
+    }
+    wait_until(
+        "both pods have answered", lambda: {_asked(service, "/hostname") for _ in range(10)} == set(names)
+    )
+
+
+@pytest.mark.parametrize("name", ["web", "web.default.svc.cluster.local"])
+def test_a_pod_finds_a_service_by_its_name(web: Kubectl, name: str):
+    """CoreDNS is the cluster's, and pods are told of it."""
+    pod = _pods(web)[0]
+
+    found = _asked(f"{pod['status']['podIP']}:8000", "/fetch", url=f"http://{name}/hostname")
+
+    assert found in {one["metadata"]["name"] for one in _pods(web)}
+
+
+def test_a_changed_secret_reaches_its_volume_without_a_restart(web: Kubectl):
+    """The rotation of passwords stands on this."""
+    pod = _pods(web)[0]
+    address = f"{pod['status']['podIP']}:8000"
+    assert _asked(address, "/file", path="/secret/password") == "first"
+
+    second = base64.b64encode(b"second").decode()
+    web("patch", "secret", "web", "--patch", json.dumps({"data": {"password": second}}))
+
+    wait_until(
+        "the volume follows",
+        lambda: _asked(address, "/file", path="/secret/password") == "second",
+        timeout_s=90,
+    )
+    assert _pods(web)[0]["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_container_that_ends_is_started_again(web: Kubectl):
+    """By the kubelet, in the same pod."""
+    pod = _pods(web)[0]
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        _asked(f"{pod['status']['podIP']}:8000", "/exit")
+
+    def restarts() -> int:
+        found = web.get("pod", pod["metadata"]["name"])["status"]["containerStatuses"][0]
+        return int(found["restartCount"]) if found["ready"] else 0
+
+    wait_until("it is ready again", lambda: restarts() == 1, timeout_s=READY_WAIT_S)
+
+
+def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path: Path):
+    """kill -9 of the test's process ends the node with all in it; `down` removes what the kernel keeps, once or twice."""
+    _skip_unless_possible()
+    name, folder = "mirrorflow-gone", tmp_path / "cluster"
+    program = (
+        "import pathlib, sys, tests.harness.kubernetes.cluster as harness\n"
+        "with harness.Cluster(folder=pathlib.Path(sys.argv[1]), name=sys.argv[2], network=242) as cluster:\n"
+        "    print(cluster.kubectl.get('node', sys.argv[2])['metadata']['name'], flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == f"{name}\n"
+        tests.kill()
+
+    wait_until("every process of the node has ended", lambda: not _processes_of(folder))
+    cluster = Cluster(folder=folder, name=name, network=242)
+    cluster.down()
+    cluster.down()
+
+    links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
+    spaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    assert name not in links + spaces
+    assert [] == [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{name}")]
+    assert str(folder) not in Path("/proc/mounts").read_text()
+    assert not folder.exists()
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Commands that name *folder*: containerd, its shims, the kubelet, etcd and the rest."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = file.read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
