@@ -12,8 +12,8 @@ fetch() {  # pom, folder
   if [ ! -f "$2/.complete" ] || [ "$1" -nt "$2/.complete" ]; then
     rm -rf "$2"
     mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$1" \
-      dependency:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$2" |
-      sed "s/$(printf '\033')\[[0-9;]*m//g"  # Maven colours even what goes to a file
+      dependency:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$2" 2>&1 |
+      sed "s/$(printf '\033')\[[0-9;]*m//g"  # Maven colours even what goes to no terminal
     touch "$2/.complete"
   fi
 }
