@@ -21,6 +21,9 @@ def main() -> int:
     parser.add_argument("--copiers", type=int, default=3, help="processes of the one flow")
     parser.add_argument("--rate", type=int, default=3000, help="records a second, all producers together")
     parser.add_argument("--read-committed", action="store_true", help="leave aborted transactions out")
+    parser.add_argument(
+        "--old", action="store_true", help="old timestamps, and a target that forgets producers in seconds"
+    )
     given = parser.parse_args()
     trial = Trial(
         seed=given.seed,
@@ -28,6 +31,7 @@ def main() -> int:
         copiers=given.copiers,
         records_per_s=given.rate,
         read_committed=given.read_committed,
+        old=given.old,
         folder=EVIDENCE / str(given.seed),
         say=partial(print, flush=True),
     )

@@ -23,6 +23,9 @@ STOP_WAIT_S = 60.0  # a copier told to stop finishes within the grace period of 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 QUEUED_RECORDS_MAX = 20_000
 FLUSH_S = 120.0
+DAY_MS = 86_400_000
+# How old the records of a burst are; None: as old as can be, librdkafka takes timestamp 0 for "now".
+AGES_DAYS = (0, 40, 40, 40, None)
 TRANSACTION_WAIT_S = 30.0  # an election of the coordinator, and the wait for the replicas of its log
 
 
@@ -194,11 +197,14 @@ class Writers:
         *,
         seed: int,
         records_per_s: int,
+        old: bool = False,
         failed: Callable[[str], None],
     ) -> None:
         self._topics = topics
         self._chance = random.Random(seed)
         self._records_per_s = records_per_s
+        self._ages_days: Sequence[int | None] = AGES_DAYS if old else (0,)
+        self._age_days = self._ages_days[-1]
         self._failed = failed
         self._quit = threading.Event()
         self.records = 0
@@ -234,6 +240,8 @@ class Writers:
     def write(self, count: int) -> None:
         """*count* records, spread over topics, codecs and keys."""
         chance = self._chance
+        age_days = self._age_days
+        timestamp_ms = 1 if age_days is None else time.time_ns() // 1_000_000 - age_days * DAY_MS
         for _ in range(count):
             producer = chance.choice(self._producers)
             value = b"%d %s" % (self.records, b"x" * chance.choice((5, 80, 80, 900)))
@@ -241,7 +249,11 @@ class Writers:
             while True:
                 try:
                     producer.produce(
-                        chance.choice(self._topics), value, key, headers=[("n", b"%d" % self.records)]
+                        chance.choice(self._topics),
+                        value,
+                        key,
+                        timestamp=timestamp_ms,
+                        headers=[("n", b"%d" % self.records)],
                     )
                 except BufferError:
                     if self._quit.is_set():
@@ -256,6 +268,7 @@ class Writers:
         while not self._quit.is_set():
             burst = chance.choice((0, 0.5, 1, 1, 2))  # of the rate, for a moment
             until_s = time.monotonic() + chance.uniform(0.2, 2.0)
+            self._age_days = chance.choice(self._ages_days)
             while time.monotonic() < until_s and not self._quit.wait(0.05):
                 self.write(int(self._records_per_s * burst * 0.05))
                 for producer in self._producers:

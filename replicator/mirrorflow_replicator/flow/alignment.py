@@ -60,6 +60,9 @@ class Memory:
 
     epoch: int
     sequence: int  # -1: the epoch has begun, nothing of it is written (after an empty transaction)
+    open_since: int = (
+        -1
+    )  # target offset at which the transaction began that nobody has committed yet; -1: none is open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ class Tail:
     target_offset: int = -1  # offset of that record
     taken: bool = False  # another producer's batch, or a marker, lies at `scanned_from`
     has_gaps: bool = False  # some offsets hold nothing: compaction took what was there, ours or others'
+    fenced: bool = False  # a later epoch of the identity has left a batch or a marker
+    aborted: bool = False  # the first marker of ours at or above `scanned_from` is an abort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,7 @@ class Evidence:
     log_start: int
     high_watermark: int
     tail: Tail | None = None  # None: not read yet
+    ended: bool = False  # we have fenced this epoch ourselves, and look for where it ended
 
 
 class Need(Enum):
@@ -121,6 +127,9 @@ def align(evidence: Evidence) -> Verdict:
     Keeps: a verdict GoOn never names an ordinal that nothing but a guess supports; without memory it is always `alone`.
     """
     if evidence.memory is not None and evidence.memory.epoch > evidence.epoch:
+        return Need.FENCED
+    if evidence.tail is not None and evidence.tail.fenced and not evidence.ended:
+        # The leader may have forgotten the later epoch, its log has not. What lies before that may have been aborted.
         return Need.FENCED
     memory, newest = _memory(evidence), evidence.ladder[0]
     if evidence.tail is not None:

@@ -101,11 +101,19 @@ class Stream:
         self.expected_target = end
         return span, continues
 
-    def refuse(self) -> Span:
-        """The oldest span in flight was refused, or its answer lost; whether it is there must be asked."""
+    def pass_markers(self, count: int) -> None:
+        """Markers of ours have taken the next offsets of the target."""
+        if self.expected_target >= 0:
+            self.expected_target += count
+
+    def refuse(self, *, is_absent: bool = False) -> Span:
+        """The oldest span in flight was refused, or its answer lost; whether it is there must be asked.
+
+        *is_absent*: it is known not to be, because it was refused before the leader looked at it.
+        """
         span = self.in_flight.popleft()
         self._has_refusals = True
-        if self.expected_target >= 0:
+        if self.expected_target >= 0 and not is_absent:
             self.expected_target += span.count
         return span
 

@@ -32,6 +32,7 @@ from mirrorflow_replicator.kafka.transactions import (
     init_producer_id,
     may_coordinate,
     may_write_as,
+    try_add_partitions_to_txn,
 )
 
 __all__ = [
@@ -68,4 +69,5 @@ __all__ = [
     "may_write_as",
     "produce",
     "topic_operations",
+    "try_add_partitions_to_txn",
 ]

@@ -33,6 +33,8 @@ REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: of one attempt within a c
 # Java's retry.backoff.ms and retry.backoff.max.ms.
 RETRY_BACKOFF_MIN_S = 0.1
 RETRY_BACKOFF_MAX_S = 1.0
+# The transaction before is being completed: some milliseconds, during which nothing can be written.
+CONCURRENT_BACKOFF_MIN_S = 0.003
 RETRIES_MAX = 100  # a minute at the longest back-off; the time ends a call earlier
 # A wave of "leader moved" answers must not become a wave of metadata requests (Java: at most one in retry.backoff.ms).
 REFRESH_INTERVAL_MIN_S = 0.1
@@ -286,13 +288,17 @@ class Cluster:
                 if is_last or loop.time() + pause_s >= deadline:
                     raise
             else:
+                parts = frozenset((codes_of or _shallow_codes)(answer))
                 if is_last or not _must_repeat(
-                    answer,
-                    (codes_of or _shallow_codes)(answer),
-                    controller=controller,
-                    coordinator=coordinator is not None,
+                    answer, parts, controller=controller, coordinator=coordinator is not None
                 ):
                     return answer
+                if codes.CONCURRENT_TRANSACTIONS in parts | {getattr(answer, "error_code", 0)}:
+                    # It went to the right place.
+                    await asyncio.sleep(
+                        backoff_s(failures, lowest_s=CONCURRENT_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
+                    )
+                    continue
             self._forget(coordinator)
             await asyncio.sleep(pause_s)
             if controller or node_id is not None:

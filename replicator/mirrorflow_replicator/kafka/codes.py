@@ -17,6 +17,7 @@ from mirrorflow_replicator.errors import (
 
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
 NOT_LEADER_OR_FOLLOWER: Final = 6
@@ -31,10 +32,15 @@ CLUSTER_AUTHORIZATION_FAILED: Final = 31
 UNSUPPORTED_VERSION: Final = 35
 TOPIC_ALREADY_EXISTS: Final = 36
 NOT_CONTROLLER: Final = 41
+INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
+INVALID_PRODUCER_ID_MAPPING: Final = 49
 CONCURRENT_TRANSACTIONS: Final = 51
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 SECURITY_DISABLED: Final = 54  # ACLs are asked for where no authorizer is set
+OPERATION_NOT_ATTEMPTED: Final = 55  # told of the partitions beside the one that is wrong
 SASL_AUTHENTICATION_FAILED: Final = 58
+PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
 
 # What the answer says of where the request went, not of the request: ask again where it belongs.

@@ -5,6 +5,7 @@ given for this flow.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirrorflow_replicator.errors import (
     ClusterChangedError,
@@ -141,8 +142,12 @@ async def establish(
     java: bool,
     may_change: bool,
     now_ms: int,
+    fenced: int = 0,
 ) -> Identity:
     """The identity to write with: the decided one, or a new generation where the stream has changed (clause 9).
+
+    *fenced*: that generation's epoch is over. If it is still the decided one, the coordinator has ended it (it aborts what
+    nobody commits in time), and a new one goes on with the same stream.
 
     *java*: positions show that Java MM2 has copied since we did. *may_change* only when a process starts: one that was
     fenced while it ran must not answer with a generation of its own, or two copiers with different settings would fence
@@ -150,17 +155,29 @@ async def establish(
     """
     await log.ensure()
     decided = (await log.read()).identity
+    is_over = decided is not None and decided.generation == fenced
     why = _change(decided, claim, target_alias=cluster.alias, source_alias=source_alias, java=java)
-    if decided is not None and not why:
+    if decided is not None and not why and not is_over:
         return decided
-    if decided is not None and not may_change:
+    if is_over and why in {"", "java"}:
+        why = "aborted"
+    elif decided is not None and not may_change:
         raise StreamChangedError(source=source_alias, was=claim.stream, now=decided.stream)
     generation = 1 if decided is None else decided.generation + 1
     proposal = await new_identity(cluster, source_alias, claim, generation=generation, why=why)
     decided = (await log.decide([proposal], now_ms=now_ms)).identity
     assert decided is not None, "a proposal was acknowledged below the high watermark"
+    while is_over and _outdates(proposal, decided):
+        # The coordinator has raised the epoch for us since: with the decided one nothing could be pinned.
+        proposal = replace(proposal, generation=decided.generation + 1)
+        decided = (await log.decide([proposal], now_ms=now_ms)).identity
+        assert decided is not None
     _change(decided, claim, target_alias=cluster.alias, source_alias=source_alias, java=False)
     return decided
+
+
+def _outdates(ours: Identity, decided: Identity) -> bool:
+    return ours.producer_id == decided.producer_id and ours.producer_epoch > decided.producer_epoch
 
 
 def _change(

@@ -47,7 +47,11 @@ async def delete_records(
 
 
 async def produce(
-    cluster: Cluster, batches: Mapping[TopicPartition, wire.Buffer], *, timeout_ms: int
+    cluster: Cluster,
+    batches: Mapping[TopicPartition, wire.Buffer],
+    *,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Codes:
     """Append one batch to each partition with acks=all; error codes, 0 for done. For positions and decisions, not copies.
 
@@ -58,7 +62,7 @@ async def produce(
         by_topic: dict[str, list[tuple[int, wire.Buffer]]] = {}
         for key in asked:
             by_topic.setdefault(key.topic, []).append((key.partition, batches[key]))
-        parts = wire.produce_request(by_topic, timeout_ms=timeout_ms)
+        parts = wire.produce_request(by_topic, timeout_ms=timeout_ms, transactional_id=transactional_id)
         body = await connection.send(wire.API_KEY, wire.VERSION, parts, flexible=False)
         answers, _ = wire.read_produced(body)
         return {TopicPartition(*key): one.error for key, one in answers.items()}

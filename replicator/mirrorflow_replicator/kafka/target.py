@@ -40,6 +40,8 @@ class Partition(Protocol):
 
     target_topic: str
     partition: int
+    # Of the transaction that its batches are inside of; None: of none. One request takes batches of both kinds.
+    transactional_id: str | None
 
     def next_batch(self) -> Buffer | None:
         """The next batch, which counts as sent; None: nothing to be sent now. Who has more says `Pipe.ready`."""
@@ -152,6 +154,7 @@ class Pipe:
             batches: dict[str, list[tuple[int, Buffer]]] = {}
             sent: list[Partition] = []
             size_bytes = 0
+            transactional_id = None
             for partition in tuple(ready):
                 # Who has more goes to the end of the line: whoever did not fit comes first next time.
                 del ready[partition]
@@ -160,20 +163,23 @@ class Pipe:
                     continue
                 batches.setdefault(partition.target_topic, []).append((partition.partition, batch))
                 sent.append(partition)
+                transactional_id = transactional_id or partition.transactional_id
                 size_bytes += len(batch)
                 if size_bytes >= REQUEST_BYTES_MAX:
                     break
             if sent:
-                self._send(connection, batches, sent, size_bytes)
+                parts = produce.produce_request(
+                    batches, timeout_ms=REQUEST_TIMEOUT_MS, transactional_id=transactional_id
+                )
+                self._send(connection, parts, sent, size_bytes)
 
     def _send(
         self,
         connection: Connection,
-        batches: dict[str, list[tuple[int, Buffer]]],
+        parts: list[Buffer],
         sent: list[Partition],
         size_bytes: int,
     ) -> None:
-        parts = produce.produce_request(batches, timeout_ms=REQUEST_TIMEOUT_MS)
         self._in_flight_bytes += size_bytes
         self._in_flight += 1
         request = _Request(self, sent, size_bytes)

@@ -5,14 +5,17 @@ away from the other copiers that share it; version 1 of both keeps INVALID_PRODU
 "fenced", as produce answers have it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from mirrorflow_replicator.errors import BrokerError, NotAuthorizedError
+from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import CALL_TIMEOUT_S, Cluster
 from mirrorflow_replicator.kafka.codes import (
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     raise_for,
@@ -80,6 +83,27 @@ async def add_partitions_to_txn(
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> None:
     """Begin the transaction, or take further partitions into it. Raises ClusterError (47: fenced)."""
+    codes = await try_add_partitions_to_txn(
+        cluster, transactional_id, producer_id, producer_epoch, partitions, timeout_s=timeout_s
+    )
+    for code in sorted(codes.values(), key=lambda code: code in {NONE, OPERATION_NOT_ATTEMPTED}):
+        raise_for(code, cluster=cluster.alias, request="AddPartitionsToTxn", subject=transactional_id)
+
+
+async def try_add_partitions_to_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> Mapping[TopicPartition, int]:
+    """The same with the error code of each partition. One that is wrong keeps the others out: they have 55.
+
+    An answer of 0 says as well that the transaction before is over, its markers written and replicated. Raises
+    UnreachableError.
+    """
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -95,9 +119,11 @@ async def add_partitions_to_txn(
     )
     where = (TRANSACTION_COORDINATOR, transactional_id)
     answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, codes_of=_partition_codes)
-    # OPERATION_NOT_ATTEMPTED (55) is told of the partitions beside the one that is wrong.
-    for code in sorted(_partition_codes(answer), key=lambda code: code == 55):
-        raise_for(code, cluster=cluster.alias, request="AddPartitionsToTxn", subject=transactional_id)
+    return {
+        TopicPartition(topic.name, one.partition_index): one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
 
 
 def _partition_codes(answer: Any) -> set[int]:
@@ -157,8 +183,9 @@ async def empty_transaction(
     producer_epoch: int,
     partitions: Iterable[tuple[str, int]],
 ) -> None:
-    """Abort a transaction without records: every partition's leader then knows the epoch, and refuses all older ones.
+    """A transaction without records: every partition's leader then knows the epoch, and refuses all older ones.
 
+    Committed, not aborted: another task of the flow may have records in the transaction already.
     Returns when that is so: all markers are written and replicated. Takes one offset of each partition, seen by no reader.
     Raises ClusterError (47: fenced).
     """
@@ -166,4 +193,4 @@ async def empty_transaction(
     # The first answer says that the coordinator has decided, the second (51 until then, which is asked again) that the
     # markers are in the logs. In between a copier of the old epoch could still write behind what we take for its end.
     for _ in range(2):
-        await end_txn(cluster, transactional_id, producer_id, producer_epoch, committed=False)
+        await end_txn(cluster, transactional_id, producer_id, producer_epoch, committed=True)

@@ -23,6 +23,7 @@ from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.wire import fetch
+from mirrorflow_replicator.wire.aborted import is_abort_marker
 from mirrorflow_replicator.wire.batch import Batch, split
 from mirrorflow_replicator.wire.fetch import FetchedPartition, FetchFrom, FetchKey
 
@@ -65,7 +66,10 @@ async def ask(
             found[partition] = Testimony(error=error)
             continue
         ours = next((p for p in answer.producers if p.producer_id == producer_id), None)
-        memory = None if ours is None else Memory(epoch=ours.epoch, sequence=ours.last_sequence)
+        memory = None
+        if ours is not None:
+            since = ours.current_txn_start_offset
+            memory = Memory(epoch=ours.epoch, sequence=ours.last_sequence, open_since=since)
         found[partition] = Testimony(memory=memory, log_start=start.offset, high_watermark=end.offset)
     return found
 
@@ -164,27 +168,87 @@ async def read_tail(
 ) -> Tail:
     """Find the last batch of the identity, looking back farther and farther, as far as `scan_from` says.
 
+    Batches of a transaction that was aborted do not count: nobody who reads committed records sees them.
     What an earlier look has read, and found to hold nothing of ours, is not read again.
     """
     before, floor, reach = evidence.tail, scan_from(evidence), LOOK_BACK_RECORDS
     top = end = evidence.high_watermark if before is None else before.scanned_from
-    has_gaps, taken = before is not None and before.has_gaps, False
+    read = _Read(producer_id, evidence.epoch, before)
     while end > floor:
-        start = expected = max(floor, top - reach)
-        found, taken = None, False
+        start = max(floor, top - reach)
         size = min(STRETCH_BYTES, reach * LOOK_BACK_BYTES)
+        read.begin(start)
         async for batch, _ in batches_between(cluster, partition, start, end, max_bytes=size):
-            has_gaps |= batch.base_offset > expected
-            expected = batch.next_offset
-            if batch.is_control or (batch.producer_id, batch.producer_epoch) != (producer_id, evidence.epoch):
-                taken |= batch.base_offset <= start
-            elif batch.base_sequence >= 0:
-                found = batch
-        has_gaps |= expected < end
+            read.take(batch)
+        found = read.end(end)
         if found is not None:
             # The sequence counts what the batch had when it was written; the cleaner leaves that in the header.
             sequence = (found.base_sequence + found.last_offset_delta) % SEQUENCES
-            return Tail(scanned_from=start, sequence=sequence, target_offset=found.last_offset)
+            return Tail(
+                scanned_from=start,
+                sequence=sequence,
+                target_offset=found.last_offset,
+                fenced=read.fenced,
+            )
         end = start
         reach *= LOOK_BACK_GROWTH
-    return Tail(scanned_from=floor, sequence=None, taken=taken, has_gaps=has_gaps)
+    return Tail(
+        scanned_from=floor,
+        sequence=None,
+        taken=read.taken,
+        has_gaps=read.has_gaps,
+        fenced=read.fenced,
+        aborted=read.aborted,
+    )
+
+
+class _Read:
+    """What stretches of a log show of one epoch, the highest stretch first, each from its beginning to its end."""
+
+    __slots__ = ("_epoch", "_expected", "_found", "_id", "_marker", "_start", "_unmarked", "aborted", "fenced", "has_gaps", "taken")  # fmt: skip
+
+    def __init__(self, producer_id: int, epoch: int, before: Tail | None) -> None:
+        self._id, self._epoch = producer_id, epoch
+        self.has_gaps = before is not None and before.has_gaps
+        self.fenced = before is not None and before.fenced
+        self.aborted = before is not None and before.aborted
+        self.taken = False
+
+    def begin(self, start: int) -> None:
+        self._start = self._expected = start
+        self._found: Batch | None = None
+        self._unmarked: list[Batch] = []  # in a transaction whose end was not read yet
+        self._marker: bool | None = None  # the first marker of ours here; True: an abort
+        self.taken = False
+
+    def take(self, batch: Batch) -> None:
+        self.has_gaps |= batch.base_offset > self._expected
+        self._expected = batch.next_offset
+        ours = batch.producer_id == self._id
+        self.fenced |= ours and batch.producer_epoch > self._epoch
+        if ours and batch.is_control:
+            self._mark(is_aborted=is_abort_marker(batch))
+        if batch.is_control or not ours or batch.producer_epoch != self._epoch:
+            self.taken |= batch.base_offset <= self._start
+        elif batch.is_transactional:
+            self._unmarked.append(batch)
+        elif batch.base_sequence >= 0:
+            self._found = batch
+
+    def end(self, end: int) -> Batch | None:
+        """The last batch of ours that counts, in the stretch that ends there."""
+        self.has_gaps |= self._expected < end
+        first = self._marker
+        # What no marker follows is in the transaction that is open now.
+        self._mark(is_aborted=self.aborted)
+        self.aborted = self.aborted if first is None else first
+        return self._found
+
+    def _mark(self, *, is_aborted: bool) -> None:
+        if self._marker is None:
+            self._marker = is_aborted
+        if self._unmarked and is_aborted:
+            self.taken |= self._unmarked[0].base_offset <= self._start
+        elif self._unmarked:
+            self._found = self._unmarked[-1]
+        self._unmarked = []

@@ -16,7 +16,7 @@ from mirrorflow_replicator.errors import (
     NotAuthorizedError,
     UndecidedError,
 )
-from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess
+from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess, ordinal_near
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.succession import SILENCE_S, Predecessor, Watch, must_wait
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -224,7 +224,7 @@ class Aligner:
             self._target, lane.target, evidence, producer_id=identity.producer_id
         )
         if isinstance(verdict, GoOn):
-            await self._go_on(lane, verdict)
+            await self._go_on(lane, verdict, heard)
         elif verdict is Need.FENCED:
             lane.stop(FencedError(source=self._source.alias, epoch=identity.producer_epoch))
         elif verdict is Need.UNDECIDED:
@@ -247,9 +247,9 @@ class Aligner:
         if self._anchoring.on_loss is LossPolicy.RESTART:
             pair = await self._anchoring.begin_again(lane, best)
             await self._forget(lane, pair)
-            lane.resume(self._identity, pair, alone=True)
+            lane.resume(self._identity, pair, alone=True, is_open=_is_open(heard))
             return
-        await self._go_on(lane, best)
+        await self._go_on(lane, best, heard)
 
     def _another_is_at_work(self, lane: Lane, heard: Testimony) -> bool:
         """Clause 10: wait as long as another copier advances."""
@@ -281,11 +281,11 @@ class Aligner:
         return True
 
     def _is_ahead(self, lane: Lane, heard: Testimony) -> bool:
-        """Whether the target has more than this process has ever sent."""
+        """Whether the target has more of ours than this process has ever sent."""
         assert lane.stream is not None
+        assert heard.memory is not None
         sent = max([span.last for span in lane.unanswered], default=lane.stream.delivered.ordinal)
-        expected = lane.stream.delivered.target_offset + sent - lane.stream.delivered.ordinal
-        return heard.high_watermark > expected + 1
+        return heard.memory.sequence >= 0 and ordinal_near(heard.memory.sequence, sent) > sent
 
     def _has_fresh_predecessor(self, lane: Lane) -> bool:
         position = lane.position
@@ -295,7 +295,7 @@ class Aligner:
         found = Predecessor(copier=position.copier, left=position.left, age_s=age_s)
         return must_wait(found, own_copier=self._copier)
 
-    async def _go_on(self, lane: Lane, at: GoOn) -> None:
+    async def _go_on(self, lane: Lane, at: GoOn, heard: Testimony) -> None:
         pair = lane.in_memory(at)
         if pair is None:
             pair = await self._walk(lane, at)
@@ -312,7 +312,10 @@ class Aligner:
             return
         self._pauses.pop(lane, None)
         self._cleared.add(lane)
-        lane.resume(self._identity, pair, alone=at.alone or lane.refusals >= REFUSALS_IN_A_ROW)
+        grown = 0 if at.alone else heard.high_watermark - pair.target_offset - 1
+        is_open = _is_open(heard)
+        alone = at.alone or lane.refusals >= REFUSALS_IN_A_ROW
+        lane.resume(self._identity, pair, alone=alone, is_open=is_open, grown=grown)
 
     async def _forget(self, lane: Lane, pair: Pair) -> None:
         """Where the target has lost records, their offsets are not told any more before others lie there."""
@@ -331,3 +334,7 @@ class Aligner:
             read_committed=self._read_committed,
             header_edits=lane.packer.header_edits,
         )
+
+
+def _is_open(heard: Testimony) -> bool:
+    return heard.memory is not None and heard.memory.open_since >= 0

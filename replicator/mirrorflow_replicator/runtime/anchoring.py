@@ -8,6 +8,7 @@ used as it was decided. Deciding comes before the first record and after a loss;
 from collections.abc import Callable, Mapping, Sequence
 
 from mirrorflow_replicator.errors import (
+    FencedError,
     SourceDataLostError,
     TargetDataLostError,
     TargetTakenError,
@@ -74,6 +75,10 @@ class Anchoring:
             await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in known])
             for lane in known:
                 self._known(lane)
+        newest = self._log.decisions.identity
+        if newest is not None and newest.generation > self._identity.generation:
+            # Its copiers have read the log before our anchors were in it, and do not know that we are about to write.
+            raise FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
         self._stop_where_taken(lanes)
         for lane in lanes:
             if lane.state is not State.STOPPED:
@@ -178,7 +183,10 @@ class Anchoring:
         return {lane: listed[lane.source].offset for lane in lanes}
 
     async def _fence(self, partitions: Sequence[TopicPartition]) -> None:
-        """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9)."""
+        """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9).
+
+        A transaction of theirs that was open was aborted when the new epoch was given.
+        """
         identity = self._identity
         if identity.transactional_id:
             await admin.empty_transaction(

@@ -59,6 +59,7 @@ async def end_of(
         memory=None,
         log_start=heard.log_start,
         high_watermark=heard.high_watermark,
+        ended=True,
     )
     at, _ = await settle(target, written, evidence, producer_id=earlier.producer_id)
     if not isinstance(at, GoOn):

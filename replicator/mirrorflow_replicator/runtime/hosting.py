@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import secrets
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
-from mirrorflow_replicator.errors import FencedError, MirrorFlowError
+from mirrorflow_replicator.errors import FencedError, IdentityError, MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport
@@ -25,6 +26,8 @@ from mirrorflow_replicator.runtime.pulse import Pulse
 from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
+STEP_SPREAD_S = 1.0  # over which several copiers that were fenced together go on
+STEP_RETRY_MAX_S = 15.0  # while the target cannot be used
 TOLD_MAX = 3  # sentences about stopped partitions in a task's trace; /progress/partitions has them all
 
 log = logging.getLogger("mirrorflow.worker")
@@ -113,19 +116,32 @@ class HostedConnector:
             self._stepping = asyncio.create_task(self._step_back())
 
     async def _step_back(self) -> None:
-        """Another copier has raised the epoch: go on in its generation, if our settings are the same."""
+        """Somebody has raised the epoch: go on in the generation of that, if our settings are the same.
+
+        Another copier has decided a generation; or the target's coordinator has aborted a transaction that nobody
+        committed in time, and then all copiers decide a next one, at the same moment unless they spread.
+        """
         assert self._identity is not None
-        try:
-            identity = await self._establish(may_change=False)
-        except MirrorFlowError as error:
-            self._refused = error
-            log.warning("%s: %s", self._connector.name, error)
-            return
+        fenced = self._identity.generation
+        pause_s = random.uniform(0, STEP_SPREAD_S)  # noqa: S311
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                identity = await self._establish(may_change=False, fenced=fenced)
+            except IdentityError as error:
+                self._refused = error
+                log.warning("%s: %s", self._connector.name, error)
+                return
+            except MirrorFlowError as error:
+                log.warning("%s: %s", self._connector.name, error)
+                pause_s = min(2 * pause_s + STEP_SPREAD_S, STEP_RETRY_MAX_S)
+            else:
+                break
         for child in self._children:
             child.adopt(identity)
 
-    async def _establish(self, *, may_change: bool) -> Identity:
-        """The identity to write with; a new generation where Java has copied since we did."""
+    async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
+        """The identity to write with; a new generation where Java has copied since we did, or *fenced* is over."""
         settings = self._settings
         source, target = self._discovery.clusters
         store = position_store(settings, target)
@@ -154,7 +170,14 @@ class HostedConnector:
         )
         now_ms = time.time_ns() // 1_000_000
         self._identity = await establish(
-            log_, target, settings.source_alias, claim, java=java, may_change=may_change, now_ms=now_ms
+            log_,
+            target,
+            settings.source_alias,
+            claim,
+            java=java,
+            may_change=may_change,
+            fenced=fenced,
+            now_ms=now_ms,
         )
         return self._identity
 

@@ -28,9 +28,11 @@ from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import Guarantee
 from mirrorflow_replicator.flow.stream import Span, Stream, pair_in
 from mirrorflow_replicator.flow.transforms import Route
+from mirrorflow_replicator.kafka.codes import CORRUPT_MESSAGE, INVALID_TXN_STATE
 from mirrorflow_replicator.kafka.source import PARTITION_BYTES_MIN, SourceReader
 from mirrorflow_replicator.kafka.target import Pipe
-from mirrorflow_replicator.runtime.packing import Packer
+from mirrorflow_replicator.runtime.packing import NO_AGE_MS, Packer
+from mirrorflow_replicator.runtime.pinned import Pinned
 from mirrorflow_replicator.runtime.surroundings import Loss, State, Surroundings
 from mirrorflow_replicator.wire.aborted import AbortedFilter
 from mirrorflow_replicator.wire.batch import first_size_bytes, split
@@ -39,11 +41,9 @@ from mirrorflow_replicator.wire.produce import Buffer
 
 # Fetched and not yet sent: two answers' worth, so that the next one arrives while this one leaves.
 QUEUED_ANSWERS_MAX = 2
-CORRUPT_MESSAGE = 2  # Errors.java: the target's check of a batch failed
 ALONE = 1  # batches in flight while the leader does not remember us, or may forget us
-UNANSWERED_KEPT = (
-    1024  # spans remembered of what was refused or lost, to find a record without reading the source again
-)
+# Spans remembered of what was refused or lost, to find a record without reading the source again.
+UNANSWERED_KEPT = 1024
 
 
 class Lane:
@@ -57,6 +57,8 @@ class Lane:
         self.state = State.ASKING
         self.around = around
         self.packer = Packer(self.topic, self.partition, route.name, route.edits)
+        self.pin = Pinned(self)
+        self.transactional_id: str | None = None
         self.stream: Stream | None = None
         self.anchor: Anchor | None = None
         self.position: Position | None = None  # as last written, or found
@@ -84,7 +86,8 @@ class Lane:
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
         self.record_timestamp_ms = -1
         self.latency_ms = self.age_ms = -1.0
-        self.last_advance_s = 0.0
+        self.heard_ms = 0  # wall clock, when the leader said last what it has
+        self.has_moved = False  # it has accepted a batch since it was asked
         self.drained = asyncio.Event()  # it is leaving and has nothing in flight
         self._aborted = AbortedFilter()
         self._counted_bytes = 0
@@ -168,13 +171,21 @@ class Lane:
 
     def next_batch(self) -> Buffer | None:
         """The next batch to write, which then counts as in flight."""
-        stream = self.stream
-        if self.state is not State.COPYING or stream is None:
+        stream, around, packer = self.stream, self.around, self.packer
+        if self.state is not State.COPYING or stream is None or self.pin.is_held:
             return None
-        if (self.alone or self.single_writer) and len(stream.in_flight) >= ALONE:
+        if not stream.in_flight:
+            if around.now_ms - self.heard_ms > around.old_after_ms:
+                # Idle for so long that the leader may have forgotten us, and somebody else have written.
+                if self.has_moved:
+                    self.doubt()
+                    return None
+                self.alone = True
+        elif (self.alone or self.single_writer) and len(stream.in_flight) >= ALONE:
             return None
+        packer.old_before_ms = around.pin_before_ms
         try:
-            packed = self.packer.next(stream)
+            packed = packer.next(stream)
         except PartitionError as error:
             if not stream.in_flight:
                 self.stop(error)
@@ -182,15 +193,18 @@ class Lane:
         finally:
             self._count_buffered()
         if packed is None:
-            if self._is_full:
+            if packer.needs_pin:
+                self.pin.want()
+            elif self._is_full:
                 self._hungry()
             return None
         data, span = packed
         stream.take(span)
-        self._judge_age(span)
-        if self.packer and self.pipe is not None:
+        if packer.old_before_ms == NO_AGE_MS:
+            self.pin.judge(span)
+        if packer and self.pipe is not None:
             self.pipe.ready(self)
-        if self._is_full and self.packer.queued_bytes < self._queued_bytes_max // 2:
+        if self._is_full and packer.queued_bytes < self._queued_bytes_max // 2:
             self._hungry()
         return data
 
@@ -198,14 +212,6 @@ class Lane:
         self._is_full = False
         if self.reader is not None:
             self.reader.changed(self.topic, self.partition)
-
-    def _judge_age(self, span: Span) -> None:
-        old = span.max_timestamp < self.around.now_ms - self.around.old_after_ms
-        if old != self.single_writer:
-            self.single_writer = old
-            # Behind an old record the leader may have forgotten us: the first new one has to be acknowledged alone.
-            self.alone = self.alone or not old
-            self.guarantee_reason = "OldTimestamps" if old else ""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -221,8 +227,8 @@ class Lane:
             self.unanswered.append(span)
             self.doubt()
             return
-        self.alone = False
-        if self.error is not None:
+        self.alone, self.has_moved = False, True
+        if self.error is not None and self.state is not State.STOPPED:
             self._recovered()
         self.refusals = 0
         _, count, _, _, timestamp, size_bytes, _ = span
@@ -230,6 +236,7 @@ class Lane:
         self.bytes += size_bytes
         self.record_timestamp_ms = timestamp
         around = self.around
+        self.heard_ms = around.now_ms
         self.latency_ms = around.now_ms - timestamp
         around.changed(self)
         if around.syncs is not None:
@@ -237,7 +244,7 @@ class Lane:
         if not continues:
             # Somebody else has written here: a foreign producer, or a copier that the leader did not know.
             self.doubt()
-        elif self.state is not State.COPYING:
+        elif self.state is not State.COPYING or self.pin.is_held:
             self._ask_when_drained()
         elif self.packer and self.pipe is not None:
             self.pipe.ready(self)
@@ -245,8 +252,14 @@ class Lane:
     def refused(self, code: int, message: str) -> None:
         """The oldest batch in flight was refused."""
         assert self.stream is not None
-        span = self.stream.refuse()
+        is_committed = code == INVALID_TXN_STATE and self.around.can_pin
+        span = self.stream.refuse(is_absent=is_committed)
         self.unanswered.append(span)
+        if is_committed and self.around.pinning is not None:
+            # Somebody else has committed the transaction it was in: no copier is in the way of another.
+            self.around.pinning.ended_elsewhere()
+            self.doubt()
+            return
         self.refused_writes += 1
         self.packer.verifies |= code == CORRUPT_MESSAGE
         self.around.refused(self, code, message, span)
@@ -265,6 +278,7 @@ class Lane:
     def doubt(self) -> None:
         """Nothing more is written before the target was asked, from now on."""
         self.doubts += 1
+        self.pin.doubted()
         if self.state is State.COPYING:
             self.state = State.ASKING
             self.packer.clear()
@@ -275,7 +289,11 @@ class Lane:
 
     def _ask_when_drained(self) -> None:
         self._note_drained()
-        if self.state is State.ASKING and self.is_drained:
+        if not self.is_drained:
+            return
+        if self.pin.is_held and self.around.pinning is not None:
+            self.around.pinning.emptied(self)
+        if self.state is State.ASKING:
             self.around.doubtful(self)
 
     @property
@@ -289,7 +307,9 @@ class Lane:
         A topic made anew takes a batch that was on its way for its first; from then on its end is just where that put it.
         """
         stream = self.stream
-        return stream is not None and (stream.has_strayed or stream.expected_target not in (-1, target_end))
+        if stream is None or stream.expected_target in {-1, target_end}:
+            return stream is not None and stream.has_strayed
+        return stream.has_strayed or not self.pin.explains(target_end - stream.expected_target)
 
     def ladder(self) -> tuple[Pair, ...]:
         """Known pairs of the stream that the anchor begins, newest first, the anchor last."""
@@ -304,8 +324,10 @@ class Lane:
             )
         return pair_in(self.unanswered, at.ordinal, at.target_offset)
 
-    def resume(self, identity: Identity, pair: Pair, *, alone: bool) -> None:
-        """Copy on after *pair*, which the target has last."""
+    def resume(
+        self, identity: Identity, pair: Pair, *, alone: bool, is_open: bool = False, grown: int = 0
+    ) -> None:
+        """Copy on after *pair*, which the target has last; the rest is for `Pinned.found`."""
         if self.stream is None:
             self.stream = Stream(pair)
         self.stream.align(pair)
@@ -316,6 +338,9 @@ class Lane:
         self.fetch_offset = self.stream.next_offset
         self.last_epoch = -1
         self.state = State.COPYING
+        self.around.look_at_clock()
+        self.heard_ms, self.has_moved = self.around.now_ms, False
+        self.pin.found(is_open=is_open, grown=grown)
         if not self.is_halted:
             self.error = None
         self.around.changed(self)

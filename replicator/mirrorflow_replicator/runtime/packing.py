@@ -9,6 +9,7 @@ was decided before they came here.
 from collections import deque
 from contextlib import suppress
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from mirrorflow_replicator.errors import (
     CorruptBatchError,
@@ -21,7 +22,13 @@ from mirrorflow_replicator.flow.alignment import SEQUENCES, sequence_of
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.stream import Span, Stream, span_of
 from mirrorflow_replicator.flow.transforms import NO_EDITS, HeaderEdits
-from mirrorflow_replicator.wire.batch import Batch, checksum_holds, raw_refusal, rewrite
+from mirrorflow_replicator.wire.batch import (
+    Batch,
+    checksum_holds,
+    raw_refusal,
+    rewrite,
+    set_transactional,
+)
 from mirrorflow_replicator.wire.coalesce import SMALL_BYTES, coalesce, worth_coalescing
 from mirrorflow_replicator.wire.produce import Buffer
 from mirrorflow_replicator.wire.records import Record, RecordOverLimitError, decode, encode_split
@@ -31,6 +38,15 @@ MERGED_BYTES_MAX = 1_048_588
 # Before the target has refused a batch for its size, its limit is not known, and all that comes is sent.
 UNLIMITED_BYTES = 1 << 31
 COALESCE_LOOK_AHEAD = 4_096  # batches looked at for merging: a full batch of the smallest records
+NO_AGE_MS = -(1 << 63)  # no timestamp is below it: nothing is old
+
+
+class _Encoded(NamedTuple):
+    """A batch that was encoded again and is not sent yet."""
+
+    data: bytearray
+    span: Span
+    oldest_ms: int
 
 
 class Packer:
@@ -45,12 +61,15 @@ class Packer:
         "header_edits",
         "identity",
         "max_bytes",
+        "needs_pin",
+        "old_before_ms",
         "partition",
         "queued_bytes",
         "raw",
         "reencoded",
         "target_topic",
         "topic",
+        "transactional",
         "verifies",
     )
 
@@ -69,12 +88,27 @@ class Packer:
         # damaged it is checked here, to tell which.
         self.verifies = False
         self.raw = self.coalesced = self.reencoded = 0
+        # Batches are made to go inside the open transaction. Without that, one with a timestamp before `old_before_ms` is
+        # held back, and `needs_pin` says so.
+        self.transactional = False
+        self.old_before_ms = NO_AGE_MS
+        self.needs_pin = False
         self._queue: deque[tuple[Batch, int]] = deque()  # with the source offset after it
-        self._outbox: deque[tuple[Buffer, Span]] = deque()
+        self._outbox: deque[_Encoded] = deque()
         self._end: PartitionError | None = None
 
     def __bool__(self) -> bool:
         return bool(self._queue or self._outbox or self._end)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether what comes next has to be pinned, as far as its header tells."""
+        if self._outbox:
+            return self._outbox[0].oldest_ms < self.old_before_ms
+        if not self._queue:
+            return False
+        batch, _ = self._queue[0]
+        return min(batch.max_timestamp, batch.base_timestamp) < self.old_before_ms
 
     @property
     def is_ended(self) -> bool:
@@ -95,8 +129,8 @@ class Packer:
         if self._queue:
             self._queue[-1] = (self._queue[-1][0], next_offset)
         elif self._outbox:
-            data, span = self._outbox.pop()
-            self._outbox.append((data, span._replace(next_offset=next_offset)))
+            last = self._outbox.pop()
+            self._outbox.append(last._replace(span=last.span._replace(next_offset=next_offset)))
         else:
             stream.pass_over(next_offset)
 
@@ -109,15 +143,24 @@ class Packer:
 
     def next(self, stream: Stream) -> tuple[Buffer, Span] | None:
         """The next batch to send and its span; None if there is nothing. Raises PartitionError for what cannot be copied."""
+        self.needs_pin = False
         while self._queue or self._outbox:
-            if self._outbox:
-                return self._outbox.popleft()
-            packed = self._pack(stream)
-            if packed is not None:
+            packed = self._next_encoded() if self._outbox else self._pack(stream)
+            if packed is not None or self.needs_pin:
                 return packed
         if self._end is not None:
             raise self._end
         return None
+
+    def _next_encoded(self) -> tuple[Buffer, Span] | None:
+        data, span, oldest_ms = self._outbox[0]
+        if oldest_ms < self.old_before_ms and not self.transactional:
+            self.needs_pin = True
+            return None
+        self._outbox.popleft()
+        # Pinned or not may have changed since it was encoded.
+        set_transactional(data, transactional=self.transactional)
+        return data, span
 
     def _pack(self, stream: Stream) -> tuple[Buffer, Span] | None:
         batch, next_offset = self._queue[0]
@@ -130,6 +173,12 @@ class Packer:
         if refusal is not None or self.header_edits:
             self._reencode(batch, next_offset, stream)
             self._take(1)
+            return None
+        old_before_ms = self.old_before_ms
+        if (
+            batch.max_timestamp < old_before_ms or batch.base_timestamp < old_before_ms
+        ) and not self.transactional:
+            self.needs_pin = True
             return None
         if batch.size_bytes <= SMALL_BYTES and len(self._queue) > 1:
             front = [one for one, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
@@ -151,6 +200,7 @@ class Packer:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             base_sequence=first % SEQUENCES,
+            transactional=self.transactional,
         )
         self.raw += 1
         return data, span_of(
@@ -166,6 +216,7 @@ class Packer:
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
             base_sequence=sequence_of(first),
+            transactional=self.transactional,
         )
         next_offset = self._queue[merged.batches - 1][1]
         self._take(merged.batches)
@@ -207,9 +258,10 @@ class Packer:
             part = records[begin : begin + count]
             begin += count
             after = next_offset if begin == len(records) else records[begin].offset
-            newest = max(record.timestamp for record in part)
+            times = [record.timestamp for record in part]
             offsets = None if part[-1].offset - part[0].offset == count - 1 else [r.offset for r in part]
-            self._outbox.append((data, Span(first, count, part[0].offset, after, newest, len(data), offsets)))
+            span = Span(first, count, part[0].offset, after, max(times), len(data), offsets)
+            self._outbox.append(_Encoded(data, span, min(times)))
             first += count
         self.reencoded += 1
 

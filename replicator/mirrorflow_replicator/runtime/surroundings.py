@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.stream import Span
+from mirrorflow_replicator.runtime.packing import NO_AGE_MS
 from mirrorflow_replicator.wire.fetch import FetchedPartition
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.runtime.lane import Lane
+    from mirrorflow_replicator.runtime.pinning import Pinning
     from mirrorflow_replicator.runtime.syncing import Syncing
 
 
@@ -37,6 +39,7 @@ class Surroundings:
         changed: Callable[["Lane"], None],
         clock_ms: Callable[[], int],
         syncs: "Syncing | None" = None,
+        pinning: "Pinning | None" = None,
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
@@ -45,15 +48,23 @@ class Surroundings:
         self.stopped = stopped
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written
+        self.pinning = pinning
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
-        # Older than this, and the target's leaders may forget us (clause 3); None until the target was asked.
+        # Older than this, and the target's leaders may forget us (clause 3); half of Kafka's default until the target was asked.
         self.old_after_ms = 12 * 3_600_000
+        self.pin_before_ms = NO_AGE_MS  # records with an older timestamp go inside a transaction
+
+    @property
+    def can_pin(self) -> bool:
+        """Whether old records can go inside a transaction; else there is a single writer of them."""
+        return self.pinning is not None and not self.pinning.unavailable
 
     def look_at_clock(self) -> None:
         """Set `now_ms`: before anything is sent and when something is answered, for all that is sent or answered then."""
         self.now_ms = self._clock_ms()
+        self.pin_before_ms = self.now_ms - self.old_after_ms if self.can_pin else NO_AGE_MS
 
 
 class Loss(NamedTuple):

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import TaskReport
 from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka import admin
@@ -31,8 +30,10 @@ from mirrorflow_replicator.kafka.witnesses import LATEST
 from mirrorflow_replicator.runtime import memory
 from mirrorflow_replicator.runtime.aligner import Aligner
 from mirrorflow_replicator.runtime.anchoring import Anchoring
+from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
+from mirrorflow_replicator.runtime.pinning import Pinning, expiries
 from mirrorflow_replicator.runtime.reporting import partition_report
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
 from mirrorflow_replicator.runtime.syncing import Syncing
@@ -45,8 +46,7 @@ log = logging.getLogger("mirrorflow.task")
 BUFFERED_BYTES_MAX = 16 << 20  # fetched and not yet sent, over all partitions
 DRAIN_S = 3.0  # at stop, for what is in flight
 TICK_S = 0.2
-EXPIRATION_KEY = "producer.id.expiration.ms"
-EXPIRATION_DEFAULT_MS = 86_400_000  # Kafka's, where we may not ask
+FINISH_S = 3.0  # at stop, for the last commit
 QUIET_S = 3.0  # without large answers: then buffers are given back to the system
 QUIET_BYTES = 256 << 10
 
@@ -84,11 +84,10 @@ class CopyTask:
         self._parts = parts
         self._copier = copier
         self._changed: dict[Lane, None] = {}  # since the last report
-        self._dirty: dict[Lane, None] = {}  # since the last position
         self._room = asyncio.Event()
         self._jobs: set[asyncio.Task[Any]] = set()
         self._copied_bytes = 0
-        self._told = ""  # the newest trouble, so that the same one is logged once
+        self._told = ""  # the newest trouble, to be logged once
         self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
         self._wiring = Wiring(
@@ -124,21 +123,42 @@ class CopyTask:
             errors=self.errors,
             spawn=self._spawn,
         )
-        self._around = Surroundings(
-            read_committed=settings.read_committed,
+        self._flushing = Flushing(
+            parts.positions,
+            copier=copier,
+            interval_s=settings.flush_interval_s,
+            syncs=parts.syncs,
+            now_ms=now_ms,
+            on_error=self._cluster_trouble,
+        )
+        alias = settings.source_alias
+        self._pinning = Pinning(parts.target, parts.identity, source_alias=alias, pump=self._wiring.pump)
+        self._around = self._surroundings()
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            read_committed=self._settings.read_committed,
             doubtful=self._aligner.doubtful,
             source_trouble=self._trouble.of_source,
             refused=self._trouble.of_target,
             stopped=self._trouble.stopped,
             changed=self._lane_changed,
             clock_ms=now_ms,
-            syncs=parts.syncs,
+            syncs=self._parts.syncs,
+            pinning=self._pinning,
         )
 
     async def start(self) -> None:
         """Begin to serve; positions and decisions have been read."""
-        self._around.old_after_ms = await self._memory_of_leaders_ms() // 2
-        for loop in (self._aligner.run(), self._wiring.run(), self._flush_loop(), self._tick_loop()):
+        memory_ms, self._pinning.expires_s = await expiries(self._parts.target)
+        self._around.old_after_ms = memory_ms // 2
+        for loop in (
+            self._aligner.run(),
+            self._wiring.run(),
+            self._flushing.run(),
+            self._pinning.run(),
+            self._tick_loop(),
+        ):
             self._spawn(loop)
         if self._parts.syncs is not None:
             self._spawn(self._parts.syncs.run())
@@ -192,17 +212,6 @@ class CopyTask:
             warnings=() if syncs is None else syncs.warnings,
         )
 
-    async def _memory_of_leaders_ms(self) -> int:
-        """How old a record may be before the target's leaders forget who wrote it (clause 3)."""
-        target = self._parts.target
-        node_id = next(iter(target.metadata.brokers))
-        try:
-            entries = await admin.describe_broker_configs(target, node_id, [EXPIRATION_KEY])
-        except NotAuthorizedError:
-            return EXPIRATION_DEFAULT_MS
-        found = entries.get(EXPIRATION_KEY)
-        return int(found.value) if found is not None and found.value else EXPIRATION_DEFAULT_MS
-
     async def _note_ends(self, lanes: Sequence[Lane]) -> None:
         committed = self._settings.read_committed
         partitions = [lane.source for lane in lanes]
@@ -223,7 +232,8 @@ class CopyTask:
                 for lane in lanes:
                     await lane.drained.wait()
         try:
-            await self._flush(lanes, left=True)
+            await self._pinning.finish(FINISH_S)
+            await self._flushing.flush(lanes, left=True)
         except MirrorFlowError as error:
             # The next copier finds the place all the same: by the target's memory, after some silence.
             self._cluster_trouble(error)
@@ -234,62 +244,13 @@ class CopyTask:
             self._aligner.forget(lane)
             self._wiring.remove(lane)
             self._changed.pop(lane, None)
-            self._dirty.pop(lane, None)
-
-    # -- positions
-
-    async def _flush_loop(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.flush_interval_s)
-            if self._parts.syncs is not None:
-                self._parts.syncs.promote(self._dirty)
-            try:
-                await self._flush(list(self._dirty), left=False)
-            except MirrorFlowError as error:
-                self._cluster_trouble(error)
-
-    async def _flush(self, lanes: Sequence[Lane], *, left: bool) -> None:
-        positions = {lane: self._position(lane, left=left) for lane in lanes}
-        due = {lane: position for lane, position in positions.items() if position is not None}
-        for lane in lanes:
-            self._dirty.pop(lane, None)
-        if due:
-            try:
-                await self._parts.positions.write(due.values(), now_ms=now_ms())
-            except MirrorFlowError:
-                self._dirty.update(dict.fromkeys(due))
-                raise
-        for lane, position in due.items():
-            lane.position = self._parts.positions.positions.get(lane.source, position)
-
-    def _position(self, lane: Lane, *, left: bool) -> Position | None:
-        """What is to be stored of *lane*; None if nothing was delivered or all of it is stored."""
-        stream, anchor, known = lane.stream, lane.anchor, lane.position
-        if stream is None or anchor is None or stream.delivered.ordinal < anchor.ordinal:
-            return None
-        at = stream.delivered
-        same = known is not None and known.sequence == at.ordinal and known.source_offset == at.source_offset
-        if same and known is not None and known.epoch == anchor.generation and known.left == left:
-            return None
-        return Position(
-            topic=lane.topic,
-            partition=lane.partition,
-            source_offset=at.source_offset,
-            sequence=at.ordinal,
-            target_offset=at.target_offset,
-            epoch=anchor.generation,
-            source_topic_id=anchor.source_topic_id,
-            target_topic_id=anchor.target_topic_id,
-            left=left,
-            written_ms=now_ms(),
-            copier=self._copier,
-        )
+            self._flushing.forget(lane)
 
     # -- what the parts say
 
     def _lane_changed(self, lane: Lane) -> None:
         self._changed[lane] = None
-        self._dirty[lane] = None
+        self._flushing.changed(lane)
 
     def _was_paused(self) -> None:
         for lane in self.lanes.values():
@@ -383,18 +344,8 @@ class CopyTask:
                 memory.give_back()
                 quiet_since_s = 0
             if self._aligner.has_watches:
-                await self._reread([lane for lane in self.lanes.values() if lane.state is State.WAITING])
-            await asyncio.sleep(TICK_S)
-
-    async def _reread(self, waiting: Sequence[Lane]) -> None:
-        """While another copier is at work, its positions tell how far it is and when it leaves."""
-        try:
-            await self._parts.positions.read_new()
-        except MirrorFlowError as error:
-            self._cluster_trouble(error)
-        for lane in waiting:
-            found = self._parts.positions.positions.get(lane.source)
-            if found is not None and found != lane.position:
-                lane.position = found
-                if found.left and found.copier != self._copier:
+                # While another copier is at work, its positions tell how far it is and when it leaves.
+                waiting = [lane for lane in self.lanes.values() if lane.state is State.WAITING]
+                for lane in await self._flushing.reread(waiting):
                     self._aligner.predecessor_left(lane)
+            await asyncio.sleep(TICK_S)

@@ -264,6 +264,15 @@ def seal(data: bytearray) -> bytearray:
     return data
 
 
+def set_transactional(data: bytearray, *, transactional: bool) -> None:
+    """Set or clear the transactional bit of a batch that `seal` has made, in place."""
+    attributes: int = _ATTRIBUTES.unpack_from(data, CRC_FROM)[0]
+    changed = attributes | TRANSACTIONAL_BIT if transactional else attributes & ~TRANSACTIONAL_BIT
+    if changed != attributes:
+        _ATTRIBUTES.pack_into(data, CRC_FROM, changed)
+        seal(data)
+
+
 def _legacy_entry(view: memoryview, at: int, *, is_first: bool) -> Batch | None:
     """The magic 0 or 1 entry at *at*; None at the end, at a cut, or at what is no entry."""
     remaining_bytes = len(view) - at

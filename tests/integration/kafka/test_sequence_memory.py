@@ -21,7 +21,7 @@ from tests.integration.kafka.flows import DAY_MS, Flow, contents, numbered, writ
 STAGES = 3
 BATCHES = 40  # of a stage
 RECORDS = 100  # of each batch
-SINGLE_WRITER = ("exactly-once-single-writer", "OldTimestamps")
+SINGLE_WRITER = ("exactly-once-single-writer", "NoTransactionalId")
 FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
 
 
@@ -43,10 +43,48 @@ def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
     return Flow.new(east, forgetful, tmp_path)
 
 
+MIRROR = User(name="mirror", password="secret")
+
+
+@pytest.fixture
+def guarded() -> Iterator[KafkaCluster]:
+    """A target that grants what MM2 needs, and no transactional id."""
+    with KafkaCluster(
+        name="guarded",
+        authorizer=True,
+        listeners=("SASL_PLAINTEXT",),
+        users=(MIRROR,),
+        config={"producer.id.expiration.check.interval.ms": "1000"},
+    ) as cluster:
+        for operation in (
+            "READ",
+            "WRITE",
+            "CREATE",
+            "DESCRIBE",
+            "DESCRIBE_CONFIGS",
+            "ALTER",
+            "ALTER_CONFIGS",
+        ):
+            cluster.allow(operation, "TOPIC", "*")
+        cluster.allow("DESCRIBE", "CLUSTER", "kafka-cluster")
+        yield cluster
+
+
+@pytest.fixture
+def guarded_flow(guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path) -> Flow:
+    client = {
+        f"target.cluster.{key}": value
+        for key, value in guarded.java_client("SASL_PLAINTEXT", user=MIRROR).items()
+    }
+    worker = guarded.java_client("SASL_PLAINTEXT", user=MIRROR)
+    return Flow.new(east, guarded, tmp_path, connector=client, worker=worker)
+
+
 def test_old_records_are_copied_once_by_a_single_writer(
-    flow: Flow, unique_topic: Callable[[], str], now_ms: int
+    guarded_flow: Flow, unique_topic: Callable[[], str], now_ms: int
 ):
-    """Ten days old, timestamp 0 and none at all: forgotten while they are written, killed twice in between, and said so."""
+    """Ten days old, timestamp 0, none at all, and no transactional id: forgotten while written, killed twice, and said so."""
+    flow = guarded_flow
     stem = unique_topic()
     ages = {f"{stem}-days": now_ms - 10 * DAY_MS, f"{stem}-zero": 0, f"{stem}-none": -1}
     for topic in ages:
@@ -155,40 +193,11 @@ def test_a_compacted_target_remembers_us_after_kill_9_without_snapshots(
     assert contents(records(flow.source, topic))[1_000:] == [one for one in found if one[1] != b"one"]
 
 
-MIRROR = User(name="mirror", password="secret")
-
-
-@pytest.fixture
-def guarded() -> Iterator[KafkaCluster]:
-    """A target that grants what MM2 needs, and no transactional id."""
-    with KafkaCluster(
-        name="guarded", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
-    ) as cluster:
-        for operation in (
-            "READ",
-            "WRITE",
-            "CREATE",
-            "DESCRIBE",
-            "DESCRIBE_CONFIGS",
-            "ALTER",
-            "ALTER_CONFIGS",
-        ):
-            cluster.allow(operation, "TOPIC", "*")
-        cluster.allow("DESCRIBE", "CLUSTER", "kafka-cluster")
-        yield cluster
-
-
 def test_without_a_transactional_id_a_plain_producer_id_serves(
-    guarded: KafkaCluster, east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    guarded_flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Nothing can be fenced then, and all else holds: kill -9, and another isolation level."""
-    topic = east.create_topic(unique_topic())
-    client = {
-        f"target.cluster.{key}": value
-        for key, value in guarded.java_client("SASL_PLAINTEXT", user=MIRROR).items()
-    }
-    worker = guarded.java_client("SASL_PLAINTEXT", user=MIRROR)
-    flow = Flow.new(east, guarded, tmp_path, connector=client, worker=worker)
+    flow, topic = guarded_flow, east.create_topic(unique_topic())
     load(east, topic, 5_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()

@@ -1,0 +1,242 @@
+"""Old records on targets whose leaders forget a producer by the age of its records: pinned by the flow's transaction.
+
+Such a leader drops what it remembers of a producer within seconds here, where a broker as it comes takes a day and looks every
+ten minutes. What a reader of committed records sees on the target must be the source, record by record.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.flow.identity import Identity, transactional_id
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.wire.records import Record as WireRecord
+from mirrorflow_replicator.wire.records import encode
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import digest
+from tests.integration.kafka.flows import DAY_MS, Flow, asking, numbered, remembered, write_batches
+
+FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
+BATCHES, RECORDS = 40, 100
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage lasts over several commits
+# Out of order, already there, in no transaction.
+REFUSED_LATE = {45, 46, 48}
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaCluster]:
+    """Forgets within four seconds, and looks every second."""
+    config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
+    with KafkaCluster(name="oblivious", config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, forgetful, tmp_path)
+
+
+def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: Callable[[], str]):
+    """Forty days old, timestamp 0 and none at all; killed twice in between. Nobody sees a difference, nor need commit."""
+    stem = unique_topic()
+    ages = {f"{stem}-days": now_ms() - 40 * DAY_MS, f"{stem}-zero": 0, f"{stem}-none": -1}
+    for topic in ages:
+        flow.source.create_topic(topic, config=FOREVER)
+    with flow.replicator(f"{stem}-.*", SLOW) as replicator:
+        for stage in range(3):
+            for topic, timestamp in ages.items():
+                write_batches(flow.source, topic, large(stage, timestamp=timestamp))
+            for topic in ages:
+                replicator.wait_for_copy(
+                    flow.target, flow.remote(topic), (stage + 1) * BATCHES * RECORDS - 500
+                )
+            said = {replicator.partition(topic)["guarantee"] for topic in ages}
+            if stage == 0:
+                replicator.kill_task()
+            if stage == 1:
+                replicator.kill()
+                replicator.start()
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, ages)
+
+    assert {"exactly-once"} == said
+    for topic in ages:
+        flow.assert_exact(topic)
+
+
+def test_a_late_batch_of_old_records_is_not_taken(flow: Flow, unique_topic: Callable[[], str]):
+    """What a copier that was frozen has still in its sockets, when the leader would have forgotten the producer by far."""
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    old_ms = now_ms() - 40 * DAY_MS
+    for stage in range(4):
+        write_batches(flow.source, topic, large(stage, timestamp=old_ms))
+    with flow.replicator(topic, SLOW) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 1_000)
+        wait_until_forgotten(flow, old_ms)
+        late = numbered(0, RECORDS, timestamp=old_ms)
+        codes = {
+            send(flow, topic, late, sequence=sequence, transactional=transactional)
+            for sequence in (0, 300, 100_000)
+            for transactional in (False, True)
+        }
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, [topic])
+
+    assert codes <= REFUSED_LATE, codes
+    flow.assert_exact(topic)
+
+
+def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Callable[[], str]):
+    """The coordinator aborts and raises the epoch, as it does when nobody commits in time: the flow goes back, and on."""
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
+    with flow.replicator(topic, SLOW) as replicator:
+        for count in (1_000, 2_500):
+            replicator.wait_for_copy(flow.target, flow.remote(topic), count)
+            asking(flow.target, lambda cluster: raise_epoch(cluster, flow))
+        replicator.wait_for_copy(flow.target, flow.remote(topic), BATCHES * RECORDS)
+        wait_until(
+            "all is there to be read",
+            lambda: (
+                digest(flow.target, flow.remote(topic), isolation="read_committed")
+                == digest(flow.source, topic)
+            ),
+            timeout_s=120,
+            poll_s=1.0,
+        )
+        write_batches(flow.source, topic, [numbered(0, 10, timestamp=now_ms())])
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, [topic])
+
+    decided = flow.decisions().identity
+    assert decided is not None
+    assert decided.generation >= 3
+    assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic), isolation="read_committed")
+
+
+def test_a_transaction_that_a_dead_copier_left_open_is_committed(flow: Flow, unique_topic: Callable[[], str]):
+    """Its successor has nothing more to copy, and what was copied is to be read all the same."""
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
+    with flow.replicator(topic) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), BATCHES * RECORDS)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, [topic])
+
+    flow.assert_exact(topic)
+
+
+def test_old_and_new_records_in_turn_are_copied_once(flow: Flow, unique_topic: Callable[[], str]):
+    """Pinned and not pinned in turn, the oldest of a batch decides; read without waiting for a commit, where none is needed."""
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    now = now_ms()
+    mixed = [WireRecord(0, now - 40 * DAY_MS * (i % 2), None, b"%0200d" % i) for i in range(50)]
+    for turn in range(4):
+        old = [numbered(turn * 4_000 + at * 10, 10, timestamp=now - 10 * DAY_MS) for at in range(20)]
+        new = [numbered(turn * 4_000 + 200 + at * 10, 10, timestamp=now) for at in range(200)]
+        write_batches(flow.source, topic, [*old, mixed, *new])
+    with flow.replicator(topic, {"mirrorflow.bytes.per.second": "64Ki"}) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 3_000)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, [topic])
+
+    flow.assert_exact(topic)
+
+
+def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
+    """Batches too large to be put together, so that each is written by itself."""
+    first = stage * BATCHES * RECORDS
+    return [
+        [WireRecord(0, timestamp, None, b"%01000d" % number) for number in range(start, start + RECORDS)]
+        for start in range(first, first + BATCHES * RECORDS, RECORDS)
+    ]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def wait_until_committed(flow: Flow, topics: Iterable[str]) -> None:
+    """Until readers of committed records may read to the end."""
+
+    def committed() -> bool:
+        return all(
+            flow.target.end_offsets(flow.remote(topic), isolation="read_committed")
+            == flow.target.end_offsets(flow.remote(topic))
+            for topic in topics
+        )
+
+    wait_until("all is committed", committed, timeout_s=60)
+
+
+def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
+    """Until the leader has dropped a producer that wrote an old record just now: then it would have dropped the flow's, too."""
+
+    async def write(cluster: Cluster) -> int:
+        await cluster.refresh([flow.remote("witness")])
+        producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=60_000)
+        data = encode(
+            numbered(0, 1, timestamp=old_ms),
+            codec=0,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=0,
+        )
+        answers = await admin.produce(
+            cluster, {TopicPartition(flow.remote("witness"), 0): data}, timeout_ms=30_000
+        )
+        assert not any(answers.values()), answers
+        return producer_id
+
+    flow.target.create_topic(flow.remote("witness"), config=FOREVER)
+    witness = asking(flow.target, write)
+    wait_until(
+        "an old record's producer is forgotten",
+        lambda: remembered(flow.target, flow.remote("witness"), 0, witness) is None,
+        timeout_s=60,
+    )
+
+
+def identity_of(flow: Flow) -> Identity:
+    identity = flow.decisions().identity
+    assert identity is not None
+    return identity
+
+
+def send(flow: Flow, topic: str, batch: list[WireRecord], *, sequence: int, transactional: bool) -> int:
+    """The answer to a batch that comes late, as a copier of the flow would have sent it."""
+    identity = identity_of(flow)
+    data = encode(
+        batch,
+        codec=0,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+
+    async def produce(cluster: Cluster) -> int:
+        await cluster.refresh([flow.remote(topic)])
+        partition = TopicPartition(flow.remote(topic), 0)
+        answers = await admin.produce(
+            cluster,
+            {partition: data},
+            timeout_ms=30_000,
+            transactional_id=identity.transactional_id if transactional else None,
+        )
+        return answers[partition]
+
+    return asking(flow.target, produce)
+
+
+async def raise_epoch(cluster: Cluster, flow: Flow) -> None:
+    await admin.init_producer_id(cluster, transactional_id(flow.alias), timeout_ms=60_000)
