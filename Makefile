@@ -66,8 +66,8 @@ cluster-down: $(READY)  ## end it and leave nothing behind
 bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
-chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600
-	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600)
+chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600 OLD=1
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) $(if $(OLD),--old)
 
 crds: $(READY)  ## write crds/mirrorflows.yaml from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml

@@ -52,6 +52,11 @@ class Metadata:
     brokers: Mapping[int, Broker]
     topics: Mapping[str, TopicMetadata]
 
+    def topic_id(self, topic: str) -> str:
+        """The topic's id as text; "" where brokers have none, or the topic is not known."""
+        known = self.topics.get(topic)
+        return "" if known is None or known.topic_id == NO_TOPIC_ID else str(known.topic_id)
+
     def leader(self, topic: str, partition: int) -> int | None:
         """The leader's node id; None if unknown or there is none."""
         known = self.topics.get(topic)

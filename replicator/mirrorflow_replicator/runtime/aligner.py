@@ -165,7 +165,9 @@ class Aligner:
                 self._target, [lane.target for lane in lanes], producer_id=self._identity.producer_id
             )
             answered = [lane for lane in lanes if self._accept(lane, heard[lane.target])]
-            if surprised := [lane for lane in answered if lane.surprises(heard[lane.target].high_watermark)]:
+            if surprised := [
+                lane for lane in answered if _surprises(lane, heard[lane.target].high_watermark)
+            ]:
                 # Perhaps it is another topic of the same name: only fresh metadata can tell.
                 await self._target.refresh({lane.target_topic for lane in surprised})
             again = await self._anchoring.anchor(answered, heard)
@@ -338,3 +340,14 @@ class Aligner:
 
 def _is_open(heard: Testimony) -> bool:
     return heard.memory is not None and heard.memory.open_since >= 0
+
+
+def _surprises(lane: Lane, target_end: int) -> bool:
+    """Whether the target is not as this process left it: shorter, written by others, or another topic of that name.
+
+    A topic made anew takes a batch that was on its way for its first; from then on its end is just where that put it.
+    """
+    stream = lane.stream
+    if stream is None or stream.expected_target in {-1, target_end}:
+        return stream is not None and stream.has_strayed
+    return stream.has_strayed or not lane.pin.explains(target_end - stream.expected_target)

@@ -22,7 +22,6 @@ from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.kafka.metadata import NO_TOPIC_ID
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, ask
 from mirrorflow_replicator.runtime.earlier import end_of, targets_of
 from mirrorflow_replicator.runtime.lane import Lane
@@ -129,8 +128,8 @@ class Anchoring:
             ordinal=0,
             source_offset=offset,
             target_offset=target_end,
-            source_topic_id=topic_id(self._source, lane.topic),
-            target_topic_id=topic_id(self._target, lane.target_topic),
+            source_topic_id=self._source.metadata.topic_id(lane.topic),
+            target_topic_id=self._target.metadata.topic_id(lane.target_topic),
             why=why,
         )
 
@@ -273,10 +272,10 @@ class Anchoring:
         """Notice a topic that is not the one of the anchor."""
         anchor = lane.anchor
         assert anchor is not None
-        target_id = topic_id(self._target, lane.target_topic)
+        target_id = self._target.metadata.topic_id(lane.target_topic)
         if anchor.target_topic_id and target_id and anchor.target_topic_id != target_id:
             await self._target_made_anew(lane, anchor, heard)
-        source_id = topic_id(self._source, lane.topic)
+        source_id = self._source.metadata.topic_id(lane.topic)
         assert lane.anchor is not None
         if (
             anchor.source_topic_id
@@ -352,9 +351,8 @@ class Anchoring:
         assert loss is not None
         assert anchor is not None
         policy = self.on_loss
-        nothing_yet = pair.ordinal < anchor.ordinal and anchor.source_topic_id == topic_id(
-            self._source, lane.topic
-        )
+        same_topic = anchor.source_topic_id == self._source.metadata.topic_id(lane.topic)
+        nothing_yet = pair.ordinal < anchor.ordinal and same_topic
         if not nothing_yet:
             error = SourceDataLostError(
                 topic=lane.topic,
@@ -393,15 +391,9 @@ class Anchoring:
             ordinal=ordinal,
             source_offset=offset,
             target_offset=target_end,
-            source_topic_id=topic_id(self._source, lane.topic),
-            target_topic_id=topic_id(self._target, lane.target_topic),
+            source_topic_id=self._source.metadata.topic_id(lane.topic),
+            target_topic_id=self._target.metadata.topic_id(lane.target_topic),
             why=why,
         )
         await self._decide([proposal])
         self._known(lane)
-
-
-def topic_id(cluster: Cluster, topic: str) -> str:
-    """The topic's id as text; "" where brokers have none."""
-    known = cluster.metadata.topics.get(topic)
-    return "" if known is None or known.topic_id == NO_TOPIC_ID else str(known.topic_id)

@@ -19,7 +19,6 @@ from mirrorflow_replicator.flow.translation import Translator
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirrorflow_replicator.kafka.mirror_log import MirrorLog
-from mirrorflow_replicator.runtime.anchoring import topic_id
 from mirrorflow_replicator.settings import CheckpointSettings
 
 
@@ -138,7 +137,10 @@ class KnownOffsets:
             await target.refresh({self.rename(partition).topic for partition in self._maps})
 
         def still(partition: TopicPartition, known: OffsetMap) -> bool:
-            now = topic_id(source, partition.topic), topic_id(target, self.rename(partition).topic)
+            now = (
+                source.metadata.topic_id(partition.topic),
+                target.metadata.topic_id(self.rename(partition).topic),
+            )
             ids = zip(now, known.stream[1:], strict=True)
             return all(not one or not other or one == other for one, other in ids)
 

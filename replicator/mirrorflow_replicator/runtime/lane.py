@@ -301,16 +301,6 @@ class Lane:
         """Whether all that was sent is answered or lost: only then the target can be asked."""
         return self.stream is None or not self.stream.in_flight
 
-    def surprises(self, target_end: int) -> bool:
-        """Whether the target is not as this process left it: shorter, written by others, or another topic of that name.
-
-        A topic made anew takes a batch that was on its way for its first; from then on its end is just where that put it.
-        """
-        stream = self.stream
-        if stream is None or stream.expected_target in {-1, target_end}:
-            return stream is not None and stream.has_strayed
-        return stream.has_strayed or not self.pin.explains(target_end - stream.expected_target)
-
     def ladder(self) -> tuple[Pair, ...]:
         """Known pairs of the stream that the anchor begins, newest first, the anchor last."""
         assert self.anchor is not None
