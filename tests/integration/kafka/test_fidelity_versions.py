@@ -9,9 +9,11 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
+from tests.integration.kafka.groups import GROUP_WAIT_S, group_offsets, put_group, translated_by_java
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +113,55 @@ def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluste
     assert len(expected) == at + 10
     assert expected == contents(records(west, f"ancient.{topic}"))
     assert said["batches"]["reencoded"] > 0
+
+
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
+    old: KafkaCluster, east: KafkaCluster, west: KafkaCluster, tmp_path: Path, end: str
+) -> None:
+    """Offset syncs on the source, checkpoints, a group moved on, heartbeats on both ends: with one end at 3.9."""
+    source, target = (old, west) if end == "source" else (east, old)
+    topic = source.create_topic(f"groups-{end}")
+    group, alias = f"g-old-{end}", f"o{end}"
+    load(source, topic, 300, keys=True)
+    put_group(source, group, {(topic, 0): 300})
+    process = Replicator.standalone(
+        source, target, topics=topic, folder=tmp_path, connector={"source.cluster.alias": alias}
+    )
+    worker, lines = process.files
+    assert isinstance(lines, dict)
+    lines |= {"offset.lag.max": "10", "target.cluster.alias": f"t{end}"}
+    checkpoint = lines | {
+        "name": "MirrorCheckpointConnector",
+        "connector.class": "MirrorCheckpointConnector",
+        "checkpoints.topic.replication.factor": "1",
+        "refresh.groups.interval.seconds": "1",
+        "emit.checkpoints.interval.seconds": "1",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+    }
+    heartbeat = lines | {
+        "name": "MirrorHeartbeatConnector",
+        "connector.class": "MirrorHeartbeatConnector",
+        "heartbeats.topic.replication.factor": "1",
+        "mirrorflow.heartbeats.emit.to": "target, source",
+    }
+    process.files = (worker, lines, checkpoint, heartbeat)
+    copy = f"{alias}.{topic}"
+
+    with process:
+        process.wait_for_copy(target, copy, 300)
+        wait_until(
+            "the group is moved on",
+            lambda: group_offsets(target, group).get((copy, 0), -1) >= 290,
+            timeout_s=GROUP_WAIT_S,
+        )
+        for cluster in (source, target):
+            wait_until(
+                "heartbeats come",
+                lambda: "heartbeats" in cluster.topics() and records(cluster, "heartbeats"),  # noqa: B023
+                timeout_s=GROUP_WAIT_S,
+            )
+
+    assert translated_by_java(target, alias, group) == group_offsets(target, group)
+    assert records(source, f"mm2-offset-syncs.t{end}.internal")
