@@ -343,3 +343,31 @@ def test_a_group_goes_on_in_the_topic_that_a_transformation_has_renamed(
 
     assert flow.remote(topic) not in flow.target.topics()
     assert {(copy, 0)} == set(translated_by_java(flow.target, flow.alias, group))
+
+
+def test_nothing_is_said_of_partitions_of_which_nothing_was_copied(flow: Flow, unique_topic: Names) -> None:
+    """A flow that begins at the end knows no place for a group that stands before it, until records come; an empty
+    partition has one.
+    """
+    topic, group = flow.source.create_topic(unique_topic(), partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    load(flow.source, topic, 100, partition=0)
+    put_group(flow.source, group, {(topic, 0): 100, (topic, 1): 0})
+    lines = {"source.consumer.auto.offset.reset": "latest"}
+    with flow.process(topic, connector=lines) as process:
+        process.wait_until_caught_up(partitions=2)
+        load(flow.source, topic, 50, first=100, partition=1)
+        process.wait_for_copy(flow.target, flow.remote(topic), 50)
+        put_group(flow.source, group, {(topic, 1): 50})
+        of_second = wait_until(
+            "the second partition has a checkpoint",
+            lambda: [one for one in flow.checkpoints(group) if one["upstream_offset"] == 50],
+            timeout_s=PASS_WAIT_S,
+        )
+        first = [one for one in flow.checkpoints(group) if one["partition"] == 0]
+        load(flow.source, topic, 20, first=200, partition=0)
+        process.wait_for_copy(flow.target, flow.remote(topic), 70)
+        put_group(flow.source, group, {(topic, 0): 120})
+        flow.wait_for_checkpoint(group, 120)
+
+    assert [] == first
+    assert 50 >= of_second[-1]["downstream_offset"] >= 50 - LAG_MAX

@@ -215,3 +215,34 @@ def test_without_a_transactional_id_a_plain_producer_id_serves(
     assert ["", ""] == [
         identity.transactional_id for number in (1, 2) if (identity := decided.generation(number)) is not None
     ]
+
+
+def test_strangers_behind_a_forgotten_identity_hide_nothing(
+    flow: Flow, unique_topic: Callable[[], str], now_ms: int
+):
+    """Forgotten, and the end of the log is others': neither memory nor counting can tell, so the log is read back to ours.
+
+    By one that knows its position, and by one that died before it wrote any.
+    """
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
+    remote = flow.target.create_topic(flow.remote(topic), config=FOREVER)
+    old = now_ms - 10 * DAY_MS
+    never = {"offset.flush.interval.ms": "3600000"}
+    for turn in range(3):
+        write_batches(flow.source, topic, [numbered(turn * 1_000, 1_000, timestamp=old)])
+        with flow.replicator(topic, never if turn == 1 else {}) as replicator:
+            replicator.wait_until_caught_up()
+            replicator.wait_for_copy(flow.target, remote, (turn + 1) * 1_000 + turn * 300)
+            if turn == 1:
+                replicator.kill()
+            else:
+                assert replicator.stop() == 0
+        write_batches(flow.target, remote, [numbered(900_000 + at, 1, timestamp=now_ms) for at in range(300)])
+        wait_until("all is forgotten", lambda: flow.memory(topic) is None, timeout_s=60)
+
+    strange = b"0000009"
+    found = contents(
+        [one for one in records(flow.target, remote) if not (one.value or b"").startswith(strange)]
+    )
+    assert contents(records(flow.source, topic)) == found
+    assert 3_000 == len(found)
