@@ -57,6 +57,16 @@ def group_families(view: WorkerView) -> Iterator[Family]:
         ],
     )
     yield Family(
+        "mirrorflow_group_partitions",
+        "gauge",
+        "Partitions that selected groups have offsets of, by how well these are known on the target.",
+        [
+            ({**_own(report), "translation": word}, count)
+            for report, groups in reports
+            for word, count in sorted(groups.translations.items())
+        ],
+    )
+    yield Family(
         "mirrorflow_checkpoints_total",
         "counter",
         "Checkpoints written.",

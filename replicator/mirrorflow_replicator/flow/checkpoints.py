@@ -63,9 +63,11 @@ class Standing:
     source: TopicPartition | None = None
 
     @property
-    def is_exact(self) -> bool:
-        """Whether nothing is read again."""
-        return self.downstream_offset is not None and self.downstream_offset == self.at_most
+    def translation(self) -> str:
+        """How well that is known: exact (nothing is missed, nothing read again), bound, unknown."""
+        if self.downstream_offset is None:
+            return "unknown"
+        return "exact" if self.downstream_offset == self.at_most else "bound"
 
 
 Points = Mapping[TopicPartition, Point]  # by target partition

@@ -111,6 +111,9 @@ class GroupsReport:
     active: int = 0  # of these, groups with members on the target, which are left alone
     checkpoints: int = 0  # written
     moved: int = 0  # offsets that groups of the target were given
+    translations: Mapping[str, int] = field(
+        default_factory=dict
+    )  # partitions of groups: exact, bound, unknown
     latencies: tuple[CheckpointLatency, ...] = ()
     # Of one group, or of all (None), as of the last pass. Made when it is asked for: there may be a million lines.
     offsets: Callable[[str | None], Iterable[GroupOffset]] = field(

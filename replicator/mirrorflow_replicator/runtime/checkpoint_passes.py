@@ -8,6 +8,7 @@ written with the next ones. When each pass is due, and what becomes of errors, i
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
@@ -80,6 +81,7 @@ class Passes:
         self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
         self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
+        self._translations: Counter[str] = Counter()
         self._target: dict[
             str, Mapping[TopicPartition, Committed]
         ] = {}  # of the target's groups, as last seen
@@ -106,6 +108,7 @@ class Passes:
             active=self._active,
             checkpoints=self._written,
             moved=self._moved,
+            translations=self._translations,
             offsets=self.explain,
             latencies=tuple(
                 CheckpointLatency(
@@ -215,6 +218,9 @@ class Passes:
             self._groups, stand, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
         )
         await self._go_back(back)
+        self._translations = Counter(
+            one.translation for now in self._standings.values() for one in now.values()
+        )
 
     async def write(self) -> None:
         """Write the checkpoints that are due. Raises UnreachableError."""

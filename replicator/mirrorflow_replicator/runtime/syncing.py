@@ -59,6 +59,16 @@ class Log(Protocol):
         """Write no more."""
 
 
+class _Told:
+    """What is made of what one lane tells."""
+
+    __slots__ = ("runs", "syncs")
+
+    def __init__(self, lag_max: int) -> None:
+        self.syncs = PartitionSyncs(lag_max)
+        self.runs: PartitionMap | None = None  # once it is aligned, where a map is kept
+
+
 class Syncing:
     """See the module. `run` until cancelled."""
 
@@ -78,8 +88,7 @@ class Syncing:
         self._errors = errors
         self._now_ms = now_ms
         self._problem: MirrorFlowError | None = None
-        self._lanes: dict[Lane, PartitionSyncs] = {}
-        self._mapped: dict[Lane, PartitionMap] = {}
+        self._lanes: dict[Lane, _Told] = {}
         self._due: dict[Lane, PartitionSyncs] = {}  # longest due first
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -96,32 +105,33 @@ class Syncing:
 
     def delivered(self, lane: "Lane", span: Span, base_offset: int) -> None:
         """The records of *span* lie at *base_offset* and behind it. Called for each batch: nothing else is done here."""
-        syncs = self._lanes.get(lane)
-        if syncs is None:
-            syncs = self._lanes[lane] = PartitionSyncs(self._lag_max)
+        told = self._lanes.get(lane)
+        if told is None:
+            told = self._lanes[lane] = _Told(self._lag_max)
         ordinal, count, source_offset, _, _, _, offsets = span
-        known = self._mapped.get(lane)
+        runs = told.runs
         if offsets is None:
-            due = syncs.delivered(source_offset, base_offset, count)
-            if known is not None:
-                known.delivered(source_offset, base_offset, count, ordinal)
+            due = told.syncs.delivered(source_offset, base_offset, count)
+            if runs is not None:
+                runs.delivered(source_offset, base_offset, count, ordinal)
         else:
-            due = syncs.delivered_with_gaps(offsets, base_offset)
-            if known is not None:
-                known.delivered_with_gaps(offsets, base_offset, ordinal)
+            due = told.syncs.delivered_with_gaps(offsets, base_offset)
+            if runs is not None:
+                runs.delivered_with_gaps(offsets, base_offset, ordinal)
         if due:
-            self._due[lane] = syncs
+            self._due[lane] = told.syncs
             self._wake.set()
 
     def aligned(self, lane: "Lane", pair: Pair) -> None:
         """The target was asked: it has the record of *pair* last, if that is a record's pair at all."""
         if lane.anchor is None:
             return
+        told = self._lanes.setdefault(lane, _Told(self._lag_max))
         if self._maps is not None:
-            self._mapped[lane] = self._maps.of(lane, pair)
+            told.runs = self._maps.of(lane, pair)
         if pair.ordinal < lane.anchor.ordinal or pair.target_offset < 0:
             return
-        syncs = self._lanes.setdefault(lane, PartitionSyncs(self._lag_max))
+        syncs = told.syncs
         if syncs.aligned(pair.source_offset, pair.target_offset):
             self._due[lane] = syncs
             self._wake.set()
@@ -136,9 +146,9 @@ class Syncing:
         if self._maps is not None:
             self._maps.promote(lanes)
         for lane in lanes:
-            syncs = self._lanes.get(lane)
-            if syncs is not None and syncs.promote():
-                self._due[lane] = syncs
+            told = self._lanes.get(lane)
+            if told is not None and told.syncs.promote():
+                self._due[lane] = told.syncs
         if self._due:
             self._wake.set()
 
@@ -154,8 +164,8 @@ class Syncing:
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
         for lane in leaving:
-            for of_lanes in (self._lanes, self._mapped, self._due):
-                of_lanes.pop(lane, None)
+            self._lanes.pop(lane, None)
+            self._due.pop(lane, None)
 
     # -- writing
 

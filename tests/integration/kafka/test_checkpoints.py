@@ -303,6 +303,36 @@ def test_a_group_without_permission_is_named_and_stops_only_itself(
     assert "state': 'RUNNING" in status
 
 
+def test_a_checkpoints_topic_that_refuses_stops_no_group(
+    east: KafkaCluster, guarded: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """It is named with what is missing; groups are moved on all the same."""
+    own = uuid.uuid4().hex[:8]
+    flow = Flow(source=east, target=guarded, folder=tmp_path, alias=f"e{own}", target_alias=f"w{own}")
+    topic, group = east.create_topic(unique_topic()), f"d-{own}"
+    load(east, topic, 100)
+    put_group(east, group, {(topic, 0): 100})
+    for operation in ("CREATE", "WRITE", "READ", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER", "ALTER_CONFIGS"):
+        guarded.allow(operation, "TOPIC", "*")
+    checkpoints = f"{flow.alias}.checkpoints.internal"
+    guarded.allow("WRITE", "TOPIC", checkpoints, deny=True)
+    guarded.allow("READ", "GROUP", group)
+    for operation in ("WRITE", "DESCRIBE"):
+        guarded.allow(operation, "TRANSACTIONAL_ID", f"mirrorflow.{flow.alias}")
+    client = guarded.java_client("SASL_PLAINTEXT")
+    lines = {f"target.cluster.{key}": value for key, value in client.items()}
+    process = flow.process(
+        topic, worker=client, connector=lines, sync_group_offsets_enabled="true", groups=group
+    )
+    with process:
+        flow.wait_for_group(group, {(flow.remote(topic), 0): 100 - LAG_MAX})
+        status = str(process.rest("/connectors/MirrorCheckpointConnector/status")[1])
+
+    assert f"Checkpoints cannot be written to {checkpoints}" in status
+    assert "state': 'RUNNING" in status
+    assert [] == flow.checkpoints(group)
+
+
 def test_it_works_from_the_syncs_that_java_wrote(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Names
 ) -> None:

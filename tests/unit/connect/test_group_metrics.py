@@ -16,6 +16,7 @@ GROUPS = GroupsReport(
     active=1,
     checkpoints=40,
     moved=30,
+    translations={"exact": 7, "bound": 2},
     latencies=(
         CheckpointLatency(group='a "b"', topic="A.foo", partition=0, latency_ms=3.0),
         CheckpointLatency(
@@ -69,6 +70,8 @@ def test_groups_are_told_by_what_becomes_of_them():
         if name == "mirrorflow_groups"
     }
     assert {"translated": 3, "active-on-target": 1, "failing": 1, "not-synchronised": 2} == states
+    assert 7 == value(found, "mirrorflow_group_partitions", translation="exact")
+    assert 2 == value(found, "mirrorflow_group_partitions", translation="bound")
     assert 30 == value(found, "mirrorflow_group_offsets_total", connector="MirrorCheckpointConnector")
 
 
