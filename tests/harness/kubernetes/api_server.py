@@ -9,6 +9,7 @@ Deployments make ReplicaSets, these make Pods, and owners take their children wi
 all processes end with the tests, however they end.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,24 @@ from tests.harness.kubernetes.requests import is_ready
 START_WAIT_S = 120.0  # three seconds alone; more when a whole suite runs on two cores
 ADMINISTRATORS = "system:masters"
 SERVICES = "10.0.0.0/24"  # addresses that Services are given; nothing routes them here
+
+
+# Who asked for what, without bodies: Secrets do not reach a file.
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A kind of request as a rule of RBAC has it; a subresource stands behind a slash, the core group is empty."""
+
+    verb: str
+    group: str
+    resource: str
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,6 +62,10 @@ class ApiServer:
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def _audit_log(self) -> Path:
+        return self.folder / "audit.log"
 
     def __enter__(self) -> Self:
         require_control_plane()
@@ -69,9 +92,25 @@ class ApiServer:
         identity = self._authority.user(name, groups)
         return Kubectl(kubeconfig=self._authority.kubeconfig(identity, self.url))
 
+    def asked_by(self, user: str) -> frozenset[Asked]:
+        """Each kind of request that *user* has made and was allowed, since the start: what a role must grant, and no more."""
+        found = set()
+        whole_lines = self._audit_log.read_text().rpartition("\n")[0]
+        for line in whole_lines.splitlines():
+            event = json.loads(line)
+            allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
+            about = event.get("objectRef")
+            if event["user"]["username"] == user and allowed and about:
+                part = f"/{about['subresource']}" if "subresource" in about else ""
+                group = about.get("apiGroup", "")
+                found.add(Asked(verb=event["verb"], group=group, resource=about["resource"] + part))
+        return frozenset(found)
+
     def restart_api(self) -> None:
         """Starts the API server, again after it was killed; returns when it is ready."""
         pki = self._authority.folder
+        policy = self.folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
         self.api = self._start(
             "kube-apiserver",
             f"--etcd-servers={self._etcd_url}",
@@ -87,6 +126,8 @@ class ApiServer:
             f"--service-account-issuer={self.url}",
             f"--service-account-key-file={pki / 'tokens.key'}",
             f"--service-account-signing-key-file={pki / 'tokens.key'}",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._audit_log}",
         )
         wait_until("the API server is ready", self._ready, timeout_s=START_WAIT_S)
 

@@ -47,7 +47,7 @@ provide() {  # NAME COST SOURCE...: $cache/NAME leads to what build_NAME makes o
   built=$cache/$name-${key:0:16}
   if [ ! -f "$built/.complete" ]; then
     command -v go >/dev/null ||
-      fail "Tests on a real Kubernetes build it with Go 1.24 or later (from 1.21 on Go fetches that itself): put a go on the path, then try again."
+      fail "Tests on a real Kubernetes build it with Go 1.25 or later (from 1.21 on Go fetches that itself): put a go on the path, then try again."
     release=$(cd "$here/go" && go list -m -f '{{.Version}}' k8s.io/kubernetes) || fail "Go cannot read $here/go: its message is above."
     echo "Kubernetes ${release#v}, $name: building it from Go modules (the first time some $cost of processor time) ..."
     stamp="-X k8s.io/component-base/version.gitVersion=$release -X k8s.io/client-go/pkg/version.gitVersion=$release"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kubernetes import installation
-from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.api_server import ApiServer, Asked
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +50,25 @@ def test_a_user_may_do_what_a_role_grants_and_no_more(api_server: ApiServer, nam
         alice("get", "secrets")
 
 
+def test_the_server_tells_what_a_user_has_been_allowed(api_server: ApiServer, namespace: Kubectl):
+    """A role is exactly sufficient when it grants this and nothing else; what was refused is no part of it."""
+    bob = api_server.user("bob").within(namespace.namespace)
+    namespace("create", "role", "writer", "--verb=create,get", "--resource=configmaps")
+    namespace("create", "rolebinding", "bob", "--role=writer", "--user=bob")
+
+    bob("create", "configmap", "mine")
+    bob.get("configmap", "mine")
+    with pytest.raises(KubectlError):
+        bob("get", "secrets")
+
+    def asked() -> frozenset[Asked]:
+        return frozenset(one for one in api_server.asked_by("bob") if one.resource == "configmaps")
+
+    expected = {Asked(verb=verb, group="", resource="configmaps") for verb in ("create", "get")}
+    wait_until("the log has both", lambda: asked() == expected)
+    assert "secrets" not in {one.resource for one in api_server.asked_by("bob")}
+
+
 @pytest.mark.usefixtures("built")
 def test_a_killed_api_server_comes_back_with_what_it_held(tmp_path: Path):
     """Its port stays the same, so clients find it again."""
@@ -85,7 +104,15 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
         tests.kill()
 
     assert len(pids) == 3
-    wait_until("all three have ended", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_until("all three have ended", lambda: not any(_lives(pid) for pid in pids))
+
+
+def _lives(pid: int) -> bool:
+    """Where nobody reaps orphans a zombie stays, which has no command any more."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
