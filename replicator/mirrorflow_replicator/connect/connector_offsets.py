@@ -74,10 +74,9 @@ def changed(
     for partition, offset in command.offsets:
         if offset is not None:
             _check(connector_class, partition, offset)
-        if partition is None:
-            raise ConnectError(500, "Source partitions may not be null")
-        value = None if offset is None else _compact({_OFFSET: int(str(offset[_OFFSET]))})
-        values[_key(command.name, partition, records)] = value
+        if partition is not None:  # nothing is stored of a null one, so there is nothing to take away
+            value = None if offset is None else _compact({_OFFSET: offset[_OFFSET]})
+            values[_key(command.name, partition, records)] = value
     return values
 
 
@@ -137,14 +136,10 @@ def _invalid(what: str, fields: Part, field: str, rule: str) -> str:
 
 
 def _integer(value: object) -> int | None:
-    """As Java's Long.parseLong of what the value is printed as."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    """Java takes a JSON number, and no text that looks like one."""
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
         return None
-    try:
-        number = int(value)
-    except ValueError:
-        return None
-    return number if abs(number) < 2**63 else None
+    return value
 
 
 def _shown(fields: Part) -> str:

@@ -141,13 +141,19 @@ def seeds(files: Iterable[Mapping[str, str]], configs: WorkerConfigs) -> tuple[C
     )
 
 
-def task_records(report: ConnectorReport, configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
-    """The records for a connector's tasks, which Java would start from; none where the topic says the same."""
+def named_tasks(report: ConnectorReport) -> tuple[Mapping[str, str], ...]:
+    """The properties of its tasks with the class that Java starts."""
     task_class = _TASKS.get(simple_name(report.connector_class))
     if task_class is None:
-        return ()
-    own = {"task.class": f"{MIRROR_PACKAGE}{task_class}"}
-    tasks = tuple({**properties, **own} for properties in report.task_properties)
+        return report.task_properties
+    return tuple(
+        {**properties, "task.class": f"{MIRROR_PACKAGE}{task_class}"} for properties in report.task_properties
+    )
+
+
+def task_records(report: ConnectorReport, configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
+    """The records for a connector's tasks, which Java would start from; none where the topic says the same."""
+    tasks = report.task_properties
     known = configs.tasks.get(report.name)
     if known == tasks and report.name not in configs.inconsistent:
         return ()

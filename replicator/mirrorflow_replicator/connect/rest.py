@@ -198,7 +198,7 @@ def connector_info(report: ConnectorReport) -> dict[str, object]:
 
 def connector_status(report: ConnectorReport) -> dict[str, object]:
     """Java's ConnectorStateInfo."""
-    connector = {"state": report.state, "worker_id": report.worker_id}
+    connector = {"state": report.state, "worker_id": report.worker_id, **_version(report)}
     # Java has a trace for failures alone; a topic that could not be created would be seen nowhere else by a client.
     trace = report.trace or " ".join(report.warnings[:WARNINGS_SHOWN])
     if trace:
@@ -206,16 +206,26 @@ def connector_status(report: ConnectorReport) -> dict[str, object]:
     return {
         "name": report.name,
         "connector": connector,
-        "tasks": [_task(task, report.worker_id) for task in report.tasks],
+        "tasks": [_task(task, report) for task in report.tasks],
         "type": _type(report.connector_class),
     }
 
 
-def _task(task: TaskReport, worker_id: str) -> dict[str, object]:
-    status: dict[str, object] = {"id": task.task, "state": task.state, "worker_id": worker_id}
+def _task(task: TaskReport, report: ConnectorReport) -> dict[str, object]:
+    status: dict[str, object] = {
+        "id": task.task,
+        "state": task.state,
+        "worker_id": report.worker_id,
+        **_version(report),
+    }
     if task.trace:
         status["trace"] = task.trace
     return status
+
+
+def _version(report: ConnectorReport) -> dict[str, str]:
+    """Since Connect 4.1."""
+    return {"version": report.version} if report.version else {}
 
 
 def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict[str, object]:
@@ -226,7 +236,7 @@ def _task_status(name: str, number: str, report: ConnectorReport | None) -> dict
     found = next((task for task in tasks if str(task.task) == number), None)
     if report is None or found is None:
         raise ConnectError(404, f"No status found for task {name}-{number}")
-    return _task(found, report.worker_id)
+    return _task(found, report)
 
 
 def _tasks(report: ConnectorReport) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from mirrorflow_replicator.connect.heartbeat import parse_heartbeat
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.connect.source import parse_source
+from mirrorflow_replicator.connect.source import TASKS_MAX, parse_source
 from mirrorflow_replicator.connect.storage import offset_storage, offsets_topic, worker_topics
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
@@ -165,6 +165,9 @@ def parse_connector(
         raise RefusedSettingError(
             key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
         )
+    read.whole(
+        "tasks.max", 1, minimum=1, maximum=TASKS_MAX
+    )  # of every class, also where one task does it all
     enabled = read.flag("enabled", default=True)
     is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
     is_checkpoint = connector_class == CHECKPOINT_CONNECTOR

@@ -135,6 +135,7 @@ class ConnectorReport:
     trace: str = ""
     reason: str = ""  # PascalCase, of the error that `trace` is about
     worker_id: str = ""
+    version: str = ""  # of this program, as Connect says a plug-in's
     started_at_s: float = 0.0  # wall clock
     now_s: float = 0.0
     tasks: tuple[TaskReport, ...] = ()  # `partitions` whole here, sorted by topic and partition

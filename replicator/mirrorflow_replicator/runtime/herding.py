@@ -50,6 +50,7 @@ from mirrorflow_replicator.runtime.place import Place
 from mirrorflow_replicator.runtime.standing_in import StandIn
 from mirrorflow_replicator.runtime.statuses import Statuses, is_settled
 from mirrorflow_replicator.settings import DistributedSettings, WorkerSettings
+from mirrorflow_replicator.version import version
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 15.0  # while the topics cannot be had
@@ -274,7 +275,13 @@ class Herding:
         hosted = None if place is None else place.hosted
         if hosted is None:
             hosted = StandIn(name, properties, state="UNASSIGNED")
-        return replace(hosted.report(), properties=properties, heard_of_all=hosted.heard_of_all)
+        report = hosted.report()
+        return replace(
+            report,
+            properties=properties,
+            task_properties=herd.named_tasks(report),
+            heard_of_all=hosted.heard_of_all,
+        )
 
     # -- commands
 
@@ -286,7 +293,7 @@ class Herding:
         return json_response(connector_info(report), status=201 if created else 200, headers=headers)
 
     def _restart(self, command: Restart) -> Response:
-        report = replace(self._report(command.name), worker_id=self._worker_id())
+        report = replace(self._report(command.name), worker_id=self._worker_id(), version=version())
         whole = not command.only_failed or report.state == "FAILED"
         chosen = [
             task.task

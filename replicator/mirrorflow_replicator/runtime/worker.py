@@ -173,6 +173,7 @@ class Worker:
         return replace(
             report,
             worker_id=self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
+            version=version(),
         )
 
     def _worker_id(self, herder: str) -> str:

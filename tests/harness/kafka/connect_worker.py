@@ -34,6 +34,11 @@ class ConnectWorker:
     child: Child | None = field(default=None, init=False)
     _address: str = field(default="", init=False)
 
+    @property
+    def address(self) -> str:
+        """Of its REST API."""
+        return self._address
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -48,7 +48,7 @@ def test_keys_are_those_that_java_looks_up():
     )
     aliases = {"targetClusterAlias": "B", "sourceClusterAlias": "A"}
     assert {b'["a",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]': b'{"offset":0}'} == changed(
-        alter((aliases, {"offset": "0"})), HEARTBEAT, {}
+        alter((aliases, {"offset": 0}), (None, None)), HEARTBEAT, {}
     )
 
 
@@ -65,13 +65,13 @@ SHOWN = "{topic=orders, partition=0, cluster=A}"
     ("connector", "partition", "offset", "message"),
     [
         (SOURCE, None, {"offset": 1}, "Source partitions may not be null"),
-        (SOURCE, None, None, "Source partitions may not be null"),
         (SOURCE, {"cluster": "A"}, {"offset": 1}, "Source partition {cluster=A} is missing the 'topic' key, which is required"),
         (SOURCE, {**PARTITION, "topic": 5}, {"offset": 1}, "Source partition {topic=5, partition=0, cluster=A} has an invalid value 5 for the 'topic' key, which must be a string"),
         (SOURCE, {**PARTITION, "partition": "x"}, {"offset": 1}, "Source partition {topic=orders, partition=x, cluster=A} has an invalid value x for the 'partition' key, which must be an integer"),
         (SOURCE, {**PARTITION, "partition": -1}, {"offset": 1}, "Source partition {topic=orders, partition=-1, cluster=A} has an invalid value -1 for the 'partition' key, which cannot be negative"),
         (SOURCE, PARTITION, {}, f"Source offset {{}} for source partition {SHOWN} is missing the 'offset' key, which is required"),
         (SOURCE, PARTITION, {"offset": None}, f"Source offset {{offset=null}} for source partition {SHOWN} has an invalid value null for the 'offset' key, which must be an integer"),
+        (SOURCE, PARTITION, {"offset": "5"}, f"Source offset {{offset=5}} for source partition {SHOWN} has an invalid value 5 for the 'offset' key, which must be an integer"),
         (SOURCE, PARTITION, {"offset": -1}, f"Source offset {{offset=-1}} for source partition {SHOWN} has an invalid value -1 for the 'offset' key, which cannot be negative"),
         (CHECKPOINT, {"group": "g", "topic": "t", "partition": 0}, {"offset": 1}, "Source offset {offset=1} for source partition {group=g, topic=t, partition=0} has an invalid value 1 for the 'offset' key; the only accepted value is 0"),
     ],

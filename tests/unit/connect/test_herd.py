@@ -18,6 +18,7 @@ from mirrorflow_replicator.connect.commands import (
 from mirrorflow_replicator.connect.herd import (
     Wanted,
     decide,
+    named_tasks,
     seeds,
     simple_name,
     statuses,
@@ -165,6 +166,7 @@ def test_tasks_are_committed_with_the_class_that_java_starts():
         "task.index": "0",
         "task.class": "org.apache.kafka.connect.mirror.MirrorSourceTask",
     }
+    report = replace(report, task_properties=named_tasks(report))
     expected = (
         TaskConfig(connector="a", task=0, properties=properties),
         TasksCommit(connector="a", tasks=1),
