@@ -10,6 +10,7 @@ from tests.harness.kafka.processes import HarnessError
 CACHE = Path(__file__).parents[3] / ".cache" / "kubernetes"
 CONTROL = CACHE / "control"
 NODE = CACHE / "node"
+HELM = CACHE / "helm"
 # Debian's packages and the plugins' own releases put them here.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
@@ -34,7 +35,7 @@ def require_control_plane() -> None:
 def require_node() -> None:
     """`HarnessError` that names what a node cannot be made without."""
     require_control_plane()
-    if not (NODE / ".complete").exists():
+    if not all((folder / ".complete").exists() for folder in (NODE, HELM)):
         raise HarnessError(
             "No Kubernetes node is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
         )

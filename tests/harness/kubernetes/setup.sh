@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a real Kubernetes from Go modules into .cache/kubernetes:
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl
-#   setup.sh cluster  besides, what a node is made of; the rest of a node comes from Debian's packages
+#   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh packages those packages alone
 # Idempotent: what is built is kept under the hash of what it is built from. Two at once: the second waits for the first.
 set -euo pipefail
@@ -38,6 +38,10 @@ build_node() {
   for command in kube-scheduler kube-proxy kubelet; do
     ln -s node "$unfinished/$command"
   done
+}
+
+build_helm() {
+  compile "$here/helm" helm.sh/helm/v3/cmd/helm
 }
 
 provide() {  # NAME COST SOURCE...: $cache/NAME leads to what build_NAME makes of the sources
@@ -86,4 +90,5 @@ provide control "ten minutes" "$here"/go/go.{mod,sum} "$here"/go/control/*.go
 if [ "${1:-}" = cluster ]; then
   install_packages
   provide node "three minutes" "$here"/go/go.{mod,sum} "$here"/go/{node,pause,probe}/*.go "$here"/coredns/{go.mod,go.sum,main.go}
+  provide helm "two minutes" "$here"/helm/go.{mod,sum}
 fi

@@ -15,6 +15,7 @@ import pytest
 
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.helm import Helm
 from tests.harness.kubernetes.image import write_image
 from tests.harness.kubernetes.installation import NODE, cluster_is_required, require_node
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -24,46 +25,50 @@ NAME, NETWORK = "mirrorflow-test", 241  # beside a cluster of `make cluster`
 IMAGE = "localhost/probe:1"
 ANSWER_WAIT_S = 10.0
 READY_WAIT_S = 120.0  # seconds alone; more when a whole suite runs on two cores
-PROBE: dict[str, Any] = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "web"},
-    "spec": {
-        "replicas": 2,
-        "selector": {"matchLabels": {"app": "web"}},
-        "template": {
-            "metadata": {"labels": {"app": "web"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": 1000,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [
-                    {
-                        "name": "web",
-                        "image": IMAGE,
-                        "imagePullPolicy": "Never",
-                        "readinessProbe": {
-                            "httpGet": {"path": "/hostname", "port": 8000},
-                            "periodSeconds": 1,
-                        },
-                        "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
-                        "volumeMounts": [{"name": "secret", "mountPath": "/secret"}],
-                    }
-                ],
-                "volumes": [{"name": "secret", "secret": {"secretName": "web"}}],
-            },
-        },
-    },
-}
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Service",
     "metadata": {"name": "web"},
     "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]},
 }
+
+
+def _probe(name: str) -> dict[str, Any]:
+    """A Deployment of two probes that mount the Secret of the same name."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 1000,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [
+                        {
+                            "name": name,
+                            "image": IMAGE,
+                            "imagePullPolicy": "Never",
+                            "readinessProbe": {
+                                "httpGet": {"path": "/hostname", "port": 8000},
+                                "periodSeconds": 1,
+                            },
+                            "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+                            "volumeMounts": [{"name": "secret", "mountPath": "/secret"}],
+                        }
+                    ],
+                    "volumes": [{"name": "secret", "secret": {"secretName": name}}],
+                },
+            },
+        },
+    }
 
 
 def _skip_unless_possible() -> None:
@@ -92,7 +97,7 @@ def web(cluster: Cluster) -> Kubectl:
     """kubectl where two ready probes stand behind the Service `web`, with a Secret as a volume."""
     kubectl = cluster.kubectl
     kubectl("create", "secret", "generic", "web", "--from-literal=password=first")
-    kubectl.apply(f"{json.dumps(PROBE)}\n---\n{json.dumps(SERVICE)}")
+    kubectl.apply(f"{json.dumps(_probe('web'))}\n---\n{json.dumps(SERVICE)}")
     kubectl("rollout", "status", "deployment/web", f"--timeout={READY_WAIT_S:.0f}s", timeout_s=READY_WAIT_S)
     return kubectl
 
@@ -159,6 +164,33 @@ def test_a_container_that_ends_is_started_again(web: Kubectl):
         return int(found["restartCount"]) if found["ready"] else 0
 
     wait_until("it is ready again", lambda: restarts() == 1, timeout_s=READY_WAIT_S)
+
+
+def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_path: Path):
+    """A release of one Deployment, waited for each time."""
+    chart = tmp_path / "probe"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("{apiVersion: v2, name: probe, version: 1.0.0}")
+    (chart / "values.yaml").write_text("replicas: 1")
+    (chart / "templates" / "probe.yaml").write_text(
+        json.dumps(_probe("released")).replace('"replicas": 2', '"replicas": {{ .Values.replicas }}')
+    )
+    helm, wait = Helm(kubectl=cluster.kubectl), ("--wait", f"--timeout={READY_WAIT_S:.0f}s")
+
+    def ready() -> int:
+        return int(cluster.kubectl.get("deployment", "released")["status"]["readyReplicas"])
+
+    cluster.kubectl("create", "secret", "generic", "released", "--from-literal=password=any")
+    helm("install", "probe", str(chart), *wait)
+    helm("upgrade", "probe", str(chart), "--set=replicas=2", *wait)
+    upgraded = ready()
+    helm("rollback", "probe", "1", *wait)
+    history = json.loads(helm("history", "probe", "--output=json"))
+    helm("uninstall", "probe", *wait)
+
+    assert upgraded == 2
+    assert [one["status"] for one in history] == ["superseded", "superseded", "deployed"]
+    assert cluster.kubectl.get("deployments", "--selector=app=released")["items"] == []
 
 
 def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path: Path):
