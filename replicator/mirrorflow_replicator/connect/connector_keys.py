@@ -132,7 +132,10 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "`required` asks for `isolation.level=read_committed`, as in MM2; in an mm2.properties only as `A->B.exactly.once.support`",
             ),
             ("offset.flush.interval.ms", "how often positions are stored; default 5000, MM2's is 60000"),
-            ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
+            (
+                "config.providers",
+                "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart",
+            ),
             ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
             (
                 "transforms.*",

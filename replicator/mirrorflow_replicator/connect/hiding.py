@@ -7,19 +7,20 @@ everything. Ours do not, but where a distributed worker takes configurations: wh
 import re
 from collections.abc import Mapping
 
-from mirrorflow_replicator.connect.references import has_reference
+from mirrorflow_replicator.connect.references import substitute
 
 HIDDEN = "[hidden]"
 _JAAS = re.compile(r"(?:^|\.)sasl\.jaas\.config$")
 # By their last part, behind any prefix: ssl.key.password, source.cluster.ssl.keystore.key, ....client.secret, a basic.auth.user.info.
 _SECRET = re.compile(
-    r"(?:^|\.)(?:password|passphrase|secret|ssl\.keystore\.key|[a-z.]*\.(?:password|secret|user\.info|credentials?|token))$",
+    r"(?:^|\.)(?:password|passphrase|secret|token|credentials?|user\.info|ssl\.keystore\.key)$",
     re.IGNORECASE,
 )
+_TEXT = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)"""
+_WELL_FORMED = re.compile(rf"\s*[\w.$]+\s+\w+(?:\s+[\w.]+\s*=\s*{_TEXT})*\s*;\s*", re.DOTALL)
 # A secret option of a login module: password="...", clientSecret='...', or without quotes.
 _OPTION = re.compile(
-    r"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s;]+)",
-    re.IGNORECASE | re.DOTALL,
+    rf"(\b\w*(?:password|secret|token|privatekey)\w*\s*=\s*)({_TEXT})", re.IGNORECASE | re.DOTALL
 )
 
 
@@ -31,12 +32,19 @@ def shown(properties: Mapping[str, str]) -> dict[str, str]:
 def shown_value(key: str, value: str) -> str:
     """As `shown`, of one property."""
     if _JAAS.search(key):
-        return _OPTION.sub(_option, value)
-    if _SECRET.search(key) and value and not has_reference(value):
+        # Where it cannot be told what is what, anything may be the password.
+        is_clear = _WELL_FORMED.fullmatch(value) or _is_reference(value)
+        return _OPTION.sub(_option, value) if is_clear else HIDDEN
+    if _SECRET.search(key) and value and not _is_reference(value):
         return HIDDEN
     return value
 
 
+def _is_reference(value: str) -> bool:
+    """Whether nothing stands beside references."""
+    return bool(value.strip()) and not substitute(value, lambda _: "").strip()
+
+
 def _option(match: re.Match[str]) -> str:
     name, written = match.groups()
-    return match.group(0) if has_reference(written) else f'{name}"{HIDDEN}"'
+    return match.group(0) if _is_reference(written.strip("\"'")) else f'{name}"{HIDDEN}"'

@@ -36,7 +36,10 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("status.storage.*", "partitions (default 5), replication factor and settings of that topic"),
             ("offset.flush.interval.ms", "default 5000, Connect's is 60000"),
             ("task.shutdown.graceful.timeout.ms", "default 5000"),
-            ("config.providers", "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider"),
+            (
+                "config.providers",
+                "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart",
+            ),
             ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
             ("metrics.level", "`partition` (default), `topic` or `flow`: how finely /metrics tells"),
         ),

@@ -18,6 +18,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 def test_secrets_are_hidden_behind_any_prefix(key: str) -> None:
     """By the last part of the key; a reference is no secret."""
     assert HIDDEN == shown_value(key, "hunter2")
+    assert HIDDEN == shown_value(key, "hunter2${env:REST}")
     assert "${dir:/secrets:password}" == shown_value(key, "${dir:/secrets:password}")
 
 
@@ -29,6 +30,10 @@ def test_secrets_are_hidden_behind_any_prefix(key: str) -> None:
         (f"{SCRAM} username=me password=hunter2;", f'{SCRAM} username=me password="[hidden]";'),
         (f'{SCRAM} password="a\\"hunter2" x="y";', f'{SCRAM} password="[hidden]" x="y";'),
         (f'{SCRAM} clientId="me" clientSecret="hunter2";', f'{SCRAM} clientId="me" clientSecret="[hidden]";'),
+        ("hunter2", HIDDEN),
+        (f'{SCRAM} username="me" password="hunter2"', HIDDEN),
+        (f'{SCRAM} username="me" password="hunter2;', HIDDEN),
+        ("${dir:/s:jaas}", "${dir:/s:jaas}"),
         (f'{SCRAM} password="${{dir:/s:p}}";', f'{SCRAM} password="${{dir:/s:p}}";'),
     ],
 )

@@ -1,0 +1,408 @@
+"""Everything is started with secrets that occur nowhere else, and then looked for them: topics, logs, HTTP, processes, commands."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from mirrorflow_replicator.connect.properties import format_properties
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
+from tests.harness.kafka.processes import family, wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.groups import put_group
+from tests.integration.kafka.running import RunningCommand
+
+WAIT_S = 90.0
+READ_S = 30.0
+TOPIC = "orders"
+MARK = f"marked-{uuid.uuid4().hex[:12]}"  # what is looked for; each secret is this and a word
+PASSWORD, STORE, WRONG, LISTENER, CLIENT = (
+    f"{MARK}-{word}" for word in ("password", "store", "wrong", "https", "client")
+)
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
+QUICK = {
+    "replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+    "checkpoints.topic.replication.factor": "1",
+    "heartbeats.topic.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "config.storage.replication.factor": "1",
+    "sync.group.offsets.enabled": "true",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.group.offsets.interval.seconds": "1",
+}
+PATHS = (
+    "/", "/health", "/connectors", "/connectors?expand=status&expand=info", "/connector-plugins", "/admin/loggers",
+    "/progress", "/progress/partitions", "/metrics", "/healthz", "/readyz", "/nowhere",
+    *(f"/connector-plugins/{name}/config" for name in CONNECTORS),
+)  # fmt: skip
+OF_CONNECTOR = ("", "/config", "/status", "/tasks", "/tasks-config", "/offsets", "/topics", "/tasks/0/status")
+FLOW = """
+apiVersion: mirrorflow.io/v1alpha1
+kind: MirrorFlow
+metadata: {{name: marked}}
+spec:
+  source:
+    alias: hidden
+    bootstrapServers: ["{source}"]
+    tls: {{trustedCertificates: [{{secretName: of, key: source.crt}}]}}
+    authentication: {{type: ScramSha512, username: {{value: mirror}}, password: {{secretName: of, key: password}}}}
+  target:
+    alias: buried
+    bootstrapServers: ["{target}"]
+    tls: {{trustedCertificates: [{{secretName: of, key: target.crt}}]}}
+    authentication:
+      type: Custom
+      sasl: false
+      config:
+        ssl.keystore.type: PKCS12
+        ssl.keystore.location: {folder}/client.p12
+        ssl.keystore.password: "${{dir:{folder}/of:store}}"
+        ssl.key.password: "${{dir:{folder}/of:store}}"
+  topics: {{include: [{topic}], replicationFactor: 1}}
+  connectors:
+    source: {{config: {{mirrorflow.flow: "hidden->buried"}}}}
+    checkpoint: {{config: {{emit.checkpoints.interval.seconds: "1", sync.group.offsets.interval.seconds: "1"}}}}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Both clusters, and the files of who comes in."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+
+    def of_source(self, password: str) -> dict[str, str]:
+        assert self.source.certificates is not None
+        return {
+            "bootstrap.servers": self.source.bootstrap_for("SASL_SSL"),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": f'{SCRAM} username="mirror" password="{password}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.source.certificates.ca_pem),
+        }
+
+    def of_target(self, store: str) -> dict[str, str]:
+        assert self.target.certificates is not None
+        return {
+            "bootstrap.servers": self.target.bootstrap_for("MTLS"),
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.target.certificates.ca_pem),
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": str(self.folder / "client.p12"),
+            "ssl.keystore.password": store,
+            "ssl.key.password": store,
+        }
+
+    def mm2(self, password: str) -> dict[str, str]:
+        """An mm2.properties with its secrets in plain text, as many have it."""
+        return {
+            "clusters": "hidden, buried",
+            **{f"hidden.{key}": value for key, value in self.of_source(password).items()},
+            **{f"buried.{key}": value for key, value in self.of_target(STORE).items()},
+            "hidden->buried.enabled": "true",
+            "hidden->buried.topics": TOPIC,
+            "listeners.https.ssl.keystore.password": LISTENER,
+            **QUICK,
+        }
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """A source that wants a password, a target that wants a certificate out of a store that wants one."""
+    folder = tmp_path_factory.mktemp("marked")
+    source = KafkaCluster(name="hidden", listeners=("SASL_SSL",), users=(User(password=PASSWORD),))
+    target = KafkaCluster(name="buried", listeners=("MTLS",))
+    with source, target:
+        assert source.certificates is not None
+        assert target.certificates is not None
+        kept = target.certificates
+        key, own, chain = pkcs12.load_key_and_certificates(
+            kept.client_p12.read_bytes(), kept.password.encode()
+        )
+        sealed = BestAvailableEncryption(STORE.encode())
+        assert isinstance(key, RSAPrivateKey | EllipticCurvePrivateKey)
+        (folder / "client.p12").write_bytes(
+            pkcs12.serialize_key_and_certificates(b"mirror", key, own, chain, sealed)
+        )
+        (folder / "of").mkdir()
+        for name, text in {
+            "password": PASSWORD,
+            "store": STORE,
+            "source.crt": source.certificates.ca_pem.read_text(),
+            "target.crt": kept.ca_pem.read_text(),
+        }.items():
+            (folder / "of" / name).write_text(text)
+        (folder / "secrets.properties").write_text(format_properties({"password": PASSWORD, "store": STORE}))
+        source.create_topic(TOPIC, partitions=2)
+        load(source, TOPIC, 300, keys=True)
+        put_group(source, "readers", {(TOPIC, 0): 10})
+        yield Places(source=source, target=target, folder=folder)
+
+
+def everything_in(cluster: KafkaCluster) -> Iterator[tuple[str, bytes]]:
+    """Each record of each topic, internal ones too, as bytes."""
+    partitions = [(topic, number) for topic, count in cluster.topics().items() for number in range(count)]
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.internal_bootstrap, "group.id": "looks", "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for topic, number in partitions])
+        open_ = set(partitions)
+        while open_:
+            message = consumer.poll(READ_S)
+            assert message is not None, f"{open_} cannot be read to the end"
+            if message.error():
+                open_.discard((message.topic(), message.partition()))
+                continue
+            headers = b"".join(name.encode() + (value or b"") for name, value in message.headers() or ())
+            yield message.topic(), (message.key() or b"") + (message.value() or b"") + headers
+    finally:
+        consumer.close()
+
+
+def assert_nowhere(texts: Mapping[str, str]) -> None:
+    """No text holds the mark; each has something in it, or it was not looked at."""
+    assert all(texts.values()), [name for name, text in texts.items() if not text]
+    assert [] == [
+        f"{name}: {text[max(0, text.index(MARK) - 200) :][:300]}"
+        for name, text in texts.items()
+        if MARK in text
+    ]
+
+
+def assert_not_in_topics(places: Places) -> None:
+    found: dict[str, int] = {}
+    for cluster in (places.source, places.target):
+        for topic, data in everything_in(cluster):
+            found[topic] = found.get(topic, 0) + 1
+            assert MARK.encode() not in data, f"{topic} of {cluster.name}: {data!r}"
+    written = ("mm2-offset-syncs.", "mm2-identity.", "mm2-offsets.", "hidden.checkpoints.", "heartbeats")
+    assert all(any(topic.startswith(name) for topic in found) for name in written), found
+
+
+def http(url: str, path: str, *, method: str = "GET", body: object = None) -> str:
+    """Status, headers and body of the answer, whatever it is."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"{url}{path}", data=data, method=method, headers={"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return f"{answer.status} {answer.headers} {answer.read().decode()}"
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.headers} {error.read().decode()}"
+
+
+def answers(url: str, configs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What is said over HTTP: all reads, validation of *configs*, and calls that are refused."""
+    texts = {path: http(url, path) for path in PATHS}
+    for name in json.loads(http(url, "/connectors").rpartition("\n\n ")[2] or "[]"):
+        texts |= {f"{name}{rest}": http(url, f"/connectors/{name}{rest}") for rest in OF_CONNECTOR}
+    for what, config in configs.items():
+        path = "/connector-plugins/MirrorSourceConnector/config/validate"
+        texts[f"validate {what}"] = http(url, path, method="PUT", body=config)
+    texts["unreadable"] = http(
+        url, "/connector-plugins/MirrorSourceConnector/config/validate", method="PUT", body=[PASSWORD]
+    )
+    return texts
+
+
+def processes(pid: int) -> dict[str, str]:
+    """Arguments and environment of *pid* and its descendants, as every user of the host sees the former."""
+    found = {}
+    for member in family(pid):
+        for name in ("cmdline", "environ"):
+            found[f"{name} of {member}"] = Path(f"/proc/{member}/{name}").read_text(errors="replace") or "-"
+    return found
+
+
+def wrong_configs(places: Places) -> dict[str, dict[str, str]]:
+    """Configurations for validation: right, and wrong in the places where secrets stand."""
+    right = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "MirrorSourceConnector",
+        "source.cluster.alias": "hidden",
+        **{f"source.cluster.{key}": value for key, value in places.of_source(PASSWORD).items()},
+        **{f"target.cluster.{key}": value for key, value in places.of_target(STORE).items()},
+    }
+    jaas, store = "source.cluster.sasl.jaas.config", "target.cluster.ssl.keystore.password"
+    oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    return {
+        "right": right,
+        "no semicolon": right | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD}"'},
+        "no quote": right | {jaas: f'{SCRAM} username="mirror" password="{PASSWORD};'},
+        "no module": right | {jaas: f'username="mirror" password="{PASSWORD}";'},
+        "password alone": right | {jaas: PASSWORD},
+        "client": right | {jaas: f'{oauth} clientId="me" clientSecret="{CLIENT}";'},
+        "wrong mechanism": right | {"source.cluster.sasl.mechanism": "GSSAPI"},
+        "wrong store": right | {store: f"{STORE}-not"},
+        "overrides": right
+        | {"producer.override.sasl.jaas.config": f'{SCRAM} username="x" password="{PASSWORD}";'},
+        "comment": right | {store: f"{STORE}  # the store"},
+        "wrong number": right | {"tasks.max": "many"},
+    }
+
+
+def mirrorflow(*arguments: str | Path) -> str:
+    command = Path(sys.executable).parent / "mirrorflow"
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def wait_for_all(places: Places, url: str) -> None:
+    """Until all three connectors run and the group has arrived."""
+
+    def there() -> bool:
+        return "hidden.checkpoints.internal" in places.target.topics() and all(
+            places.target.end_offsets(topic).get(0, 0)
+            for topic in ("hidden.checkpoints.internal", "heartbeats", f"hidden.{TOPIC}")
+        )
+
+    wait_until("copies, checkpoints and heartbeats", there, timeout_s=WAIT_S)
+    wait_until("it says so", lambda: http(url, "/readyz").startswith("200"), timeout_s=WAIT_S)
+
+
+def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) -> None:
+    """A MirrorFlow whose secrets are files: the process, its files, and what each command prints."""
+    flow = tmp_path / "flow.yaml"
+    flow.write_text(
+        FLOW.format(
+            source=places.source.bootstrap_for("SASL_SSL"),
+            target=places.target.bootstrap_for("MTLS"),
+            folder=places.folder,
+            topic=TOPIC,
+        )
+    )
+    about = ("-f", flow, "--secrets", places.folder)
+    with RunningCommand(flow, tmp_path, "--secrets", places.folder) as run:
+        url = wait_until("it listens", lambda: listening(run.log), timeout_s=WAIT_S)
+        wait_for_all(places, url)
+        texts = answers(url, wrong_configs(places)) | processes(run.pid)
+        assert 130 == run.stop(), run.said()
+    texts["run"] = "".join(file.read_text() for file in tmp_path.glob("run.*")) + run.log.read_text()
+    for name in ("validate", "plan", "check", "acls", "export"):
+        texts[name] = mirrorflow(name, *(about if name != "validate" else about[:2]))
+    for name in ("checkpoints", "offset-syncs", "heartbeats", "positions", "identity"):
+        texts[f"dump {name}"] = mirrorflow("dump", name, *about)
+    assert_nowhere(texts)
+    assert_not_in_topics(places)
+
+
+def listening(log: Path) -> str:
+    text = log.read_text() if log.exists() else ""
+    return text.partition("listening on ")[2].partition("\n")[0]
+
+
+def test_mm2_properties_with_secrets_in_plain_text(places: Places, tmp_path: Path) -> None:
+    """The file has them, and nothing else does; nor does what it is converted to."""
+    lines = places.mm2(PASSWORD)
+    with Replicator.mm2(lines, folder=tmp_path) as replicator:
+        wait_for_all(places, replicator.url)
+        texts = answers(replicator.url, wrong_configs(places)) | processes(replicator.pid)
+        assert 0 == replicator.stop()
+        texts["log"] = replicator.log_text()
+    (tmp_path / "mm2.properties").write_text(format_properties(lines))
+    texts["convert"] = mirrorflow("convert", tmp_path / "mm2.properties")
+    texts["convert --json"] = mirrorflow("convert", "--json", tmp_path / "mm2.properties")
+    assert_nowhere(texts)
+    assert_not_in_topics(places)
+
+
+def test_a_distributed_worker_whose_connectors_come_over_rest(places: Places, tmp_path: Path) -> None:
+    """Its topics keep references; the answers to writing calls, refused ones too, say no more."""
+    file = places.folder / "secrets.properties"
+    worker = {
+        **places.of_target(STORE),
+        "group.id": "hidden-mm2",
+        "offset.storage.topic": "mm2-offsets.hidden.internal",
+        "config.storage.topic": "mm2-configs.hidden.internal",
+        "status.storage.topic": "mm2-status.hidden.internal",
+        "mirrorflow.http.listeners": "http://127.0.0.1:0",
+        "rest.modify.enable": "true",
+        "config.providers": "file",
+        "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        **{key: value for key, value in QUICK.items() if "storage" in key},
+    }
+    shared = {
+        "source.cluster.alias": "hidden",
+        "target.cluster.alias": "buried",
+        "topics": TOPIC,
+        **{
+            f"source.cluster.{key}": value
+            for key, value in places.of_source(f"${{file:{file}:password}}").items()
+        },
+        **{
+            f"target.cluster.{key}": value
+            for key, value in places.of_target(f"${{file:{file}:store}}").items()
+        },
+        **{key: value for key, value in QUICK.items() if "storage" not in key},
+    }
+    with Replicator(form="distributed", files=(worker,), folder=tmp_path) as replicator:
+        url, texts = replicator.url, {}
+        wait_until("it is ready", lambda: http(url, "/health").startswith("200"), timeout_s=WAIT_S)
+        for name in CONNECTORS:
+            body = {"name": name, "config": {**shared, "connector.class": name}}
+            texts[f"POST {name}"] = http(url, "/connectors", method="POST", body=body)
+            assert texts[f"POST {name}"].startswith("201"), texts
+        for what, config in wrong_configs(places).items():
+            if what not in {"right", "client", "overrides"}:
+                body = {"name": "other", "config": {**config, "name": "other", "tasks.max": "many"}}
+                texts[f"POST {what}"] = http(url, "/connectors", method="POST", body=body)
+                assert texts[f"POST {what}"].startswith("400"), texts[f"POST {what}"]
+        wait_for_all(places, url)
+        texts |= answers(url, wrong_configs(places)) | processes(replicator.pid)
+        assert 0 == replicator.stop()
+        texts["log"] = replicator.log_text()
+    assert_nowhere(texts)
+    assert_not_in_topics(places)
+
+
+def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
+    """The broker's sentence is told, and what was refused is not."""
+    with Replicator.mm2(places.mm2(WRONG), folder=tmp_path) as replicator:
+        wait_until("it is told", lambda: "refuses our SCRAM" in replicator.log_text(), timeout_s=WAIT_S)
+        texts = answers(replicator.url, wrong_configs(places))
+        assert 0 == replicator.stop()
+        texts["log"] = replicator.log_text()
+    assert_nowhere(texts)
+
+
+def test_files_that_are_wrong_where_secrets_stand(places: Places, tmp_path: Path) -> None:
+    """Whether the process ends or goes on without that cluster: no sentence quotes the value."""
+    worker = {**places.of_target(STORE), "mirrorflow.http.listeners": "http://127.0.0.1:0", **QUICK}
+    texts = {}
+    for what, config in wrong_configs(places).items():
+        if what == "right":
+            continue
+        with Replicator(form="standalone", files=(worker, config), folder=tmp_path / what) as replicator:
+            wait_until(f"{what}: it has said something", partial(has_spoken, replicator), timeout_s=WAIT_S)
+            texts[what] = replicator.log_text()
+    assert_nowhere(texts)
+
+
+def has_spoken(replicator: Replicator) -> bool:
+    """Whether it has ended, complained, or runs all the same."""
+    if not replicator.running or "WARNING" in replicator.log_text():
+        return True
+    return http(replicator.url, "/readyz").startswith("200")
