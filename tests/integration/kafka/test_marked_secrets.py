@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from mirrorflow_replicator.connect.properties import format_properties
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
-from tests.harness.kafka.processes import family, wait_until
+from tests.harness.kafka.processes import HarnessError, family, wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.groups import put_group
@@ -405,4 +405,7 @@ def has_spoken(replicator: Replicator) -> bool:
     """Whether it has ended, complained, or runs all the same."""
     if not replicator.running or "WARNING" in replicator.log_text():
         return True
-    return http(replicator.url, "/readyz").startswith("200")
+    try:
+        return http(replicator.url, "/readyz").startswith("200")
+    except HarnessError:  # it has ended meanwhile
+        return not replicator.running
