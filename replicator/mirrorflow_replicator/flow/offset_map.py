@@ -109,9 +109,12 @@ class OffsetMap:
     runs: tuple[Run, ...]
 
     def place(self, offset: int) -> Place | None:
-        """Of a group that reads source *offset* next; None: it stands before all that is known."""
+        """Of a group that reads source *offset* next; None: it stands before all that is known.
+
+        As in MM2 nothing is said of a partition of which nothing was copied yet.
+        """
         at = bisect_right(self.runs, offset, key=_upstream) - 1
-        if at < 0:
+        if at < 0 or (len(self.runs) < 3 and not any(run.records for run in self.runs)):
             return None
         if offset > self.upstream_end:
             return Place(self.runs[-1].downstream_end, None)
