@@ -42,6 +42,13 @@ def on(kafka: KafkaCluster, test: Callable[[Cluster], Awaitable[None]]) -> None:
     with_client({"bootstrap.servers": kafka.bootstrap}, test)
 
 
+async def becomes(expected: object, ask: Callable[[], Awaitable[object]]) -> None:
+    """Wait, within `with_client`'s bound: a broker answers from what it has applied of the controller's log."""
+    while (found := await ask()) != expected:
+        print(f"not yet {expected}: {found}")
+        await asyncio.sleep(0.1)
+
+
 def batch(producer_id: int, epoch: int, sequence: int) -> bytearray:
     """One record of an identity."""
     record = Record(0, int(time.time() * 1000), b"key", b"value", ())
@@ -69,11 +76,18 @@ def test_topics_are_created_grown_and_configured(east: KafkaCluster, unique_topi
             admin.ConfigChange(name="cleanup.policy", value=None),
         ]
         assert await admin.alter_topic_configs(cluster, {name: changes}) == {name: None}
-        entries = (await admin.describe_topic_configs(cluster, [name, "absent"]))[name]
-        own = {entry.name: entry.value for entry in entries if entry.source is admin.ConfigSource.TOPIC}
-        assert own == {"retention.ms": "1000"}
+
+        async def own() -> dict[str, str | None]:
+            entries = (await admin.describe_topic_configs(cluster, [name, "absent"]))[name]
+            return {entry.name: entry.value for entry in entries if entry.source is admin.ConfigSource.TOPIC}
+
+        await becomes({"retention.ms": "1000"}, own)
         await admin.create_topic_and_wait(cluster, wanted)
-        assert len((await admin.list_topics(cluster))[name].partitions) == 3
+
+        async def partitions() -> int:
+            return len((await admin.list_topics(cluster))[name].partitions)
+
+        await becomes(3, partitions)
 
     on(east, test)
 
