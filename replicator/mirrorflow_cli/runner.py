@@ -1,6 +1,6 @@
 """Runs the connectors of a plan on this machine until told to stop, and says how they get on.
 
-All of them in one process (docs/decisions/008-one-process-on-a-laptop.md). One loop in one thread: start it when it is
+All of them in one process (docs/decisions/010-one-process-on-a-laptop.md). One loop in one thread: start it when it is
 due, notice that it died, ask for progress, show it. SIGINT or SIGTERM stops in order (SIGTERM to the process, then a grace
 period); a second one kills. The process does not outlive the runner (`process`).
 """
