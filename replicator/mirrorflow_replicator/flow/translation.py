@@ -1,6 +1,8 @@
 """Where a group goes on: by the map of offsets first, by offset syncs where that says nothing, by both where it is a bound.
 
 Both never let a group miss a record, so the later of two answers holds. Where they contradict each other, the older counts.
+A bound of the map widens with time. Who does not know what was translated in an earlier life could step back behind it,
+as with syncs of the past (KAFKA-13659), and is told of the map only what is exact.
 
 Pure: `runtime.checkpoint_passes` reads both and asks.
 """
@@ -13,12 +15,16 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 
 
 class Translator:
-    """See the module. *maps* are of source partitions whose topics are still those of the maps, on both sides."""
+    """See the module. *maps* are of source partitions whose topics are still those of the maps, on both sides.
+
+    `has_history`: earlier checkpoints are known.
+    """
 
     def __init__(
         self, syncs: OffsetSyncStore, maps: Mapping[TopicPartition, OffsetMap] | None = None
     ) -> None:
         self.syncs = syncs
+        self.has_history = True
         self.maps: Mapping[TopicPartition, OffsetMap] = {} if maps is None else maps
 
     def place(self, partition: TopicPartition, upstream_offset: int) -> Place | None:
@@ -28,6 +34,8 @@ class Translator:
         if mapped is not None and mapped.is_exact:
             return mapped
         synced = self._by_syncs(partition, upstream_offset)
+        if not self.has_history:
+            return synced
         if mapped is None or synced is None:
             return mapped or synced
         at_least = max(mapped.at_least, synced.at_least)

@@ -81,6 +81,7 @@ class KnownOffsets:
     async def open_syncs(self, *, must_read_to_end: bool) -> None:
         """All offset syncs, from the beginning. Raises ClusterError."""
         self.translator.syncs = OffsetSyncStore(must_read_to_end=must_read_to_end)
+        self.translator.has_history = not must_read_to_end
         self._syncs_log = MirrorLog(self._clusters.syncs, self.syncs_topic)
         await self.read_syncs()
         self.translator.syncs.is_read_to_end = True

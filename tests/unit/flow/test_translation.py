@@ -66,6 +66,19 @@ def test_where_both_contradict_each_other_the_older_counts():
     assert translator.place(ORDERS, 450) == Place(8, 87)
 
 
+def test_who_does_not_know_earlier_checkpoints_is_told_only_what_is_exact():
+    """Else it could step back behind what an earlier life has told, when the bound was narrower."""
+    at = PartitionMap(Stream(1, "", ""), Pair(-1, -1, -1))
+    at.delivered(0, 0, 100, 0)
+    at.aligned(Stream(1, "", ""), Pair(209, 199, 199))
+    translator = Translator(store((150, 145)), {ORDERS: at.kept(Pair(209, 199, 199))})
+    both = [translator.place(ORDERS, group) for group in (50, 160)]
+    translator.has_history = False
+
+    assert both == [Place(50, 50), Place(150, 160)]
+    assert [translator.place(ORDERS, group) for group in (50, 160)] == [Place(50, 50), Place(146, None)]
+
+
 def test_a_standing_tells_how_many_may_be_read_again():
     offsets = {ORDERS: Committed(offset=150, metadata="m")}
     (standing,) = standings(
