@@ -5,6 +5,7 @@ an OOM score.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class Node:
         authority.server("api", *names, "127.0.0.1", self.ip, self.api_ip)
         authority.server("kubelet-server", self.name, self.ip)
         authority.signing_key("tokens")
-        authority.user("kubelet-client", groups=["system:masters"])
+        authority.kubeconfig(authority.user("kubelet-client", groups=["system:masters"]), self.server)
         for name in COMPONENTS:
             authority.kubeconfig(authority.user(f"system:{name}"), self.server)
         kubelet = authority.user(f"system:node:{self.name}", groups=["system:nodes"])
@@ -238,4 +239,10 @@ disabled_plugins = [{disabled}]
                 f"--cert-dir={pki}",
             ],
             "kube-proxy": [str(NODE / "kube-proxy"), f"--config={self.folder / 'kube-proxy.yaml'}"],
+            "policies": [
+                sys.executable,
+                "-m",
+                "tests.harness.kubernetes.policy",
+                str(pki / "kubelet-client.kubeconfig"),
+            ],
         }

@@ -60,7 +60,11 @@ def _probe(name: str) -> dict[str, Any]:
                                 "httpGet": {"path": "/hostname", "port": 8000},
                                 "periodSeconds": 1,
                             },
-                            "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+                            # Little is asked for, or a node of two cores would be full after four of them.
+                            "resources": {
+                                "requests": {"cpu": "10m"},
+                                "limits": {"cpu": "500m", "memory": "64Mi"},
+                            },
                             "volumeMounts": [{"name": "secret", "mountPath": "/secret"}],
                         }
                     ],
@@ -164,6 +168,43 @@ def test_a_container_that_ends_is_started_again(web: Kubectl):
         return int(found["restartCount"]) if found["ready"] else 0
 
     wait_until("it is ready again", lambda: restarts() == 1, timeout_s=READY_WAIT_S)
+
+
+def test_a_network_policy_keeps_out_whom_it_does_not_name(web: Kubectl):
+    """From pod to pod; who is given the label comes in."""
+    caller = _probe("caller")
+    caller["spec"]["replicas"] = 1
+    web("create", "secret", "generic", "caller", "--from-literal=password=any")
+    web.apply(caller)
+    web("rollout", "status", "deployment/caller", f"--timeout={READY_WAIT_S:.0f}s", timeout_s=READY_WAIT_S)
+    pod = web.get("pods", "--selector=app=caller")["items"][0]
+
+    def comes_in() -> bool:
+        try:
+            return bool(_asked(f"{pod['status']['podIP']}:8000", "/fetch", url="http://web/hostname"))
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+
+    wait_until("all come in", comes_in)
+    web.apply(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "web"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app": "web"}},
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    {"from": [{"podSelector": {"matchLabels": {"may": "enter"}}}], "ports": [{"port": 8000}]}
+                ],
+            },
+        }
+    )
+    wait_until("a stranger is kept out", lambda: not comes_in(), timeout_s=60)
+    web("label", "pod", pod["metadata"]["name"], "may=enter")
+    wait_until("a friend comes in", comes_in, timeout_s=60)
+    web("delete", "networkpolicy", "web")
 
 
 def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_path: Path):
