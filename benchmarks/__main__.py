@@ -20,6 +20,7 @@ from benchmarks.cases import (
     Case,
     Extent,
     distance,
+    exactly_once,
     failover,
     latency,
     memory,
@@ -34,7 +35,7 @@ from benchmarks.results import Result, document, number
 REPEAT = 3  # the least that has a median
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
-MODULES = (throughput, small_batches, distance, latency, starting, memory, partitions, failover)
+MODULES = (throughput, small_batches, distance, latency, starting, memory, partitions, failover, exactly_once)
 CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException
 
@@ -25,6 +25,7 @@ from tests.harness.kafka.tools import Loaded, load
 BROKER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 BROKER_HEAP_MIB = 2048
 BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # a removed copy gives its page cache back at once
+FOREVER = {"retention.ms": "-1"}  # however old its records are
 CLEAN_WAIT_S = 120.0
 DELETE_AT_ONCE = 200
 # What a run may end with that is no fault of this program: it is noted, and the next one goes on.
@@ -84,9 +85,11 @@ class Arena:
         codec: str = "none",
         batch_bytes: int = 16_384,
         single_record_batches: bool = False,
+        timestamp_ms: int = -1,
     ) -> Loaded:
-        """Makes *topic* on east and fills it by one Java producer."""
+        """Makes *topic* on east and fills it by one Java producer; *timestamp_ms* of all records, -1: as of now."""
         self.make(topic, partitions)
+        options: dict[str, Any] = {} if timestamp_ms < 0 else {"timestamp_ms": timestamp_ms}
         return load(
             self.east,
             topic,
@@ -95,12 +98,13 @@ class Arena:
             codec=codec,
             batch_bytes=batch_bytes,
             single_record_batches=single_record_batches,
+            **options,
         )
 
     def make(self, topic: str, partitions: int) -> None:
         """An empty topic on east that stays until `drop`."""
         self._kept.add(topic)
-        self.east.create_topic(topic, partitions=partitions)
+        self.east.create_topic(topic, partitions=partitions, config=FOREVER)
 
     def drop(self) -> None:
         """Removes every topic of both sides."""

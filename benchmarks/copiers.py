@@ -35,6 +35,7 @@ GROUPS_MOVED_ON = {
     "emit.checkpoints.interval.seconds": "1",
     "refresh.groups.interval.seconds": "5",
 }
+EXACTLY_ONCE_MM2 = "MM2, exactly-once"
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
 
@@ -84,15 +85,29 @@ def end(child: Child) -> None:
     child.kill()
 
 
-def ours(*, groups: str = "") -> Copier:
+def ours(*, groups: str = "", name: str = "MirrorFlow") -> Copier:
     """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
-    return Copier(name="MirrorFlow", launch=lambda flow: _launch_ours(flow, groups))
+    return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups))
 
 
 def mm2(*, groups: str = "") -> Copier:
     """Java MM2 as it comes; *groups* are moved on on the target."""
     lines = {"groups": groups, **GROUPS_MOVED_ON} if groups else {}
     return Copier(name="MM2", launch=lambda flow: _launch_mm2(flow, lines))
+
+
+def exactly_once_mm2() -> Copier:
+    """Java MM2 as it comes, with exactly-once, for which its nodes have to talk to each other."""
+
+    def launch(flow: Flow) -> Child:
+        lines = {
+            "dedicated.mode.enable.internal.rest": "true",
+            "listeners": "http://127.0.0.1:0",
+            "exactly.once.source.support": "enabled",
+        }
+        return _launch_mm2(flow, lines)
+
+    return Copier(name=EXACTLY_ONCE_MM2, launch=launch)
 
 
 def tuned_mm2(codec: str = "none") -> Copier:

@@ -25,10 +25,11 @@ def race(
     source: str = "",
     target: str = "",
     budget_s: float = BUDGET_S,
+    markers: bool = False,
 ) -> None:
     """Adds each run's throughput and cost to *result*; a run that fails is a note there, and the others go on.
 
-    GB and MB are of record values before compression. *source* and *target* name listeners. The order turns with each
+    GB and MB are of record values before compression; *markers* of transactions are among the records. *source* and *target* name listeners. The order turns with each
     repetition, and one copy by the relay before the first lets the brokers' compilers do their work for nobody's account.
     """
     for turn in range(-1, repeat):
@@ -38,7 +39,13 @@ def race(
             try:
                 with arena.running(copier, flow) as child:
                     copy = watch(
-                        arena.west, flow.remote(topic), partitions, child, expected=records, budget_s=budget_s
+                        arena.west,
+                        flow.remote(topic),
+                        partitions,
+                        child,
+                        expected=records,
+                        budget_s=budget_s,
+                        markers=markers,
                     )
             except FAILURES as error:
                 result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")

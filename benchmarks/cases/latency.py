@@ -42,7 +42,7 @@ def latency(arena: Arena, extent: Extent) -> Result:
         for copier in (*competitors[begin:], *competitors[:begin]):
             topic = f"latency-{turn}-{begin}-{copier.name.replace(' ', '-')}"
             try:
-                _measure(arena, result, copier, topic, seconds)
+                measure(arena, result, copier, topic, seconds)
             except FAILURES as error:
                 result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
     for metric in ("p50_ms", "p99_ms"):
@@ -57,12 +57,21 @@ def latency(arena: Arena, extent: Extent) -> Result:
     return result
 
 
-def _measure(arena: Arena, result: Result, copier: Copier, topic: str, seconds: int) -> None:
+def measure(
+    arena: Arena,
+    result: Result,
+    copier: Copier,
+    topic: str,
+    seconds: int,
+    *,
+    isolation: str = "read_uncommitted",
+) -> None:
+    """One run of *copier*, seen by readers of that *isolation*."""
     arena.load(topic, WARM_RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     flow = arena.flow(topic)
     with arena.running(copier, flow) as child:
         until_copied(arena.west, flow.remote(topic), PARTITIONS, child, least=WARM_RECORDS)
-        found = _probe(arena, flow, topic, child, seconds)
+        found = _probe(arena, flow, topic, child, seconds, isolation)
     result.add(
         copier.name,
         p50_ms=found["p50"],
@@ -72,10 +81,17 @@ def _measure(arena: Arena, result: Result, copier: Copier, topic: str, seconds: 
     )
 
 
-def _probe(arena: Arena, flow: Flow, topic: str, child: Child, seconds: int) -> dict[str, float]:
+def _probe(
+    arena: Arena, flow: Flow, topic: str, child: Child, seconds: int, isolation: str
+) -> dict[str, float]:
     folder = flow.folder
     files = [
-        str(write_properties(folder / f"probe-{cluster.name}.properties", cluster.java_client("INTERNAL")))
+        str(
+            write_properties(
+                folder / f"probe-{cluster.name}.properties",
+                {**cluster.java_client("INTERNAL"), "isolation.level": isolation},
+            )
+        )
         for cluster in (arena.east, arena.west)
     ]
     records = RATE_PER_S * seconds

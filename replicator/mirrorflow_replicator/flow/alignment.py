@@ -96,6 +96,7 @@ class Need(Enum):
 
     READ_TAIL = "the log of the target must be read"
     WAIT = "something of ours is in the target and not replicated yet"
+    BLANK = "the leader had forgotten our numbers when a marker came, and now takes the first alone"
     FENCED = "a later epoch of the identity writes here"
     UNDECIDED = "neither log nor memory tells"
 
@@ -201,6 +202,8 @@ def _by_log(evidence: Evidence, memory: Memory | None, tail: Tail) -> Verdict:
     if tail.sequence is None:
         return _by_silence(evidence, memory, tail)
     logged = ordinal_near(tail.sequence, newest.ordinal)
+    if memory is not None and memory.sequence < 0:
+        return Need.BLANK
     if memory is not None:
         remembered = _ordinal(memory, logged)
         if remembered > logged:
@@ -228,6 +231,8 @@ def _by_silence(evidence: Evidence, memory: Memory | None, tail: Tail) -> Verdic
         if remembered - pair.ordinal > below - pair.target_offset:
             return Need.WAIT  # so many do not fit below what was read
         return _go_on(evidence, remembered, below, alone=True)
+    if memory is not None and sequence_of(pair.ordinal + 1) != 0:
+        return Need.BLANK
     if not complete:
         # Retention took records that nobody has a number of: they may be ours or others'.
         return Need.UNDECIDED

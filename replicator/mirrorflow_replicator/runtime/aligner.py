@@ -36,6 +36,7 @@ BACK_OFF_S = (0.2, 2.0)
 REFUSALS_IN_A_ROW = 2
 WATCH_S = 0.5  # how often another copier's progress is looked at
 READS_AT_ONCE = 16  # logs read at the same time
+BLANK_S = 3.0  # a leader of the past may have said so
 STOPPED_RETRY_S = 15.0  # a missing ACL or a full disk is looked at again
 
 
@@ -64,6 +65,7 @@ class Aligner:
         self._due: dict[Lane, float] = {}
         self._pauses: dict[Lane, float] = {}
         self._watches: dict[Lane, Watch] = {}
+        self._blank: dict[Lane, float] = {}  # since when
         self._asked: dict[Lane, int] = {}  # being served, with the number of the doubt that is
         self._cleared: set[Lane] = set()  # no other copier is at work there, as far as was seen
         self._wake = asyncio.Event()
@@ -84,7 +86,7 @@ class Aligner:
 
     def forget(self, lane: Lane) -> None:
         """*lane* is another task's now."""
-        for of_lanes in (self._doubtful, self._due, self._pauses, self._watches):
+        for of_lanes in (self._doubtful, self._due, self._pauses, self._watches, self._blank):
             of_lanes.pop(lane, None)
         self._cleared.discard(lane)
 
@@ -231,6 +233,12 @@ class Aligner:
             lane.stop(FencedError(source=self._source.alias, epoch=identity.producer_epoch))
         elif verdict is Need.UNDECIDED:
             await self._go_on_by_policy(lane, guess(evidence), heard)
+        elif (
+            verdict is Need.BLANK
+            and time.monotonic() - self._blank.setdefault(lane, time.monotonic()) > BLANK_S
+        ):
+            # It would stay so for a day: a next generation begins with the first number.
+            lane.stop(FencedError(source=self._source.alias, epoch=identity.producer_epoch))
         else:
             self._later(lane)
 
@@ -313,6 +321,7 @@ class Aligner:
             self._later(lane, 0.0)
             return
         self._pauses.pop(lane, None)
+        self._blank.pop(lane, None)
         self._cleared.add(lane)
         grown = 0 if at.alone else heard.high_watermark - pair.target_offset - 1
         is_open = _is_open(heard)

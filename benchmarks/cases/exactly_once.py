@@ -1,0 +1,107 @@
+"""Both with exactly-once: what it costs, when readers of committed records see a record, and what a kill -9 repeats.
+
+MM2 in its dedicated form with `exactly.once.source.support=enabled`; ours is the same at each setting. Old records are what
+ours needs transactions for, so they are measured beside fresh ones.
+"""
+
+import time
+
+from benchmarks import copiers
+from benchmarks.arena import FAILURES, Arena
+from benchmarks.cases import Case, Extent
+from benchmarks.cases.latency import measure
+from benchmarks.copiers import Copier, end
+from benchmarks.race import CPU, THROUGHPUT, race
+from benchmarks.results import Result
+from benchmarks.watch import until_copied
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import digest
+
+PARTITIONS = 4
+RECORD_BYTES = 1000
+BATCH_BYTES = 65_536
+OLD_MS = 40 * 86_400_000
+KILLED_RECORDS = 200_000  # copied at 20 MB/s and more: a kill at a quarter meets both at work
+COPIED_S = 120.0
+PINNED_SHARE_MIN = 0.8  # of the throughput without transactions
+OURS, OLD = "MirrorFlow", "MirrorFlow, old records"
+
+
+def exactly_once(arena: Arena, extent: Extent) -> Result:
+    records = extent.of(1_000_000, 300_000)
+    result = Result(
+        name="exactly-once",
+        title="with exactly-once on both",
+        setting=f"{records:,} records of {RECORD_BYTES} bytes, {PARTITIONS} partitions; then 10,000 records a second for readers of"
+        f" committed records; then {KILLED_RECORDS:,} records with a kill -9 on the way. Markers of commits count as records"
+        " in the throughput (less than one in a hundred).",
+    )
+    fresh, old = "exactly-once-fresh", "exactly-once-old"
+    for topic, timestamp_ms in ((fresh, -1), (old, time.time_ns() // 1_000_000 - OLD_MS)):
+        arena.load(
+            topic,
+            records,
+            partitions=PARTITIONS,
+            size_bytes=RECORD_BYTES,
+            batch_bytes=BATCH_BYTES,
+            timestamp_ms=timestamp_ms,
+        )
+    for topic, competitors in (
+        (fresh, [copiers.ours(), copiers.exactly_once_mm2()]),
+        (old, [copiers.ours(name=OLD)]),
+    ):
+        race(
+            arena,
+            result,
+            competitors,
+            topic,
+            partitions=PARTITIONS,
+            records=records,
+            record_bytes=RECORD_BYTES,
+            repeat=extent.repeat,
+            markers=True,
+        )
+    seconds = extent.of(15, 8)
+    for copier in (copiers.ours(), copiers.exactly_once_mm2()):
+        try:
+            topic = f"exactly-once-latency-{copier.name.replace(' ', '-')}"
+            measure(arena, result, copier, topic, seconds, isolation="read_committed")
+            result.add(copier.name, repeats=_repeats(arena, copier))
+        except FAILURES as error:
+            result.notes.append(f"{copier.name} failed once: {str(error)[:600]}")
+    _demand(result)
+    return result
+
+
+def _demand(result: Result) -> None:
+    peer = copiers.EXACTLY_ONCE_MM2
+    result.demand_ratio(f"throughput against {peer}", THROUGHPUT, OURS, peer, sense=">=", limit=4.5)
+    result.demand_ratio(f"CPU per GB against {peer}", CPU, OURS, peer, sense="<=", limit=1 / 16)
+    result.demand_ratio(f"added latency, p99, against {peer}", "p99_ms", OURS, peer, sense="<=", limit=1 / 3)
+    result.demand_ratio(
+        "throughput of old records against fresh", THROUGHPUT, OLD, OURS, sense=">=", limit=PINNED_SHARE_MIN
+    )
+    result.demand("repeats after kill -9", "repeats", OURS, sense="<=", limit=0, unit="records")
+
+
+def _repeats(arena: Arena, copier: Copier) -> float:
+    """How many records more than the source has readers of committed ones see, after a kill -9 in the middle."""
+    topic = f"exactly-once-killed-{copier.name.replace(' ', '-')}"
+    arena.load(topic, KILLED_RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
+    flow = arena.flow(topic)
+    first = copier.launch(flow)
+    try:
+        until_copied(arena.west, flow.remote(topic), PARTITIONS, first, least=KILLED_RECORDS // 4)
+    finally:
+        end(first)
+    with arena.running(copier, flow):
+
+        def copied() -> int:
+            found = digest(arena.west, flow.remote(topic), isolation="read_committed")
+            return sum(count for count, _ in found.values())
+
+        wait_until("all is copied", lambda: copied() >= KILLED_RECORDS, timeout_s=COPIED_S, poll_s=2.0)
+        return float(copied() - KILLED_RECORDS)
+
+
+CASES: dict[str, Case] = {"exactly-once": exactly_once}
