@@ -164,8 +164,14 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
         Scope.CONNECTOR,
         Verdict.MAPPED,
         (
-            ("transaction.boundary", "each record is admitted once without transactions"),
-            ("transaction.boundary.interval.ms", "each record is admitted once without transactions"),
+            (
+                "transaction.boundary",
+                "`poll`, `interval` or `connector`; only old records are in transactions",
+            ),
+            (
+                "transaction.boundary.interval.ms",
+                "a transaction of old records is committed every half second",
+            ),
         ),
         top_level=False,
     ),

@@ -139,6 +139,9 @@ def _clients(
 def _read_committed(read: PropertyReader, consumer: PropertyReader) -> bool:
     isolation = consumer.choice("isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted")
     support = read.choice("exactly.once.support", ("requested", "required"), "requested")
+    # Read for their words alone.
+    read.choice("transaction.boundary", ("poll", "interval", "connector"), "poll")
+    read.whole("transaction.boundary.interval.ms", 1, minimum=1)
     if support == "required" and isolation != "read_committed":
         raise InvalidSettingError(
             key="exactly.once.support",

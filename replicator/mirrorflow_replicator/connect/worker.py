@@ -133,6 +133,8 @@ def worker_settings(
         raise InvalidSettingError(
             key="name", problem=f"two connectors are named {duplicate!r}", action="give each its own name"
         )
+    # Read for its words alone: each record is admitted once with any of them.
+    read.choice("exactly.once.source.support", ("disabled", "preparing", "enabled"), "disabled")
     level = read.choice(
         "metrics.level", tuple(level.value for level in MetricsLevel), MetricsLevel.PARTITION.value
     )

@@ -50,7 +50,7 @@ WORKER_KEYS: tuple[Key, ...] = (
         (
             (
                 "exactly.once.source.support",
-                "with any value each record is admitted once, without transactions (docs: exactly once)",
+                "`disabled`, `preparing` or `enabled`: with any of them each record is admitted once (docs: exactly once)",
             ),
             ("offset.flush.timeout.ms", "every request has its own limit"),
             ("connector.client.config.override.policy", "always All, as in MM2's dedicated mode"),

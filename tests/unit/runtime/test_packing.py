@@ -380,3 +380,42 @@ def test_forgetting_leaves_nothing():
     packer.clear()
 
     assert (False, 0, None) == (bool(packer), packer.queued_bytes, packer.next(stream))
+
+
+def aged(*timestamps, base_offset=0):
+    """A batch of records of these times."""
+    return batch_of([Record(0, at, b"k", b"v" * 5_000) for at in timestamps], base_offset=base_offset)
+
+
+def test_an_old_batch_waits_for_the_transaction():
+    """One whose oldest record is old, as its header tells; those before it go as they are."""
+    packer = packer_of([aged(WHEN), aged(WHEN - 10, WHEN, base_offset=1), aged(-1, base_offset=3)])
+    packer.old_before_ms = WHEN - 5
+    stream = stream_at(0)
+
+    before = packed(packer, stream)
+    needed, packer.transactional = packer.needs_pin, True
+    behind = packed(packer, stream)
+
+    assert needed
+    assert [1, 2] == [len(before), len(behind)]
+    assert [0, 1, 1] == [
+        bool(split(bytearray(data))[0].attributes & TRANSACTIONAL_BIT) for data, _ in (*before, *behind)
+    ]
+    assert all(checksum_holds(split(bytearray(data))[0]) for data, _ in (*before, *behind))
+
+
+def test_what_was_encoded_before_the_transaction_goes_inside_it_and_out_of_it():
+    """A batch that was cut in two, with a commit in between."""
+    packer = packer_of([aged(WHEN, WHEN)], max_bytes=6_000)
+    stream = stream_at(0)
+    packer.transactional = True
+
+    (first, span), packer.transactional = packer.next(stream), False
+    stream.take(span)
+    (second, _) = packer.next(stream)
+
+    assert [True, False] == [
+        bool(split(bytearray(data))[0].attributes & TRANSACTIONAL_BIT) for data in (first, second)
+    ]
+    assert checksum_holds(split(bytearray(second))[0])
