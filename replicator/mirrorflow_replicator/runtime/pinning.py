@@ -161,8 +161,6 @@ class Pinning:
         now_s = time.monotonic()
         if self._members and now_s >= self._due_s:
             await self._commit()
-        elif not self._members and now_s >= self._touch_s:
-            await self._keep_alive()
         if self._wanted:
             lanes = list(self._wanted)
             self._wanted.clear()
@@ -171,6 +169,8 @@ class Pinning:
             except MirrorFlowError:
                 self._wanted = dict.fromkeys(lanes) | self._wanted
                 raise
+        elif not self._members and now_s >= self._touch_s:
+            await self._keep_alive()
 
     async def _keep_alive(self) -> None:
         """A transaction of nothing: the coordinator remembers the id, and what a dead copier left open is committed."""
@@ -322,6 +322,7 @@ class Pinning:
         for lane in (*self._members, *self._wanted):
             lane.note(error)
         await asyncio.sleep(RETRY_S)
+        self._wake.set()
 
 
 async def expiries(target: Cluster) -> tuple[int, float]:
