@@ -191,3 +191,97 @@ def test_active_passive_brings_groups_and_heartbeats_along(sites: Sites, tmp_pat
 
     assert_copied(primary, "orders-eu", backup, "primary.orders-eu", count=50)
     assert there == translated_by_java(backup, "primary", "readers")
+
+
+@pytest.fixture
+def fourth() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="d") as cluster:
+        yield cluster
+
+
+def test_fan_out_hands_each_site_what_is_its(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
+    """Everything to two sites, one kind of topics to the third, nothing back; then the MirrorFlows go on."""
+    a, b, c = sites.values()
+    text = example("fan-out", {**sites, "hub": fourth})
+    for topic in ("orders", "public-prices"):
+        write(fourth, fourth.create_topic(topic), 40)
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as fan:
+        for site in (a, b, c):
+            fan.wait_for_copy(site, "hub.public-prices", 40)
+        for site in (a, b):
+            fan.wait_for_copy(site, "hub.orders", 40)
+        assert 0 == fan.stop()
+    write(fourth, "public-prices", 10, first=40)
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    for site in (a, b, c):
+        assert_copied(fourth, "public-prices", site, "hub.public-prices", count=50)
+    assert copies(a) == copies(b) == {"hub.orders", "hub.public-prices"}
+    assert ({"hub.public-prices"}, {"orders", "public-prices"}) == (copies(c), copies(fourth))
+
+
+def test_aggregation_keeps_equal_names_apart(sites: Sites, fourth: KafkaCluster, tmp_path: Path) -> None:
+    """Three sites with a topic of one name: three copies; then the MirrorFlows go on."""
+    text = example("aggregation", {**sites, "hub": fourth})
+    for at, site in enumerate(sites.values(), 1):
+        write(site, site.create_topic("orders"), 10 * at)
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as gathering:
+        for at, alias in enumerate(sites, 1):
+            gathering.wait_for_copy(fourth, f"{alias}.orders", 10 * at)
+        assert 0 == gathering.stop()
+    for site in sites.values():
+        write(site, "orders", 5, first=100)
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    for at, (alias, site) in enumerate(sites.items(), 1):
+        assert_copied(site, "orders", fourth, f"{alias}.orders", count=10 * at + 5)
+        assert {"orders"} == copies(site)
+    assert {f"{alias}.orders" for alias in sites} == copies(fourth)
+
+
+def test_requests_go_one_way_and_responses_the_other(sites: Sites, tmp_path: Path) -> None:
+    """A service at the other site reads the copies of requests, and writes responses of which the copies come home."""
+    front, back, _ = sites.values()
+    text = example("request-response", {"front": front, "back": back})
+    write(front, front.create_topic("requests-1"), 20)
+    write(front, front.create_topic("private"), 5)
+    with Replicator(form="mm2", files=(text + QUICK,), folder=tmp_path) as both:
+        both.wait_for_copy(back, "front.requests-1", 20)
+        write(back, back.create_topic("responses-1"), 20)
+        both.wait_for_copy(front, "back.responses-1", 20)
+        assert 0 == both.stop()
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    assert_copied(front, "requests-1", back, "front.requests-1", count=20)
+    assert_copied(back, "responses-1", front, "back.responses-1", count=20)
+    assert {"requests-1", "private", "back.responses-1"} == copies(front)
+    assert {"responses-1", "front.requests-1"} == copies(back)
+
+
+def test_names_stay_in_a_migration(sites: Sites, tmp_path: Path) -> None:
+    """Identity one way: the copy has the name of the original, and a group goes on in it."""
+    old, new, _ = sites.values()
+    text = example("identity", {"old": old, "new": new}) + "old->new.offset.lag.max = 0\n"
+    write(old, old.create_topic("orders"), 60)
+    put_group(old, "billing", {("orders", 0): 60})
+    soon = "".join(
+        f"{key}.interval.seconds = 1\n"
+        for key in ("refresh.groups", "emit.checkpoints", "sync.group.offsets")
+    )
+    with Replicator(form="mm2", files=(text + QUICK + soon,), folder=tmp_path) as migration:
+        migration.wait_for_copy(new, "orders", 60)
+        wait_until(
+            "the group is moved on",
+            lambda: group_offsets(new, "billing") == {("orders", 0): 60},
+            timeout_s=RUN_S,
+        )
+        assert 0 == migration.stop()
+    write(old, "orders", 10, first=60)
+    for flow in convert(text, tmp_path):
+        run_until_caught_up(flow)
+
+    assert_copied(old, "orders", new, "orders", count=70)
+    assert {"orders"} == copies(new)

@@ -101,6 +101,22 @@ def test_naming_in_the_source_connectors_config_is_all_connectors() -> None:
     assert ["false"] * 3 == [connector.connector_properties[key] for connector in planned.connectors]
 
 
+def test_transformations_of_the_source_connector_are_told_to_the_checkpoint_connector() -> None:
+    """It has to know what copies are called; heartbeats pass through none."""
+    lines = {
+        "transforms": "r",
+        "transforms.r.type": "RegexRouter",
+        "transforms.r.regex": "a",
+        "transforms.r.replacement": "b",
+    }
+
+    source, checkpoint, *others = _changed(connectors={"source": {"config": lines}}).connectors
+
+    for connector in (source, checkpoint):
+        assert lines.items() <= connector.connector_properties.items()
+    assert not any(key.startswith("transforms") for one in others for key in one.connector_properties)
+
+
 def test_fields_arrive_in_the_settings() -> None:
     """The way through Java's names loses nothing."""
     source = _plan("identity-from-a-moment").connectors[0]
