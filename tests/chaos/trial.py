@@ -255,12 +255,15 @@ class Trial:
 
     def _compare(self) -> None:
         east, west = (side.cluster for side in self._sides.values())
+        ends = sum(sum(west.end_offsets(f"{east.name}.{topic}").values()) for topic in TOPICS)
         for topic in TOPICS:
             ours, theirs = self._digest(east, topic), self._digest_of_copy(west, f"{east.name}.{topic}")
             self.result.source_records += sum(count for count, _ in ours.values())
             self.result.target_records += sum(count for count, _ in theirs.values())
             if ours != theirs:
                 self._problem(self._first_difference(east, west, topic))
+        if self._old and ends == self.result.target_records:
+            self._problem("no commit has left a marker, so nothing was pinned")
 
     def _first_difference(self, east: KafkaCluster, west: KafkaCluster, topic: str) -> str:
         ours = records(east, topic, payload="sha256", isolation=self._isolation)
