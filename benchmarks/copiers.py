@@ -35,7 +35,7 @@ GROUPS_MOVED_ON = {
     "emit.checkpoints.interval.seconds": "1",
     "refresh.groups.interval.seconds": "5",
 }
-EXACTLY_ONCE_MM2 = "MM2, exactly-once"
+EXACTLY_ONCE_MM2 = "MM2 exactly-once"
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
 
