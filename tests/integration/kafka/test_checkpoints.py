@@ -94,8 +94,8 @@ class Flow:
         """Until the newest checkpoint of *group* says *upstream*."""
 
         def newest() -> dict[str, Any] | None:
-            found = self.checkpoints(group)
-            return found[-1] if found and found[-1]["upstream_offset"] == upstream else None
+            last = {(one["topic"], one["partition"]): one for one in self.checkpoints(group)}
+            return next((one for one in last.values() if one["upstream_offset"] == upstream), None)
 
         found = wait_until(f"a checkpoint of {group} at {upstream}", newest, timeout_s=PASS_WAIT_S)
         assert found is not None
