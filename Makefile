@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
+NODE := $(if $(filter-out 0,$(REQUIRE_CLUSTER)),cluster)
 
 help:  ## list the commands
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 	@tests/conformance/setup.sh
 
 setup: $(READY) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
-	@$(KUBERNETES) cluster || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
+	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
@@ -43,11 +44,11 @@ types: $(READY)
 units: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
 
-# Kubernetes is built beside the first tests. Where it cannot be, its tests are skipped and say why; where
-# REQUIRE_CLUSTER=1, as in CI, that is a failure.
+# Kubernetes' control plane is built beside the first tests; a whole node, which needs root and packages, where
+# REQUIRE_CLUSTER=1. What is not there is skipped, and says why; with REQUIRE_CLUSTER=1 that is a failure.
 test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
-	@$(KUBERNETES) packages
-	@$(KUBERNETES) cluster & build=$$!; \
+	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
+	@$(KUBERNETES) $(NODE) & build=$$!; \
 	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 	$(BIN)/pytest -q -rs tests/integration

@@ -50,12 +50,12 @@ class PartitionSyncs:
     def delivered(self, upstream: int, downstream: int, count: int) -> bool:
         """*count* records without a gap lie where these offsets begin; whether there is something to write now."""
         last = downstream + count - 1
-        if last < self._due_at and upstream == self._upstream + 1 and downstream >= self._downstream:
+        if last < self._due_at and upstream == self._upstream + 1 and downstream > self._downstream:
             self._upstream += count
             self._downstream = last
             self._delayed = True
             return False
-        if upstream <= self._upstream or downstream < self._downstream:
+        if upstream <= self._upstream or downstream <= self._downstream:
             self.pending.clear()  # what was known of the copy is not true any more
             first = downstream
         elif upstream != self._upstream + 1:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_replicator.flow.offset_syncs import (
@@ -283,6 +283,8 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS, st.integers(-1, 200), st.integers(0, 2), st.lists(st.floats(0, 1), min_size=1, max_size=30))
+# Another record, behind a gap, takes the very place of the one that was lost.
+@example([(2, 0, 0, False, False), (1, 1, 0, False, False)], 0, 2, [0.0])
 def test_a_translation_never_skips_a_record_never_goes_beyond_the_copy_and_keeps_the_order(
     steps, lag_max, back, places
 ):
