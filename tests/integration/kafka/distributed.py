@@ -1,0 +1,106 @@
+"""A distributed worker on two clusters, as tests of it need it: its files, its REST calls, what is on the target."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import records
+from tests.harness.replicator import Replicator
+
+NAME = "MirrorSourceConnector"
+WAIT_S = 120.0
+PACKAGE = "org.apache.kafka.connect.mirror."
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A worker's place: its topics and its connectors have an alias of their own."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    alias: str = field(default_factory=lambda: f"d{uuid.uuid4().hex[:8]}")
+
+    def topics(self) -> dict[str, str]:
+        lines = {}
+        for kind, word in (("config", "configs"), ("offset", "offsets"), ("status", "status")):
+            lines[f"{kind}.storage.topic"] = f"mm2-{word}.{self.alias}.internal"
+            lines[f"{kind}.storage.replication.factor"] = "1"
+        return lines
+
+    def worker(self, *connectors: Mapping[str, str], **properties: str) -> Replicator:
+        lines = {
+            "bootstrap.servers": self.target.bootstrap,
+            "group.id": f"{self.alias}-mm2",
+            "offset.flush.interval.ms": "500",
+            "mirrorflow.http.listeners": "http://127.0.0.1:0",
+            "rest.modify.enable": "true",
+            **self.topics(),
+        } | {key.replace("_", "."): value for key, value in properties.items()}
+        return Replicator(
+            form="distributed", files=(lines, *connectors), folder=self.folder, source=self.source
+        )
+
+    def connector(self, topics: str, **properties: str) -> dict[str, str]:
+        return {
+            "connector.class": f"{PACKAGE}MirrorSourceConnector",
+            "source.cluster.alias": self.alias,
+            "target.cluster.alias": self.target.name,
+            "source.cluster.bootstrap.servers": self.source.bootstrap,
+            "target.cluster.bootstrap.servers": self.target.bootstrap,
+            "topics": topics,
+            "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "refresh.topics.interval.seconds": "1",
+        } | {key.replace("_", "."): value for key, value in properties.items()}
+
+    def copied(self, topic: str) -> int:
+        """Records in the copy of *topic*, as a Java consumer reads them."""
+        copy = f"{self.alias}.{topic}"
+        return len(records(self.target, copy)) if copy in self.target.topics() else 0
+
+
+def state(worker: Replicator, name: str = NAME) -> tuple[str, list[str]]:
+    """States of the connector and of its tasks; nothing as long as it is not known."""
+    status, body = worker.rest(f"/connectors/{name}/status")
+    if status != 200:
+        return "", []
+    return body["connector"]["state"], [task["state"] for task in body["tasks"]]
+
+
+def wait_for_state(worker: Replicator, wanted: str, name: str = NAME) -> None:
+    """Until connector and tasks are in *wanted*; a stopped one has no tasks."""
+
+    def reached() -> bool:
+        connector, tasks = state(worker, name)
+        return connector == wanted and set(tasks) == (set() if wanted == "STOPPED" else {wanted})
+
+    wait_until(f"{name} is {wanted}", reached, timeout_s=WAIT_S)
+
+
+def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
+    """What a writing call answers; it must be *expect*."""
+    status, answer = worker.rest(path, method=method, body=body)
+    assert expect == status, answer
+    return answer
+
+
+def wait_for_copies(site: Site, topic: str, count: int) -> None:
+    wait_until(f"{count} records are copied", lambda: site.copied(topic) >= count, timeout_s=WAIT_S)
+    assert count == site.copied(topic)
+
+
+def start(worker: Replicator) -> None:
+    """Until it takes commands."""
+    wait_until("the worker is ready", lambda: worker.rest("/health")[0] == 200, timeout_s=WAIT_S)
+
+
+def offsets(worker: Replicator, name: str = NAME) -> dict[tuple[str, int], int]:
+    found = worker.rest(f"/connectors/{name}/offsets")[1]["offsets"]
+    return {
+        (one["partition"]["topic"], one["partition"]["partition"]): one["offset"]["offset"] for one in found
+    }
