@@ -218,12 +218,13 @@ def test_without_a_transactional_id_a_plain_producer_id_serves(
 
 
 def test_strangers_behind_a_forgotten_identity_hide_nothing(
-    flow: Flow, unique_topic: Callable[[], str], now_ms: int
+    guarded_flow: Flow, unique_topic: Callable[[], str], now_ms: int
 ):
     """Forgotten, and the end of the log is others': neither memory nor counting can tell, so the log is read back to ours.
 
-    By one that knows its position, and by one that died before it wrote any.
+    By one that knows its position, and by one that died before it wrote any. Neither may pin, or nothing would be forgotten.
     """
+    flow = guarded_flow
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     remote = flow.target.create_topic(flow.remote(topic), config=FOREVER)
     old = now_ms - 10 * DAY_MS
