@@ -122,7 +122,7 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
         write(north, north.create_topic(name), 5)
     write(south, south.create_topic("bills"), 7)
     books = {"mm2-offsets.{}.internal", "mm2-identity.{}.internal", "mm2-offset-syncs.{}.internal"}
-    books |= {"{}.checkpoints.internal", "{}.heartbeats"}
+    books |= {"mm2-offset-map.{}.internal", "{}.checkpoints.internal", "{}.heartbeats"}
     on_north = {"orders", "late", "heartbeats", "B.bills", "B.later"}
     on_north |= others | {name.format("B") for name in books}
     on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {name.format("A") for name in books}
