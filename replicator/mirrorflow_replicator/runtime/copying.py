@@ -96,7 +96,8 @@ class TaskProcess:
                 store = position_store(settings, self._clusters[1])
                 await store.open()
             except MirrorFlowError as error:
-                if str(error) != str(self._failure):
+                # By its reason: what a lost connection says changes from one attempt to the next.
+                if self._failure is None or error.reason != self._failure.reason:
                     log.warning("%s", error)
                 self._failure = error
                 await asyncio.sleep(pause_s)

@@ -196,7 +196,8 @@ class HostedConnector:
             for warning in warnings:
                 if warning not in warned:
                     log.warning("%s: %s", self._connector.name, warning)
-            warned = frozenset(warnings)
+            # Until all is well: two causes that take turns are not news each time.
+            warned = warned.union(warnings) if warnings else frozenset()
             await asyncio.sleep(1)
 
     @property

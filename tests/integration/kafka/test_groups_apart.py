@@ -1,7 +1,7 @@
 """Groups that are not like the others: of other kinds, of a second hop, and those that fail alone."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,10 +53,18 @@ def test_share_and_streams_groups_are_told_to_be_not_synchronised(flow: Flow, un
     assert "exact" not in command[share]
 
 
+@pytest.fixture
+def near_and_far() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    """Two clusters of the test's own: heartbeats that a chain leaves would go along with every other flow."""
+    with KafkaCluster(name="near") as near, KafkaCluster(name="far") as far:
+        yield near, far
+
+
 def test_java_reads_checkpoints_and_copies_over_two_hops(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+    near_and_far: tuple[KafkaCluster, KafkaCluster], unique_topic: Names, tmp_path: Path
 ) -> None:
     """A chain of three in one mm2.properties: what one hop has put there is what the next one translates."""
+    east, west = near_and_far
     own = uuid.uuid4().hex[:6]
     a, b, c = (f"{name}{own}" for name in "abc")
     topic, group = east.create_topic(f"{unique_topic()}-chain"), f"chain-{own}"
