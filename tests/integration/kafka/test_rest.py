@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_replicator.version import version
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
@@ -75,12 +76,12 @@ def test_connectors_are_listed_and_expanded(live: Live):
 
 
 def test_status_has_the_workers_address(live: Live):
-    """The worker's id is where it listens, for the connector and for each task."""
+    """The worker's id is where it listens, for the connector and for each task; versions as Connect 4.1 tells them."""
     status = live.process.rest(f"/connectors/{NAME}/status")[1]
-    worker = live.process.url.removeprefix("http://")
+    runs = {"state": "RUNNING", "worker_id": live.process.url.removeprefix("http://"), "version": version()}
 
-    assert {"state": "RUNNING", "worker_id": worker} == status["connector"]
-    assert [{"id": number, "state": "RUNNING", "worker_id": worker} for number in (0, 1)] == status["tasks"]
+    assert runs == status["connector"]
+    assert [{"id": number, **runs} for number in (0, 1)] == status["tasks"]
     assert "source" == status["type"]
     assert get(live, f"/connectors/{NAME}/tasks/1/status") == status["tasks"][1]
 
