@@ -84,4 +84,4 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test cluster cluster-down demo bench chaos crds format clean
+.PHONY: help setup check style types units test cluster cluster-down demo bench chaos crds conformance format clean

@@ -103,7 +103,7 @@ def exactly_once_mm2() -> Copier:
         lines = {
             "dedicated.mode.enable.internal.rest": "true",
             "listeners": "http://127.0.0.1:0",
-            "exactly.once.source.support": "enabled",
+            f"{flow.target_alias}.exactly.once.source.support": "enabled",
         }
         return _launch_mm2(flow, lines)
 
