@@ -7,23 +7,19 @@ Bounded: LIMIT_DEFAULT lines unless asked for more, `truncated` says that there 
 from collections.abc import Iterator
 from itertools import islice
 
-from mirrorflow_replicator.connect.view import Response, WorkerView, error_response, json_response
+from mirrorflow_replicator.connect.view import Response, WorkerView, json_response, limit_of
 from mirrorflow_replicator.flow.group_offsets import GroupOffset
 
 VERSION = 1
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 100_000  # some 30 MB
-WORD_MAX = 64
 
 
 def answer(query: dict[str, str], view: WorkerView) -> Response:
     """See the module. A group that is not known has no lines."""
-    text = query.get("limit", str(LIMIT_DEFAULT))
-    if not (
-        text.isascii() and text.isdigit() and len(text) <= len(str(LIMIT_MAX)) and int(text) <= LIMIT_MAX
-    ):
-        return error_response(400, f"limit: {text[:WORD_MAX]} is no number from 0 to {LIMIT_MAX}.")
-    limit = int(text)
+    limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+    if isinstance(limit, Response):
+        return limit
     lines = list(islice(_lines(query, view), limit + 1))
     return json_response({"version": VERSION, "truncated": len(lines) > limit, "offsets": lines[:limit]})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirrorflow_replicator.connect.samples import NO_RATE, Rate, lag_records
-from mirrorflow_replicator.connect.view import Response, WorkerView, error_response, json_response
+from mirrorflow_replicator.connect.view import Response, WorkerView, error_response, json_response, limit_of
 from mirrorflow_replicator.flow.report import ConnectorReport, Guarantee, PartitionReport, Phase
 
 VERSION = 1
@@ -227,14 +227,9 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
     Meant for the local runner's table: unlike the summary it does name topics and groups. So do the sentences about topics
     that are not copied, which have no partition to be said of, and what each connector says of itself.
     """
-    limit_text = query.get("limit", str(LIMIT_DEFAULT))
-    if not (
-        limit_text.isascii()
-        and limit_text.isdigit()
-        and len(limit_text) <= 7
-        and int(limit_text) <= LIMIT_MAX
-    ):
-        return error_response(400, f"limit: {limit_text[:WORD_MAX]} is no number from 0 to {LIMIT_MAX}.")
+    limit = limit_of(query, default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+    if isinstance(limit, Response):
+        return limit
     chosen = _chosen(query, view)
     rows = [(lag_records(part), report, part) for report in chosen for part in partitions_of(report)]
     rows.sort(key=lambda row: (-row[0], row[1].name, row[2].topic, row[2].partition))
@@ -245,9 +240,7 @@ def partitions(query: dict[str, str], view: WorkerView) -> Response:
             "uncopiedTotal": sum(len(report.uncopied) for report in chosen),
             "uncopied": [text for report in chosen for text in report.uncopied][:UNCOPIED_MAX],
             "connectors": [_connector(report, view) for report in chosen],
-            "partitions": [
-                _partition(report, part, lag, view) for lag, report, part in rows[: int(limit_text)]
-            ],
+            "partitions": [_partition(report, part, lag, view) for lag, report, part in rows[:limit]],
         }
     )
 

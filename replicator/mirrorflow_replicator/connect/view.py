@@ -13,6 +13,7 @@ from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.settings import MetricsLevel
 
 JSON = "application/json"
+WORD_MAX = 64  # letters of what a client sent that are said back to it
 
 Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
@@ -97,3 +98,11 @@ def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str,
 def error_response(status: int, message: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """Connect's error body (Java ErrorMessage)."""
     return json_response({"error_code": status, "message": message}, status=status, headers=headers)
+
+
+def limit_of(query: Mapping[str, str], *, default: int, maximum: int) -> int | Response:
+    """`?limit=` as a number from 0 to *maximum*; the refusal where it is none."""
+    text = query.get("limit", str(default))
+    if text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and int(text) <= maximum:
+        return int(text)
+    return error_response(400, f"limit: {text[:WORD_MAX]} is no number from 0 to {maximum}.")

@@ -60,9 +60,8 @@ class Memory:
 
     epoch: int
     sequence: int  # -1: the epoch has begun, nothing of it is written (after an empty transaction)
-    open_since: int = (
-        -1
-    )  # target offset at which the transaction began that nobody has committed yet; -1: none is open
+    # The target offset at which the transaction began that nobody has committed yet; -1: none is open.
+    open_since: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,9 +82,8 @@ class Passes:
         self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
         self._groups: tuple[str, ...] = ()
         self._translations: Counter[str] = Counter()
-        self._target: dict[
-            str, Mapping[TopicPartition, Committed]
-        ] = {}  # of the target's groups, as last seen
+        # Of the target's groups, as last seen.
+        self._target: dict[str, Mapping[TopicPartition, Committed]] = {}
         self._writable: dict[str, Writable] = {}
         self._warnings: dict[Subject, str] = {}
         self._unlike: tuple[str, ...] = ()  # sentences about groups of other kinds

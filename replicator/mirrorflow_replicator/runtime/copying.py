@@ -16,7 +16,7 @@ from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_naming
 from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.report import TaskReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -24,12 +24,13 @@ from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
 from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
-from mirrorflow_replicator.runtime.task import CopyTask, Parts, now_ms
+from mirrorflow_replicator.runtime.task import CopyTask, Parts
 
 HEARD_S = 1.0  # for what is under way when a stop comes; an assignment takes milliseconds
 REPORT_S = 0.5  # how often what has changed is told
@@ -96,16 +97,19 @@ class TaskProcess:
                 store = position_store(settings, self._clusters[1])
                 await store.open()
             except MirrorFlowError as error:
-                # By its reason: what a lost connection says changes from one attempt to the next.
-                if self._failure is None or error.reason != self._failure.reason:
-                    log.warning("%s", error)
-                self._failure = error
+                self._note(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             self._store = store
             self._failure = None
             return
+
+    def _note(self, error: MirrorFlowError) -> None:
+        """Tell *error*, but not again and again: what a lost connection says changes from one attempt to the next."""
+        if self._failure is None or _cause(error) != _cause(self._failure):
+            log.warning("%s", error)
+        self._failure = error
 
     async def _both(self) -> tuple[Cluster, Cluster]:
         resolve = self._resolver.resolve_client
@@ -138,9 +142,7 @@ class TaskProcess:
                     bytes_per_s=message.bytes_per_s,
                 )
             except MirrorFlowError as error:
-                if str(error) != str(self._failure):
-                    log.warning("%s", error)
-                self._failure = error
+                self._note(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
             else:
@@ -246,3 +248,7 @@ def main() -> int:
     memory.keep_buffers()
     asyncio.run(run())
     return 0
+
+
+def _cause(error: MirrorFlowError) -> tuple[str, str]:
+    return error.reason, error.cluster if isinstance(error, ClusterError) else str(error)

@@ -10,7 +10,6 @@ the other; a topic that cannot be written is told and tried again, and holds up 
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -43,6 +42,7 @@ from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.offsets import ensure_topic
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.hosted import Hosted, host
 from mirrorflow_replicator.runtime.hosting import HostedConnector
 from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
@@ -157,7 +157,7 @@ class Herding:
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
-                await topic.put(*records, now_ms=_now_ms())
+                await topic.put(*records, now_ms=now_ms())
             self._arrange()
             match command:
                 case Configure() | Patch():
@@ -205,7 +205,7 @@ class Herding:
         if self._distributed.offsets is not None:
             await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
         if records := herd.seeds(self._distributed.seeds, configs.configs):
-            await configs.put(*records, now_ms=_now_ms())
+            await configs.put(*records, now_ms=now_ms())
         self._statuses = Statuses(configs, statuses, worker_id=self._worker_id)
         self._configs = configs
 
@@ -352,7 +352,3 @@ class Herding:
             await changes.close()
         word = "altered" if isinstance(command, AlterOffsets) else "reset"
         return json_response({"message": f"The offsets for this connector have been {word} successfully"})
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

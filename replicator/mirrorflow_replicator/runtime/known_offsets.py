@@ -50,9 +50,8 @@ class KnownOffsets:
         self.rename = renaming(policy, make_naming(settings), target_alias=settings.target_alias)
         self.checkpoints = CheckpointStore()
         self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
-        self.passed_over: dict[
-            str, str
-        ] = {}  # a sentence for each topic with records that are not understood
+        # A sentence for each topic with records that are not understood.
+        self.passed_over: dict[str, str] = {}
         self._clusters = clusters
         self._syncs_log = MirrorLog(clusters.syncs, self.syncs_topic)
         self._map_log = MirrorLog(clusters.reader, self.map_topic)

@@ -6,7 +6,6 @@ before, and where each altered partition begins in it, whatever it has copied. T
 bytes. Where this is cut off in between, it has been done and does not show; asked for again, it is done again.
 """
 
-import time
 from collections.abc import Mapping
 
 from mirrorflow_replicator.connect.commands import AlterOffsets, ResetOffsets
@@ -21,6 +20,7 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.identity import IdentityLog, new_identity
 from mirrorflow_replicator.kafka.storage_log import StorageLog
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.wire.records import Record
 
 CONNECT_TIMEOUT_S = 15.0
@@ -64,7 +64,7 @@ class OffsetChanges:
         assert self._log is not None
         if self._class == SOURCE_CONNECTOR:
             await self._begin_anew(command, values)
-        await self._log.append(values.items(), now_ms=_now_ms())
+        await self._log.append(values.items(), now_ms=now_ms())
 
     def _take(self, record: Record) -> None:
         if record.key is None or connector_of(bytes(record.key)) != self._name:
@@ -103,7 +103,7 @@ class OffsetChanges:
             for (topic, partition), offset in first.items()
         ]
         # In one batch where they fit: a generation without its beginnings would only be one more fence.
-        await log.decide([*beginnings, proposal], now_ms=_now_ms())
+        await log.decide([*beginnings, proposal], now_ms=now_ms())
 
 
 def _first_offsets(values: Mapping[bytes, bytes | None], source_alias: str) -> dict[TopicPartition, int]:
@@ -115,7 +115,3 @@ def _first_offsets(values: Mapping[bytes, bytes | None], source_alias: str) -> d
             offset = -1 if value is None else parsed_object(value)["offset"] + 1
             found[TopicPartition(position.topic, position.partition)] = offset
     return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -28,9 +28,8 @@ class Pinned:
 
     def __init__(self, lane: "Lane") -> None:
         self._lane = lane
-        self.is_held = (
-            False  # nothing is sent: a commit is under way, or a transaction is open that it is not in
-        )
+        # Nothing is sent: a commit is under way, or a transaction is open that it is not in.
+        self.is_held = False
         self.is_open = False  # some of what was delivered may be in a transaction that is not committed
         self._settled: Pair | None = None  # if it is open: the last that is
 

@@ -6,7 +6,6 @@ the next. Nothing is said of a connector that is gone but that it is (a tombston
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from mirrorflow_replicator.connect.worker_records import State
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.version import version
 
 GOODBYE_S = 3.0  # for the last statuses; who comes next writes its own
@@ -56,7 +56,7 @@ class Statuses:
                 for one in herd.task_records(report, configs.configs)
             ]
             if records:
-                await configs.put(*records, now_ms=_now_ms())
+                await configs.put(*records, now_ms=now_ms())
             worker_id = self._worker_id()
             now = herd.statuses(
                 [replace(report, worker_id=worker_id) for report in reports],
@@ -70,7 +70,7 @@ class Statuses:
             ]
             changed = [status for key, status in now.items() if self._written.get(key) != status]
             if gone or changed:
-                await self._topic.put(*gone, *changed, now_ms=_now_ms())
+                await self._topic.put(*gone, *changed, now_ms=now_ms())
                 self._written = now
 
     async def say_goodbye(self) -> None:
@@ -83,7 +83,7 @@ class Statuses:
         ]
         try:
             async with asyncio.timeout(GOODBYE_S), self._publishing:
-                await self._topic.put(*last, now_ms=_now_ms())
+                await self._topic.put(*last, now_ms=now_ms())
         except (MirrorFlowError, TimeoutError) as error:
             log.warning("the last statuses could not be written: %s", error or "no answer")
 
@@ -102,7 +102,3 @@ def is_settled(report: ConnectorReport) -> bool:
         and all(task.state in steady for task in report.tasks)
         and len(report.tasks) == len(report.task_properties)
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -30,6 +30,7 @@ from mirrorflow_replicator.kafka.witnesses import LATEST
 from mirrorflow_replicator.runtime import memory
 from mirrorflow_replicator.runtime.aligner import Aligner
 from mirrorflow_replicator.runtime.anchoring import Anchoring
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
@@ -49,11 +50,6 @@ TICK_S = 0.2
 FINISH_S = 3.0  # at stop, for the last commit
 QUIET_S = 3.0  # without large answers: then buffers are given back to the system
 QUIET_BYTES = 256 << 10
-
-
-def now_ms() -> int:
-    """Wall clock, as Kafka's timestamps."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

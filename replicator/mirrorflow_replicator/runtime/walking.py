@@ -20,6 +20,10 @@ from mirrorflow_replicator.wire.aborted import AbortedFilter
 from mirrorflow_replicator.wire.batch import Batch
 from mirrorflow_replicator.wire.records import Record, decode
 
+# Records matched one by one, 100 bytes each in memory: what a flow copies in some minutes. More than that between two
+# positions means that positions could not be written for as long.
+MATCHED_RECORDS_MAX = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
@@ -28,11 +32,6 @@ class Extent:
     first: int
     end: int
     compacted: bool
-
-
-# Records matched one by one, 100 bytes each in memory: what a flow copies in some minutes. More than that between two
-# positions means that positions could not be written for as long.
-MATCHED_RECORDS_MAX = 1_000_000
 
 
 async def stream_batches(

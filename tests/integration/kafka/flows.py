@@ -30,6 +30,8 @@ from tests.harness.replicator import Replicator
 
 T = TypeVar("T")
 DAY_MS = 86_400_000
+BATCH_RECORDS = 100  # of `large`'s batches
+STAGE_RECORDS = 40 * BATCH_RECORDS
 SHOWN_MAX = 5  # differing records in a failure's message
 
 
@@ -200,6 +202,15 @@ def write_batches(
 def numbered(first: int, count: int, *, timestamp: int, key: bytes | None = None) -> list[WireRecord]:
     """Records that carry their number."""
     return [WireRecord(0, timestamp, key, b"%012d" % number) for number in range(first, first + count)]
+
+
+def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
+    """The STAGE_RECORDS of a stage, in batches too large to be put together, so that each is written by itself."""
+    first = stage * STAGE_RECORDS
+    return [
+        [WireRecord(0, timestamp, None, b"%01000d" % (start + at)) for at in range(BATCH_RECORDS)]
+        for start in range(first, first + STAGE_RECORDS, BATCH_RECORDS)
+    ]
 
 
 def replicas(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[int]:

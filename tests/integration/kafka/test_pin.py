@@ -19,10 +19,19 @@ from mirrorflow_replicator.wire.records import encode
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import digest
-from tests.integration.kafka.flows import DAY_MS, Flow, asking, numbered, remembered, write_batches
+from tests.integration.kafka.flows import (
+    BATCH_RECORDS,
+    DAY_MS,
+    STAGE_RECORDS,
+    Flow,
+    asking,
+    large,
+    numbered,
+    remembered,
+    write_batches,
+)
 
 FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
-BATCHES, RECORDS = 40, 100
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage lasts over several commits
 # Out of order, already there, in no transaction.
 REFUSED_LATE = {45, 46, 48}
@@ -52,9 +61,7 @@ def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: 
             for topic, timestamp in ages.items():
                 write_batches(flow.source, topic, large(stage, timestamp=timestamp))
             for topic in ages:
-                replicator.wait_for_copy(
-                    flow.target, flow.remote(topic), (stage + 1) * BATCHES * RECORDS - 500
-                )
+                replicator.wait_for_copy(flow.target, flow.remote(topic), (stage + 1) * STAGE_RECORDS - 500)
             said = {replicator.partition(topic)["guarantee"] for topic in ages}
             if stage == 0:
                 replicator.kill_task()
@@ -78,7 +85,7 @@ def test_a_late_batch_of_old_records_is_not_taken(flow: Flow, unique_topic: Call
     with flow.replicator(topic, SLOW) as replicator:
         replicator.wait_for_copy(flow.target, flow.remote(topic), 1_000)
         wait_until_forgotten(flow, old_ms)
-        late = numbered(0, RECORDS, timestamp=old_ms)
+        late = numbered(0, BATCH_RECORDS, timestamp=old_ms)
         codes = {
             send(flow, topic, late, sequence=sequence, transactional=transactional)
             for sequence in (0, 300, 100_000)
@@ -99,7 +106,7 @@ def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Cal
         for count in (1_000, 2_500):
             replicator.wait_for_copy(flow.target, flow.remote(topic), count)
             asking(flow.target, lambda cluster: raise_epoch(cluster, flow))
-        replicator.wait_for_copy(flow.target, flow.remote(topic), BATCHES * RECORDS)
+        replicator.wait_for_copy(flow.target, flow.remote(topic), STAGE_RECORDS)
         wait_until(
             "all is there to be read",
             lambda: (
@@ -124,7 +131,7 @@ def test_a_transaction_that_a_dead_copier_left_open_is_committed(flow: Flow, uni
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic) as replicator:
-        replicator.wait_for_copy(flow.target, flow.remote(topic), BATCHES * RECORDS)
+        replicator.wait_for_copy(flow.target, flow.remote(topic), STAGE_RECORDS)
         replicator.kill()
         replicator.start()
         replicator.wait_until_caught_up()
@@ -150,15 +157,6 @@ def test_old_and_new_records_in_turn_are_copied_once(flow: Flow, unique_topic: C
         wait_until_committed(flow, [topic])
 
     flow.assert_exact(topic)
-
-
-def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
-    """Batches too large to be put together, so that each is written by itself."""
-    first = stage * BATCHES * RECORDS
-    return [
-        [WireRecord(0, timestamp, None, b"%01000d" % number) for number in range(start, start + RECORDS)]
-        for start in range(first, first + BATCHES * RECORDS, RECORDS)
-    ]
 
 
 def now_ms() -> int:

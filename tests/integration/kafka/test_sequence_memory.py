@@ -16,11 +16,17 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
-from tests.integration.kafka.flows import DAY_MS, Flow, contents, numbered, write_batches
+from tests.integration.kafka.flows import (
+    DAY_MS,
+    STAGE_RECORDS,
+    Flow,
+    contents,
+    large,
+    numbered,
+    write_batches,
+)
 
 STAGES = 3
-BATCHES = 40  # of a stage
-RECORDS = 100  # of each batch
 SINGLE_WRITER = ("exactly-once-single-writer", "NoTransactionalId")
 FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
 
@@ -95,7 +101,7 @@ def test_old_records_are_copied_once_by_a_single_writer(
             for topic, timestamp in ages.items():
                 write_batches(flow.source, topic, large(stage, timestamp=timestamp))
             for topic in ages:
-                replicator.wait_for_copy(flow.target, flow.remote(topic), (stage + 1) * BATCHES * RECORDS)
+                replicator.wait_for_copy(flow.target, flow.remote(topic), (stage + 1) * STAGE_RECORDS)
             wait_until(
                 "a single writer is said",
                 lambda: all(SINGLE_WRITER == guarantee(replicator.partition(topic)) for topic in ages),
@@ -112,15 +118,6 @@ def test_old_records_are_copied_once_by_a_single_writer(
 
     for topic in ages:
         flow.assert_exact(topic)
-
-
-def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
-    """Batches too large to be put together, so that each is written by itself."""
-    first = stage * BATCHES * RECORDS
-    return [
-        [WireRecord(0, timestamp, None, b"%01000d" % number) for number in range(start, start + RECORDS)]
-        for start in range(first, first + BATCHES * RECORDS, RECORDS)
-    ]
 
 
 def guarantee(said: dict[str, Any]) -> tuple[str, str]:
