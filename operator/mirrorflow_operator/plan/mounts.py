@@ -5,18 +5,18 @@ reference in some `config`. So a pod sees what its process will ask for, and not
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from mirrorflow_operator.plan.layout import SecretLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """Object name -> the keys that are asked for, both in order of their names."""
+    """Names of objects, each once, in order."""
 
-    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    config_maps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    config_maps: tuple[str, ...] = ()
 
 
 def mounts(properties: Iterable[Mapping[str, str]], layout: SecretLayout) -> Mounts:
@@ -28,14 +28,6 @@ def mounts(properties: Iterable[Mapping[str, str]], layout: SecretLayout) -> Mou
     )
 
 
-def _below(folder: str, values: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
-    for name, key in _references(folder, values):
-        found.setdefault(name, set()).add(key)
-    return {name: tuple(sorted(found[name])) for name in sorted(found)}
-
-
-def _references(folder: str, values: Iterable[str]) -> Iterator[tuple[str, str]]:
-    below = re.compile(re.escape(folder) + r"/([a-z0-9][-a-z0-9.]*)[:/]([-._a-zA-Z0-9]+)")
-    for value in values:
-        yield from below.findall(value)
+def _below(folder: str, values: Iterable[str]) -> tuple[str, ...]:
+    below = re.compile(re.escape(folder) + r"/([a-z0-9][-a-z0-9.]*)[:/]")
+    return tuple(sorted({name for value in values for name in below.findall(value)}))

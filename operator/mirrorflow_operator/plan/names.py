@@ -6,7 +6,7 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 
 FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
-_SUFFIXES: Final = {
+_WORDS: Final = {
     ConnectorKind.SOURCE: "source",
     ConnectorKind.CHECKPOINT: "checkpoint",
     ConnectorKind.HEARTBEAT: "heartbeat",
@@ -15,7 +15,7 @@ _SUFFIXES: Final = {
 
 def connector_word(kind: ConnectorKind) -> str:
     """The connector as the resource calls it: source, checkpoint, heartbeat."""
-    return _SUFFIXES[kind]
+    return _WORDS[kind]
 
 
 def object_name(flow: str, kind: ConnectorKind) -> str:

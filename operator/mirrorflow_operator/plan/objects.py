@@ -126,7 +126,7 @@ def _deployment(
 
 
 def _network_policy(flow: MirrorFlow) -> Object:
-    """Whoever reads progress or metrics comes from a namespace that says so, or from this one's own pods of the flow."""
+    """Who reads progress or metrics, the operator and the monitoring, comes from a namespace that is labelled for it."""
     name = flow.metadata.name
     admitted = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
     return {

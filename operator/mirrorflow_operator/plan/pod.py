@@ -3,7 +3,7 @@
 It passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import ComputeAmounts, Connector, Resources
@@ -76,7 +76,7 @@ def _container(connector: Connector, image: str, mounts: Mounts, layout: SecretL
         },
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own, a volume of memory's size
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
             *_volume_mounts("secret", layout.secrets, mounts.secrets),
             *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
         ],
@@ -124,7 +124,7 @@ def _volumes(config_map: str, mounts: Mounts) -> list[dict[str, Any]]:
     ]
 
 
-def _volume_mounts(kind: str, folder: str, names: Mapping[str, object]) -> list[dict[str, Any]]:
+def _volume_mounts(kind: str, folder: str, names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {"name": _volume(kind, at), "mountPath": f"{folder}/{name}", "readOnly": True}
         for at, name in enumerate(names)
