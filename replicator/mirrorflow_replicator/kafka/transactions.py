@@ -70,15 +70,17 @@ async def may_coordinate(cluster: Cluster) -> bool:
     except NotAuthorizedError:
         return True
     wanted = entries.get(REPLICATION_KEY)
+    if wanted is None or wanted.value is None or int(wanted.value) <= len(cluster.metadata.brokers):
+        return True
     # A broker that is away now is known by what it holds: what is decided here binds the flow for good.
-    metadata = cluster.metadata
+    await cluster.refresh()
     held = {
         replica
-        for topic in metadata.topics.values()
+        for topic in cluster.metadata.topics.values()
         for partition in topic.partitions.values()
         for replica in partition.replicas
     }
-    return wanted is None or wanted.value is None or int(wanted.value) <= len(held | set(metadata.brokers))
+    return int(wanted.value) <= len(held | set(cluster.metadata.brokers))
 
 
 async def add_partitions_to_txn(

@@ -11,6 +11,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import Flow
 
 HEALED_WAIT_S = 120.0
 ALIAS = "guarded"
@@ -191,3 +192,24 @@ def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
         replicator.wait_until_caught_up()
         replicator.stop()
         assert_copied(east, topic, lone, f"{topic}.{topic}", count=600)
+
+
+def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transactions(
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """What is decided at the start binds the flow for good: so it waits for a broker that is known by what it holds."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 300, keys=True)
+    with KafkaCluster(name="three", brokers=3) as three:
+        three.create_topic("held", partitions=3, replication_factor=3)
+        three.broker(3).stop()
+        flow = Flow.new(east, three, tmp_path)
+        with flow.replicator(topic) as replicator:
+            identity = identity_topic(flow.alias)
+            wait_until("it is about to decide", lambda: identity in three.topics(), timeout_s=60)
+            three.broker(3).start()
+            replicator.wait_until_caught_up(HEALED_WAIT_S)
+        decided = flow.decisions().identity
+
+    assert decided is not None
+    assert decided.transactional_id
