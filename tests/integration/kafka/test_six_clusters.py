@@ -1,0 +1,56 @@
+"""MM2's example of six clusters in one file, on six real ones: from the far end of one place to the far end of another."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.test_topologies import QUICK, RUN_S, copies, example
+
+PLACES = ("west", "east", "north")
+ALIASES = tuple(f"{place}-{number}" for place in PLACES for number in (1, 2))
+
+
+@pytest.fixture
+def six() -> Iterator[dict[str, KafkaCluster]]:
+    with ExitStack() as stack, ThreadPoolExecutor() as starting:
+        started = starting.map(KafkaCluster.__enter__, [KafkaCluster(name=alias) for alias in ALIASES])
+        clusters = dict(zip(ALIASES, started, strict=True))
+        for cluster in clusters.values():
+            stack.push(cluster.__exit__)
+        yield clusters
+
+
+def test_six_clusters_of_one_file(six: dict[str, KafkaCluster], tmp_path: Path) -> None:
+    """A topic of each far end arrives at the others' by every way once, and nothing comes back to where it has been."""
+    for alias, cluster in six.items():
+        load(cluster, cluster.create_topic(f"of-{alias}"), 100)
+    way = {
+        (f"{there}-2", f"{there}-1.{here}-1.{here}-2.of-{here}-2")
+        for here in PLACES
+        for there in PLACES
+        if here != there
+    }
+    with Replicator(form="mm2", files=(example("six-clusters", six) + QUICK,), folder=tmp_path) as all_twelve:
+        for end, copy in sorted(way):
+            all_twelve.wait_for_copy(six[end], copy, 100)
+        # What comes by the longer way, over the third place, is another copy; it ends there.
+        wait_until(
+            "the longer ways are gone, too",
+            lambda: all(len(copies(six[f"{place}-2"])) == 10 for place in PLACES),
+            timeout_s=RUN_S,
+        )
+        assert all_twelve.stop() == 0
+
+    for end, copy in way:
+        start = copy.split(".")[2]
+        assert_copied(six[start], f"of-{start}", six[end], copy, count=100)
+    for alias, cluster in six.items():
+        assert [] == [name for name in copies(cluster) if alias in name.split(".")[:-1]]
