@@ -36,7 +36,7 @@ from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import problems
 from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
 from mirrorflow_replicator.connect.worker import parse_connector
-from mirrorflow_replicator.connect.worker_records import TargetState
+from mirrorflow_replicator.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -157,7 +157,7 @@ class Herding:
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
-                await topic.put(*records, now_ms=now_ms())
+                await topic.put(*self._tasks_untold(command), *records, now_ms=now_ms())
             self._arrange()
             match command:
                 case Configure() | Patch():
@@ -334,6 +334,15 @@ class Herding:
     def _again(self, name: str) -> None:
         self._restarts[name] += 1
         self._arrange()
+
+    def _tasks_untold(self, command: Command) -> tuple[ConfigRecord, ...]:
+        """A paused connector shows the tasks of the topic: those that run are told there before they pause."""
+        assert self._configs is not None
+        configs = self._configs.configs
+        if not isinstance(command, SetTarget) or command.name in configs.tasks:
+            return ()
+        report = self._report(command.name)
+        return herd.task_records(report, configs) if report.tasks else ()
 
     async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
         assert self._configs is not None
