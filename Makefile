@@ -72,8 +72,9 @@ bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchm
 chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600 OLD=1
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) $(if $(OLD),--old)
 
-crds: $(READY)  ## write crds/mirrorflows.yaml from the types
+crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
+	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
 
 conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests against our worker, 50 minutes; SUITES="base ssl" TESTS=testReplication
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
