@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.reasons import Reason
 from mirrorflow_operator.errors import FieldError
 
 Key = tuple[str, str]  # namespace and name
@@ -39,7 +40,7 @@ class Resource:
 class Refusal:
     """Why a flow must not run: a word for programs, a sentence for people."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -70,12 +71,12 @@ def admit(resource: Resource, *, versions: Sequence[str], conflict: Refusal | No
 
 def _invalid(errors: Sequence[FieldError]) -> Refusal:
     message = " ".join(str(error) for error in errors) or "The spec cannot be read."
-    return Refusal(reason="InvalidSpec", message=message)
+    return Refusal(reason=Reason.INVALID_SPEC, message=message)
 
 
 def _unknown_version(wanted: str, versions: Sequence[str]) -> Refusal:
     return Refusal(
-        reason="UnknownVersion",
+        reason=Reason.UNKNOWN_VERSION,
         message=f"This operator has no replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
         "or install the operator that has it. What runs is left as it is.",
     )

@@ -12,6 +12,7 @@ from mirrorflow_operator.assess.progress import Reading
 from mirrorflow_operator.plan.plan import ConnectorKind
 
 SETTLE_S = 60.0  # DESIGN, section 5: Ready changes only after a minute
+FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,11 @@ class ConnectorSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """A condition has been seen to have `status` since then, whatever the resource was told."""
+    """A condition has been seen to have `status` since then, and not to be True, whatever the resource was told."""
 
     status: str
     since_s: float
+    untrue_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,5 +114,6 @@ class Observation:
     connectors: tuple[ConnectorSeen, ...] = ()  # those that the plan wants, or that are still there
     memory: Memory = field(default_factory=Memory)
     settle_s: float = SETTLE_S
+    fresh_s: float = FRESH_S  # how long a reading is believed
     # What a write to the cluster was refused with ("exceeded quota ..."), said to whoever reads the status; "" for none.
     refusal: str = ""
