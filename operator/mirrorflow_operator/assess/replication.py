@@ -96,8 +96,8 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     done = newest.checkpoints
     if done is None or done.age_s is None:
         starting = unknown(_FRESH, Reason.STARTING, "No consumer group was looked at yet.")
-        return stale if failed or newest.uptime_s > _stale_after_s(done) else starting
-    if done.age_s > _stale_after_s(done):
+        return stale if failed or newest.uptime_s > stale_after_s(done) else starting
+    if done.age_s > stale_after_s(done):
         return stale
     if done.failing:
         return no(
@@ -108,7 +108,8 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
 
 
-def _stale_after_s(done: Checkpoints | None) -> float:
+def stale_after_s(done: Checkpoints | None) -> float:
+    """How old the last whole pass may be."""
     interval_s = 0.0 if done is None or done.interval_s is None else done.interval_s
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 

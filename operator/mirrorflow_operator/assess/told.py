@@ -90,16 +90,17 @@ def cluster_ids(observation: Observation) -> ClusterIds | None:
 
 def lag(observation: Observation) -> Lag | None:
     """How far the target is behind, of the worst pod; None where no pod knows."""
-    found = [_bucket(one) for one in summaries(observation, connector(observation, ConnectorKind.SOURCE))]
-    known = [bucket for bucket in found if bucket is not None]
+    found = [bucket(one) for one in summaries(observation, connector(observation, ConnectorKind.SOURCE))]
+    known = [one for one in found if one is not None]
     return max(known, key=list(Lag).index) if known else None
 
 
-def _bucket(summary: Summary) -> Lag | None:
+def bucket(summary: Summary) -> Lag | None:
+    """How far behind this pod is, roughly; None where it does not know."""
     # Nothing known to be missing is not the same as nothing missing.
     if summary.lag_records == 0:
         return None if summary.replicating in {Replicating.WAITING, Replicating.UNKNOWN} else Lag.NONE
     if summary.lag_s is None:
         return None
     lag_s = summary.lag_s
-    return next((bucket for limit_s, bucket in _BUCKETS if lag_s < limit_s), Lag.MORE)
+    return next((found for limit_s, found in _BUCKETS if lag_s < limit_s), Lag.MORE)

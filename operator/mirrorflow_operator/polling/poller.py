@@ -25,6 +25,7 @@ import aiohttp
 
 from mirrorflow_operator.assess.admission import Key
 from mirrorflow_operator.assess.progress import Reading, Replicating
+from mirrorflow_operator.assess.telling import telling
 from mirrorflow_operator.polling.asking import Place, ask, session
 
 log = logging.getLogger(__name__)
@@ -50,15 +51,15 @@ class _Entry:
     eager: int = 0  # questions since it was new, turned ready or could be read
     asking: bool = False
     reading: Reading | None = None
-    telling: Hashable = None
+    told: Hashable = None  # as `telling` has it
 
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """See the module. *telling* of two readings is the same where they cannot make a difference to the flow."""
+    """See the module. `telling` of two readings is the same where they cannot make a difference to the flow."""
 
     changed: Callable[[Key], None]
-    telling: Callable[[Reading], Hashable]
+    telling: Callable[[Reading], Hashable] = telling
     interval_s: float = INTERVAL_S
     at_once: int = AT_ONCE_MAX
     wall_s: Callable[[], float] = time.time
@@ -150,9 +151,9 @@ class Poller:
         entry.reading = reading
         entry.eager = entry.eager + 1 if _is_unsettled(reading) else _EAGER_MAX
         self._schedule(entry)
-        telling = self.telling(reading)
-        if telling != entry.telling:
-            entry.telling = telling
+        told = self.telling(reading)
+        if told != entry.told:
+            entry.told = told
             log.debug("pod of %s says something else: %s", entry.key, reading)
             self.changed(entry.key)
 
