@@ -11,17 +11,20 @@ RUN python3 -m venv --without-pip /opt/mirrorflow
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_replicator replicator/mirrorflow_cli
 
-FROM packages AS replicator-packages
-RUN pip --python /opt/mirrorflow install '.[replicator]'
+FROM packages AS wheel
 COPY operator operator
 COPY replicator replicator
-RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall .
+RUN pip wheel --no-deps --wheel-dir /wheels .
+
+FROM packages AS replicator-packages
+RUN pip --python /opt/mirrorflow install '.[replicator]'
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
 FROM packages AS operator-packages
 RUN pip --python /opt/mirrorflow install '.[operator]'
-COPY operator operator
-COPY replicator replicator
-RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall .
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
 FROM python:3.13-slim AS base
 ENV PATH=/opt/mirrorflow/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
