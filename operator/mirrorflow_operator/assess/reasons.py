@@ -58,7 +58,6 @@ class Reason(Enum):
     FRESH = "Fresh"
     STALE = "Stale"
     GROUPS_FAILING = "GroupsFailing"
-    NOT_WANTED = "NotWanted"
     # Ready, besides the reasons of what keeps it from being so
     REPLICATING = "Replicating"
     PAUSED = "Paused"

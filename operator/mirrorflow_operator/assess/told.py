@@ -76,8 +76,10 @@ def _sides(observation: Observation, kind: Kind) -> Iterator[SideSummary]:
 
 
 def cluster_ids(observation: Observation) -> ClusterIds | None:
-    """As the pods tell them; what they do not tell stays what it was."""
-    before = observation.resource.status.cluster_ids or ClusterIds()
+    """As the pods tell them; what they do not tell stays what it was, as long as the spec does: it may name others now."""
+    status = observation.resource.status
+    is_of_this_spec = status.observed_generation == observation.resource.generation
+    before = (status.cluster_ids if is_of_this_spec else None) or ClusterIds()
     source = next(
         (one.cluster_id for one in _sides(observation, Kind.SOURCE_REACHABLE) if one.cluster_id), ""
     )
