@@ -10,14 +10,15 @@ all processes end with the tests, however they end.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.authority import Authority
+from tests.harness.kubernetes.faults import WRITES
 from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import is_ready
@@ -43,6 +44,16 @@ class Asked:
     verb: str
     group: str
     resource: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """One write that was done; *resource* is `configmaps`, `mirrorflows/status`."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,16 +106,35 @@ class ApiServer:
     def asked_by(self, user: str) -> frozenset[Asked]:
         """Each kind of request that *user* has made and was allowed, since the start: what a role must grant, and no more."""
         found = set()
+        for event in self._audited(user):
+            allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
+            if allowed:
+                group = event["objectRef"].get("apiGroup", "")
+                found.add(Asked(verb=event["verb"], group=group, resource=_resource(event)))
+        return frozenset(found)
+
+    def written_by(self, user: str, namespace: str = "") -> list[Written]:
+        """What *user* has written, in order; in *namespace* alone where one is named. Leases do not count: they never rest."""
+        return [
+            Written(
+                verb=event["verb"],
+                resource=_resource(event),
+                namespace=event["objectRef"].get("namespace", ""),
+                name=event["objectRef"].get("name", ""),
+            )
+            for event in self._audited(user)
+            if event["verb"] in WRITES
+            and _resource(event) != "leases"
+            and event["responseStatus"]["code"] < 300
+            and namespace in {"", event["objectRef"].get("namespace", "")}
+        ]
+
+    def _audited(self, user: str) -> Iterator[dict[str, Any]]:
         whole_lines = self._audit_log.read_text().rpartition("\n")[0]
         for line in whole_lines.splitlines():
             event = json.loads(line)
-            allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
-            about = event.get("objectRef")
-            if event["user"]["username"] == user and allowed and about:
-                part = f"/{about['subresource']}" if "subresource" in about else ""
-                group = about.get("apiGroup", "")
-                found.add(Asked(verb=event["verb"], group=group, resource=about["resource"] + part))
-        return frozenset(found)
+            if event["user"]["username"] == user and "objectRef" in event:
+                yield event
 
     def restart_api(self) -> None:
         """Starts the API server, again after it was killed; returns when it is ready."""
@@ -166,3 +196,8 @@ class ApiServer:
         self.etcd.must_run()
         self.api.must_run()
         return is_ready(self.url, self._authority.own.certificate)
+
+
+def _resource(event: dict[str, Any]) -> str:
+    about = event["objectRef"]
+    return str(about["resource"]) + (f"/{about['subresource']}" if "subresource" in about else "")
