@@ -1,16 +1,18 @@
 """Connectors that only answer HTTP: thousands of pods' addresses in one process, each with a `/progress` of its own.
 
-    python -m tests.harness.kubernetes.stub_connectors PORT     # for a benchmark: every 127.x.y.z answers on PORT
+    python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT     # for a benchmark: `addresses(BLOCK, COUNT)`
 
 Within a test's own loop: `StubConnectors`, whose `answers` a test changes at any time. What is answered is bytes, so that
-it may be anything.
+it may be anything. The process has traffic from SIGUSR1 on: with each question the lag is another bucket; SIGUSR2 ends it.
 """
 
 import asyncio
 import json
+import signal
 import ssl
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +34,8 @@ SUMMARY: dict[str, Any] = {
     "target": {"reach": "Reachable", "sinceSeconds": 3600.0, "clusterId": "5L6g3nShT-eMCtK--X86sw"},
     "checkpoints": {"groups": 3, "failing": 0, "ageSeconds": 12.0, "intervalSeconds": 60.0},
 }
+LAGGING = {"caughtUp": False, "lagRecords": 500, "recordsPerSecond": 90.0, "replicating": "Advancing"}
+EVERYWHERE = ("0.0.0.0",)
 SILENT = b""  # accepts, reads, and says nothing
 
 
@@ -52,11 +56,20 @@ def summary(**changes: object) -> bytes:
     return answer(json.dumps({**SUMMARY, **changes}).encode())
 
 
-class StubConnectors:
-    """Listens on every address of this machine at one port; `answers` is by the address that was asked."""
+def addresses(block: int, count: int) -> list[str]:
+    """The first *count* of 127.*block*.0.0/16, all of which are this machine's."""
+    return [f"127.{block}.{number // 250}.{number % 250 + 1}" for number in range(count)]
 
-    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+
+class StubConnectors:
+    """Listens on *hosts* at one port; `answers` is by the address that was asked."""
+
+    def __init__(
+        self, *, port: int = 0, hosts: Sequence[str] = EVERYWHERE, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.port = port
+        self.traffic = False
+        self._hosts = hosts
         self.default = summary()
         self.answers: dict[str, bytes] = {}
         self.asked: Counter[str] = Counter()
@@ -67,7 +80,7 @@ class StubConnectors:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Conversation(self), "0.0.0.0", self.port, backlog=4096, ssl=self._tls
+            lambda: _Conversation(self), self._hosts, self.port, backlog=4096, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -76,6 +89,14 @@ class StubConnectors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+
+    def said(self, address: str) -> bytes:
+        if self.traffic:
+            return _WITH_TRAFFIC[self.asked[address] % 2]
+        return self.answers.get(address, self.default)
+
+
+_WITH_TRAFFIC = [summary(**LAGGING, lagSeconds=lag_s) for lag_s in (0.5, 5.0)]
 
 
 class _Conversation(asyncio.Protocol):
@@ -99,17 +120,20 @@ class _Conversation(asyncio.Protocol):
         address = self._transport.get_extra_info("sockname")[0]
         self._stubs.asked[address] += 1
         self._got = b""
-        said = self._stubs.answers.get(address, self._stubs.default)
+        said = self._stubs.said(address)
         if said:
             self._transport.write(said)
             self._transport.close()
 
 
-async def _serve(port: int) -> None:
-    async with StubConnectors(port=port):
+async def _serve(port: int, block: int, count: int) -> None:
+    async with StubConnectors(port=port, hosts=addresses(block, count)) as stubs:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, setattr, stubs, "traffic", True)
+        loop.add_signal_handler(signal.SIGUSR2, setattr, stubs, "traffic", False)
         print("ready", flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(*map(int, sys.argv[1:4])))
