@@ -7,13 +7,15 @@ import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import contents
 
 TOLD_WAIT_S = 90.0
 # Slow enough for the failure to come in the middle, quick enough for the test.
 SLOW_BYTES_PER_S = "4000000"
+LONG_WAY_MS = 150  # each way: a look at the source's offsets takes longer than the next refusal
 
 Names = Callable[[], str]
 SIDES = ("source", "target")
@@ -126,6 +128,33 @@ def test_a_network_that_breaks_and_heals_costs_nothing(
         replicator.wait_until_caught_up(partitions=2)
 
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}")
+
+
+@pytest.mark.parametrize("policy", ["alert", "restart"])
+def test_one_loss_behind_a_long_way_is_dealt_with_once(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, policy: str
+) -> None:
+    """While one refused fetch is looked into the next ones are refused, too: they say nothing new."""
+    topic = here.create_topic(unique_topic())
+    load(here, topic, 1_000)
+    here.proxy(1).delay(LONG_WAY_MS)
+    try:
+        with flow(here, there, topic, tmp_path, mirrorflow_source_loss_policy=policy) as replicator:
+            replicator.wait_until_caught_up()
+            replicator.freeze_between_fetches(here)
+            load(here, topic, 1_000, first=1_000)
+            here.delete_records(topic, {0: 1_500})
+            replicator.thaw()
+            replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 1_500)
+            load(here, topic, 1_000, first=2_000)
+            replicator.wait_until_caught_up()
+            losses = replicator.progress()["losses"]
+    finally:
+        here.proxy(1).delay(0)
+
+    copied = contents(records(there, f"{topic.upper()}.{topic}"))
+    assert losses == 1
+    assert contents(records(here, topic)) == copied[1_000:]
 
 
 def test_a_narrow_network_is_filled_and_not_more(
