@@ -25,8 +25,8 @@ CLIENT_TIMEOUT_S: Final = 360.0
 CONNECT_TIMEOUT_S: Final = 15.0
 REQUEST_TIMEOUT_S: Final = 30.0
 CHUNK: Final = 200
-# After these kopf gives a watch up, and the thread ends; the leader starts another. An outage of minutes is sat out.
-ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0)
+# After these kopf gives a watch up. The leader sees it, waits until everything can be read, and begins anew.
+ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
 IDLE_TIMEOUT_S: Final = 0.05  # kopf's task of an object holds the whole object until then
 STOP_TIMEOUT_S: Final = 5.0
 # kopf's name of the task that watches one kind in one namespace. One that has failed is missed by nobody but us.
