@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+
 # An operator reads what replicators of its own release say, and of the release before.
 VERSIONS: Final = frozenset({1})
 BODY_MAX_BYTES: Final = 4_096  # DESIGN, section 6
 REASONS_MAX: Final = 8
 NUMBER_MAX: Final = 2.0**63  # what a 64-bit counter can hold
-ID_MAX: Final = 64  # of a cluster; Kafka's own have 22 letters
-NAME_MAX: Final = 253  # of Secrets and their keys
 _E = TypeVar("_E", bound=Enum)
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_OBJECT: Final = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")  # RFC 1123
 _ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
 
 
@@ -177,10 +178,15 @@ def _side(value: Mapping[str, Any]) -> SideSummary:
 
 
 def _missing(value: Mapping[str, Any]) -> MissingReference | None:
-    name, key = _matching(_NAME, value.get("name")), _matching(_NAME, value.get("key"))
-    if not name:
+    """Which Secret or ConfigMap is mounted at that path; what is elsewhere belongs to the image, or to nobody."""
+    path, key = value.get("path"), _matching(_NAME, value.get("key"))
+    if not isinstance(path, str):
         return None
-    return MissingReference(name=name, key=key, is_secret=value.get("kind") != "ConfigMap")
+    folder, _, last = path.rpartition("/")
+    name = _matching(_OBJECT, last)
+    if not name or folder not in {POD_LAYOUT.secrets, POD_LAYOUT.config_maps}:
+        return None
+    return MissingReference(name=name, key=key, is_secret=folder == POD_LAYOUT.secrets)
 
 
 def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:

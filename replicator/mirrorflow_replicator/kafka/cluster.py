@@ -18,6 +18,7 @@ from mirrorflow_replicator.errors import (
     ClusterError,
     UnreachableError,
 )
+from mirrorflow_replicator.flow.report import SideReport
 from mirrorflow_replicator.kafka import codes
 from mirrorflow_replicator.kafka.addresses import parse_addresses
 from mirrorflow_replicator.kafka.connection import Connection
@@ -25,6 +26,7 @@ from mirrorflow_replicator.kafka.credentials import Credentials, Resolve
 from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
 from mirrorflow_replicator.kafka.opening import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_replicator.kafka.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_replicator.kafka.reach import Reach
 from mirrorflow_replicator.kafka.rotation import Rotation
 from mirrorflow_replicator.settings import ClientSettings
 
@@ -65,6 +67,7 @@ class Cluster:
         self._settings = settings
         self._credentials = Credentials(settings, resolve)
         self._pool = ConnectionPool(self._open, cluster=self.alias)
+        self._reach = Reach(is_open=lambda: self._pool.has_open)
         self._coordinators: dict[tuple[int, str], int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
@@ -106,6 +109,11 @@ class Cluster:
         return self.metadata.cluster_id
 
     @property
+    def reach(self) -> SideReport:
+        """Whether it can be used, as of the last attempts."""
+        return self._reach.report(self.cluster_id)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What keeps connections from following their secrets."""
         return self._rotation.warnings
@@ -144,16 +152,22 @@ class Cluster:
         return await self._open_at(broker.host, broker.port, node_id=key.node_id, timeout_s=CONNECT_TIMEOUT_S)
 
     async def _open_at(self, host: str, port: int, *, node_id: int, timeout_s: float) -> Connection:
-        return await open_connection(
-            host,
-            port,
-            client_id=self._settings.client_id,
-            security=self._credentials.security(),
-            cluster=self.alias,
-            node_id=node_id,
-            timeout_s=timeout_s,
-            renew=self._credentials.security,
-        )
+        try:
+            connection = await open_connection(
+                host,
+                port,
+                client_id=self._settings.client_id,
+                security=self._credentials.security(),
+                cluster=self.alias,
+                node_id=node_id,
+                timeout_s=timeout_s,
+                renew=self._credentials.security,
+            )
+        except ClusterError as error:
+            self._reach.failed(error)
+            raise
+        self._reach.opened(is_bootstrap=node_id < 0)
+        return connection
 
     async def _any_connection(self) -> Connection:
         """A connection to whichever broker answers; bootstraps anew when none of the known ones does."""

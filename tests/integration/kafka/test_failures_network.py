@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,17 @@ def said_somewhere(replicator: Replicator) -> set[str]:
     return wait_until("it gives a reason", lambda: reasons(replicator), timeout_s=TOLD_WAIT_S, poll_s=0.2)
 
 
+def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
+    """The summary, once it says of that side alone that it cannot be used, and that the other can; None: that both can."""
+    wanted = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
+
+    def told() -> dict[str, Any]:
+        found = replicator.progress()
+        return found if wanted == {side: found[side]["reach"] for side in SIDES} else {}
+
+    return wait_until(f"{lost or 'no cluster'} is told to be lost", told, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
@@ -68,6 +80,7 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
 
     with flow(here, there, topic, tmp_path) as replicator:
         found = said_somewhere(replicator)
+        lost = wait_for_reach(replicator, lost=side)[side]
         name = replicator.rest("/connectors")[1][0]
         status = replicator.rest(f"/connectors/{name}/status")[1]["connector"]
         alias = topic.upper() if side == "source" else "there"
@@ -76,7 +89,10 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
         cluster.broker(1).start()
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
+        well = wait_for_reach(replicator, lost=None)
 
+    assert {here.cluster_id, there.cluster_id} == {well[side]["clusterId"] for side in SIDES}
+    assert {"Unreachable", ""} == {lost["reason"], lost["clusterId"]}
     assert found <= {"Unreachable", "ConnectionLost"}
     assert status["state"] == "FAILED"
     assert sentence in status["trace"]
@@ -96,11 +112,15 @@ def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
         replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 2000)
         cluster.broker(1).kill()
         found = said_somewhere(replicator)
+        lost = wait_for_reach(replicator, lost=side)[side]
         cluster.broker(1).start()
         load(here, topic, 1000, keys=True, first=30_000)
         replicator.wait_until_caught_up(partitions=3)
         assert reasons(replicator) == set()
+        wait_for_reach(replicator, lost=None)
 
+    assert cluster.cluster_id == lost["clusterId"]
+    assert 0 <= lost["sinceSeconds"] < TOLD_WAIT_S
     assert found <= {"Unreachable", "ConnectionLost"}
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=31_000)
 
