@@ -78,6 +78,8 @@ class Watches:
                 clusterwide=not self.namespaces,
                 namespaces=list(self.namespaces),
                 stop_flag=self._stop,
+                # kopf would look the user's name up, and a user id of a platform's choice has none.
+                identity="mirrorflow-operator",  # type: ignore[arg-type]  # its type is not exported
             )
         finally:
             monitor.cancel()
