@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mirrorflow_operator.settings import from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
 from tests.harness.kubernetes.helm import HelmError
@@ -103,6 +104,25 @@ def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
         "several": [("Role", "kafka-east"), ("Role", "kafka-west")],
         "cluster": [("ClusterRole", None)],
     }
+
+
+@pytest.mark.parametrize(
+    ("mode", "namespaces"),
+    [("own", (NAMESPACE,)), ("several", ("kafka-east", "kafka-west")), ("cluster", ())],
+)
+def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...]):
+    """Each variable of the Deployment is one that it knows, with a value that it takes."""
+    container = next(iter(_pods(_of(mode))))["containers"][0]
+    variables = {one["name"]: one.get("value", "from-the-pod") for one in container["env"]}
+    settings = from_environment(variables)
+
+    assert settings.namespaces == namespaces
+    assert (settings.replicator_image, settings.replicator_versions) == ("mirrorflow/replicator", ("0.1.0",))
+    assert (settings.lease, settings.listener_host, settings.listener_port) == (OPERATOR, "0.0.0.0", 8080)
+    assert (settings.pod_namespace, settings.pod_name) == ("from-the-pod", "from-the-pod")
+    assert settings == from_environment(
+        {name: variables[name] for name in ("POD_NAME", "POD_NAMESPACE", "MIRRORFLOW_NAMESPACES")}
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
