@@ -15,7 +15,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
 from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
-from mirrorflow_operator.assess.writing import worth_writing
+from mirrorflow_operator.assess.writing import held_s
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
@@ -96,14 +96,13 @@ class Reconciler:
             failure = error
         assessment = await self._assess(resource, admission, remembered, failure)
         remembered.memory = assessment.memory
-        await self._tell(resource, assessment.status, remembered)
+        told_s = await self._tell(resource, assessment.status, remembered)
         if failure is not None:
             raise failure
-        again_s = assessment.again_after_s
-        if any(may_hang(pod) for _, pod in self.view.pods(key)):
-            # Its events are not watched: somebody has to look.
-            again_s = AGAIN_S if again_s is None else min(again_s, AGAIN_S)
-        return again_s
+        # Events of a pod that hangs are not watched: somebody has to look.
+        hangs_s = AGAIN_S if any(may_hang(pod) for _, pod in self.view.pods(key)) else None
+        again_s = [one for one in (assessment.again_after_s, told_s, hangs_s) if one is not None]
+        return min(again_s, default=None)
 
     async def _converge(self, resource: Resource, admission: Admission, remembered: _Remembered) -> None:
         key = resource.key
@@ -206,17 +205,18 @@ class Reconciler:
             remembered.wanted = (resource.generation, kinds)
         return remembered.wanted[1]
 
-    async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> None:
-        """Writes *status* where it says something new."""
+    async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> float | None:
+        """Writes *status* where it says something new. The seconds for which it is held back, if it is."""
         seen = self.view.flows.get(resource.key)
         if seen is None or seen.resource is not resource:
-            return  # what was assessed is not what is there any more; the next pass has been asked for
+            return None  # what was assessed is not what is there any more; the next pass has been asked for
         now_s = self.wall_clock()
         old = resource.status
         if status == remembered.written and old == remembered.answered:
-            return  # a definition older than this operator leaves something out, each time
-        if not worth_writing(old, status, last_write_s=remembered.written_at, now_s=now_s):
-            return
+            return None  # a definition older than this operator leaves something out, each time
+        wait_s = held_s(old, status, last_write_s=remembered.written_at, now_s=now_s)
+        if wait_s != 0:
+            return wait_s
         body = {
             "apiVersion": MIRROR_FLOW.api_version,
             "kind": MIRROR_FLOW.name,
@@ -234,6 +234,7 @@ class Reconciler:
         remembered.written_at, remembered.written = now_s, status
         now_there = self.view.flows.get(resource.key)
         remembered.answered = None if now_there is None else now_there.resource.status
+        return None
 
     def _looked_at(self, resource: Resource, admission: Admission) -> frozenset[object]:
         children = self.view.children(resource.key).values()
