@@ -28,7 +28,7 @@ CHUNK: Final = 200
 # After these kopf gives a watch up. The leader sees it, waits until everything can be read, and begins anew.
 ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
 IDLE_TIMEOUT_S: Final = 0.05  # kopf's task of an object holds the whole object until then
-STOP_TIMEOUT_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 1.0
 # kopf's name of the task that watches one kind in one namespace. One that has failed is missed by nobody but us.
 TASK_NAME: Final = "watcher for "
 MONITOR_EVERY_S: Final = 1.0
