@@ -56,7 +56,7 @@ _STALE_AFTER_S: Final = 180.0
 def replicating(observation: Observation, state: State) -> Finding:
     """Whether records advance, or have nowhere to go."""
     if state is not State.RUNNING:
-        return _halted(_KIND, state)
+        return _halted(_KIND, state, observation)
     seen = told.connector(observation, ConnectorKind.SOURCE)
     found = told.summaries(observation, seen)
     if seen is None or not found:
@@ -86,7 +86,7 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     if seen is None:
         return None
     if state is not State.RUNNING:
-        return _halted(_FRESH, state)
+        return _halted(_FRESH, state, observation)
     found = told.summaries(observation, seen)
     if not found:
         return _untold(_FRESH, observation, seen)
@@ -114,7 +114,10 @@ def stale_after_s(done: Checkpoints | None) -> float:
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 
 
-def _halted(kind: Kind, state: State) -> Finding:
+def _halted(kind: Kind, state: State, observation: Observation) -> Finding:
+    refusal = observation.admission.refusal
+    if refusal is not None:
+        return no(kind, refusal.reason, "The flow is not accepted: it has no pods.")
     if state is State.PAUSED:
         return no(kind, Reason.PAUSED, "spec.state is Paused: nothing is copied, the pods stay.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")

@@ -158,10 +158,11 @@ def is_overdue(seen: ConnectorSeen) -> bool:
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
     """What the status says of the workload."""
     found = workload.seen.deployment
+    state = None if flow is None else flow.spec.state
     if found is None:
-        return ConnectorStatus(phase=Phase.PENDING)
+        return ConnectorStatus(phase=Phase.STOPPED if state is State.STOPPED else Phase.PENDING)
     return ConnectorStatus(
-        phase=_phase(workload, found, None if flow is None else flow.spec.state),
+        phase=_phase(workload, found, state),
         replicas=found.replicas,
         ready_replicas=found.ready,
         selector=found.selector[:512],

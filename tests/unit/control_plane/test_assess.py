@@ -45,7 +45,13 @@ from mirrorflow_operator.assess.progress import (
     Unread,
 )
 from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
-from mirrorflow_operator.assess.writing import FIGURES_EVERY_S, status_document, status_of, worth_writing
+from mirrorflow_operator.assess.writing import (
+    FIGURES_EVERY_S,
+    held_s,
+    status_document,
+    status_of,
+    worth_writing,
+)
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
 from tests.unit.control_plane.observations import (
@@ -386,6 +392,8 @@ def test_figures_are_written_once_a_minute_and_meaning_at_once() -> None:
     assert not worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S + 1, now_s=NOW_S)
     assert worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S, now_s=NOW_S)
     assert worth_writing(old, worse, last_write_s=NOW_S - 1, now_s=NOW_S)
+    assert 20 == held_s(old, busy, last_write_s=NOW_S - 40, now_s=NOW_S)
+    assert worth_writing(old, busy, last_write_s=NOW_S + 10_000, now_s=NOW_S)
 
 
 def test_traffic_costs_at_most_a_write_a_minute() -> None:
