@@ -36,7 +36,9 @@ from mirrorflow_operator.settings import Settings, from_environment
 from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
-STAND_DOWN_S: Final = 5.0  # for what is in flight to end, at most; the watchdog cuts it off before the Lease expires
+STAND_DOWN_S: Final = (
+    5.0  # for what is in flight to end, at most; the watchdog cuts it off before the Lease expires
+)
 WATCHDOG_EVERY_S: Final = 0.5
 
 
