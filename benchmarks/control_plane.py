@@ -21,19 +21,19 @@ from typing import Any
 
 from benchmarks.machine import operator_facts
 from benchmarks.results import Result, document
+from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.imagined_pods import listed, run_pods
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
-from tests.harness.kubernetes.stub_connectors import addresses
+from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 USER = "operator"
 PER_NAMESPACE = 100
 CONNECTORS = 3  # of each flow here: source, checkpoint, heartbeat
-PROGRESS_PORT = 8080  # as connectors listen
 BLOCK = 77  # of 127.0.0.0/8
 QUIET_S = 5.0
 SETTLE_WAIT_S = 1_800.0
@@ -208,10 +208,8 @@ def _again(stand: Stand, operator: OperatorProcess, since: int) -> None:
 def _connectors(stand: Stand) -> Iterator[Child]:
     """A stub for each pod, and every pod Running."""
     count = stand.flows * CONNECTORS
-    arguments = [str(one) for one in (PROGRESS_PORT, BLOCK, count)]
-    command = [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors", *arguments]
     log = stand.folder / "stubs.log"
-    stubs = start("stubs", command, log=log)
+    stubs = start("stubs", stub_command(HTTP_PORT, BLOCK, count), log=log)
     try:
         wait_until("stubs listen", lambda: "ready" in log.read_text(), timeout_s=60)
 
@@ -306,8 +304,8 @@ def main(arguments: list[str]) -> int:
             server.kubectl(
                 "apply", "--server-side", f"--filename={HERE.parent / 'crds' / 'mirrorflows.yaml'}"
             )
-            server.kubectl("wait", "--for=condition=Established", "crd/mirrorflows.mirrorflow.io")
             requests = Requests(server.kubectl.kubeconfig)
+            wait_until("MirrorFlows are known", lambda: requests("GET", f"{FLOWS}/mirrorflows").status == 200)
             stand = Stand(server=server, requests=requests, folder=place, flows=flows, result=result)
             (quiescence if options.quiescence else scale)(stand, seconds)
     text = document([result], heading=heading, title=TITLE)
