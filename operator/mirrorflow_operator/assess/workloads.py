@@ -11,6 +11,7 @@ from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.needed_keys import needed_keys
 from mirrorflow_operator.assess.observation import ConnectorSeen, DeploymentSeen, PodSeen
 from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.told import is_young
 from mirrorflow_operator.plan.names import connector_word, object_name
 
 QUOTE_MAX: Final = 300  # letters of what Kubernetes or a process said, within a sentence of ours
@@ -176,8 +177,8 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     if workload.serves:
         return Phase.PAUSED if state is State.PAUSED else Phase.RUNNING
     pods = workload.seen.pods
-    said = [pod.reading.summary.state for pod in pods if pod.reading and pod.reading.summary]
-    if "FAILED" in said or (
+    said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
+    if any(one.state == "FAILED" and not is_young(one) for one in said) or (
         workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
     ):
         return Phase.FAILED

@@ -62,6 +62,7 @@ from tests.unit.control_plane.observations import (
     deployment,
     mirror_flow,
     observed,
+    pod,
     reading,
     resource,
     settled,
@@ -327,6 +328,28 @@ def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minu
     assert before == life.status
     assert "True" == life.see(unasked, 30).status.value
     assert "Unknown" == life.see(unasked, 60).status.value
+
+
+def test_what_fails_in_the_first_seconds_may_still_be_on_its_way() -> None:
+    """A checkpoint connector waits for the source connector's topic; nobody is to wait a minute for that."""
+    early: dict[str, Any] = {"uptime_s": 9.0, "state": "FAILED"}
+    told = [
+        _ready(assess(observed({"reading": reading(replicating=Replicating.STUCK, **early)})).status),
+        _ready(
+            assess(
+                observed(
+                    connectors=(
+                        connector(),
+                        connector(ConnectorKind.CHECKPOINT, pods=(pod(reading=reading(**early)),)),
+                    )
+                )
+            ).status
+        ),
+    ]
+
+    assert [("Unknown", "Waiting"), ("True", "Replicating")] == [
+        (one.status.value, one.reason) for one in told
+    ]
 
 
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
