@@ -162,6 +162,8 @@ class Aligner:
             self._wake.set()
 
     async def _ask(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            lane.target_epoch = self._target.metadata.leader_epoch(*lane.target)
         try:
             heard = await ask(
                 self._target, [lane.target for lane in lanes], producer_id=self._identity.producer_id
@@ -341,7 +343,7 @@ class Aligner:
             lane.target,
             self._identity,
             at,
-            extent=await self._anchoring.extent(lane),
+            extent=await self._anchoring.offsets.extent(lane),
             read_committed=self._read_committed,
             header_edits=lane.packer.header_edits,
         )

@@ -42,6 +42,7 @@ from mirrorflow_replicator.wire.produce import Buffer
 # Fetched and not yet sent: two answers' worth, so that the next one arrives while this one leaves.
 QUEUED_ANSWERS_MAX = 2
 ALONE = 1  # batches in flight while the leader does not remember us, or may forget us
+NOT_ASKED = -1
 # Spans remembered of what was refused or lost, to find a record without reading the source again.
 UNANSWERED_KEPT = 1024
 
@@ -64,6 +65,7 @@ class Lane:
         self.position: Position | None = None  # as last written, or found
         self.source_topic_id = ""
         self.leader_epoch = -1
+        self.target_epoch = NOT_ASKED  # of the target's leader, when it was last asked
         self.reader: SourceReader | None = None
         self.pipe: Pipe | None = None
         self.error: MirrorFlowError | None = None

@@ -4,7 +4,8 @@
 process has written, and writes those that have changed when positions are written, and at once where the target has lost
 records. It promises: nothing is written of a partition before what is there was read, so that nothing known is lost; a
 topic that cannot be read or written costs no record and no time of copying, is told in `warnings` and tried again. What a
-process could not write before it died is found again between what it had written and where its successor goes on.
+process could not write before it died is found again between what it had written and where its successor goes on. What the
+target has lost since something was written (the leader epochs of its log tell) is not taken for what lies there now.
 """
 
 import asyncio
@@ -21,9 +22,11 @@ from mirrorflow_replicator.connect.offset_map_records import (
 )
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.alignment import Pair
-from mirrorflow_replicator.flow.offset_map import OffsetMap, PartitionMap, Stream
+from mirrorflow_replicator.flow.offset_map import FIRST_EPOCH, OffsetMap, PartitionMap, Stream
+from mirrorflow_replicator.flow.offset_syncs import Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.log_offsets import ends_of
 from mirrorflow_replicator.kafka.mirror_log import MirrorLog, append, create_mirror_topic
 from mirrorflow_replicator.wire.records import Record
 
@@ -47,6 +50,12 @@ class Log(Protocol):
     async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
         """The newest map of each of *wanted* that has one. Raises MirrorFlowError."""
 
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Up to where each partition of the target has lost nothing since that leader epoch, as far as it tells now.
+
+        Raises MirrorFlowError.
+        """
+
     async def append(self, records: Sequence[Record]) -> None:
         """Write *records*; returns when all are replicated. Raises MirrorFlowError; then some may have been written."""
 
@@ -56,6 +65,8 @@ class OffsetMaps:
 
     def __init__(self, log: Log, *, errors: Counter[str], now_ms: Callable[[], int]) -> None:
         self.written = 0
+        # Told where the target has lost records that an earlier process had written of: the last pair that is left.
+        self.on_lost: Callable[[Lane, Sync], None] | None = None
         self._log = log
         self._errors = errors
         self._now_ms = now_ms
@@ -95,6 +106,7 @@ class OffsetMaps:
             # Whoever has read of records that the target has lost must forget them.
             self._due[lane] = None
             self._wake.set()
+        known.leader_epoch = max(FIRST_EPOCH, lane.target_epoch)
         return known
 
     async def forget(self, lane: "Lane", pair: Pair) -> None:
@@ -167,14 +179,24 @@ class OffsetMaps:
                 return
             begun = dict(self._unread)
             found = await self._log.read({lane.source for lane in begun})
+            epochs = {
+                lane.target: FIRST_EPOCH if (kept := found.get(lane.source)) is None else kept.leader_epoch
+                for lane in begun
+            }
+            ends = await self._log.ends(epochs)
             for lane, pairs in begun.items():
-                known = self._maps.get(lane)
-                if known is None or lane not in self._unread:
+                known, end = self._maps.get(lane), ends.get(lane.target)
+                if known is None or lane not in self._unread or end is None:
                     continue
                 del self._unread[lane]
-                kept = found.get(lane.source)
-                if kept is None or kept.stream[1:] != known.stream[1:]:
-                    kept = _of_pairs(known.stream, pairs)
+                written = found.get(lane.source)
+                if written is not None and written.stream[1:] == known.stream[1:]:
+                    kept = written.before(end)
+                    if kept is not written and kept is not None and self.on_lost is not None:
+                        last = kept.runs[-1]
+                        self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
+                else:
+                    kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
                 if kept is not None:
                     known.follow(kept)
 
@@ -250,6 +272,10 @@ class MapLog:
             with contextlib.suppress(ValueError):
                 found[partition] = decode_map(value)
         return found
+
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `Log`."""
+        return await ends_of(self._cluster, epochs)
 
     async def append(self, records: Sequence[Record]) -> None:
         """See `Log`."""

@@ -92,6 +92,8 @@ class Syncing:
         self._due: dict[Lane, PartitionSyncs] = {}  # longest due first
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
+        if maps is not None:
+            maps.on_lost = self._lost
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -134,6 +136,13 @@ class Syncing:
         syncs = told.syncs
         if syncs.aligned(pair.source_offset, pair.target_offset):
             self._due[lane] = syncs
+            self._wake.set()
+
+    def _lost(self, lane: "Lane", left: Sync) -> None:
+        """An earlier process may have written pairs behind *left* that the target has lost: readers are to forget them."""
+        told = self._lanes.get(lane)
+        if told is not None and told.syncs.lost(left):
+            self._due[lane] = told.syncs
             self._wake.set()
 
     async def forget(self, lane: "Lane", pair: Pair) -> None:
