@@ -81,7 +81,11 @@ def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tupl
             )
         case SetTarget(name=name, target=target):
             _must_exist(name, configs, "Unknown connector {}")
-            return (ConnectorTarget(connector=name, state=target),)
+            wish = ConnectorTarget(connector=name, state=target)
+            if target is TargetState.STOPPED and configs.tasks.get(name):
+                # First, as Java does: its worker alters no offsets of a connector that has tasks, nor starts them again.
+                return TasksCommit(connector=name, tasks=0), wish
+            return (wish,)
         case Restart(name=name) | RestartTask(name=name):
             _must_exist(name, configs, "Unknown connector: {}")
         case ListOffsets(name=name):

@@ -4,8 +4,7 @@ Keys are plain text. The config topic has what the worker shall run (`KafkaConfi
 fares (`KafkaStatusBackingStore`). A value of None is a tombstone: what the key names is gone. `encode` gives Java's bytes
 but for the order inside `properties`, where Java has the order of a hash map.
 
-`decode_config` and `decode_status` give None for records of other kinds (session keys, fencing, log levels, tracked
-topics), which are left as they are, and raise ValueError with what is wrong, never with a value: properties hold secrets.
+`decode_config` and `decode_status` give None for records of other kinds (session keys, fencing, tracked topics), which are left as they are, and raise ValueError with what is wrong, never with a value: properties hold secrets.
 
 Pure: `kafka.worker_topics` reads and writes the topics, `connect.worker_state` says what their records amount to.
 """
@@ -82,7 +81,17 @@ class RestartRequest:
     only_failed: bool = False
 
 
-ConfigRecord: TypeAlias = ConnectorConfig | TaskConfig | TasksCommit | ConnectorTarget | RestartRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLevel:
+    """`logger-cluster-NAMESPACE` (KIP-976): of interest only to who reads it as it comes."""
+
+    namespace: str
+    level: str
+
+
+ConfigRecord: TypeAlias = (
+    ConnectorConfig | TaskConfig | TasksCommit | ConnectorTarget | RestartRequest | LogLevel
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +135,16 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
         case RestartRequest(connector=name, include_tasks=include_tasks, only_failed=only_failed):
             value = _object({"include-tasks": include_tasks, "only-failed": only_failed})
             return f"restart-connector-{name}".encode(), value
+        case LogLevel(namespace=namespace, level=level):
+            return f"logger-cluster-{namespace}".encode(), _object({"level": level})
     assert_never(record)
 
 
 def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
     """What a record of the config topic says; None if it is not about a connector."""
-    kind, rest = _kind(key, ("target-state", "restart-connector", "connector", "commit", "task"))
+    kind, rest = _kind(
+        key, ("target-state", "restart-connector", "connector", "commit", "task", "logger-cluster")
+    )
     fields = None if value is None else parsed_object(value)
     match kind:
         case "connector":
@@ -149,6 +162,8 @@ def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None
                 include_tasks=fields.get("include-tasks") is True,
                 only_failed=fields.get("only-failed") is True,
             )
+        case "logger-cluster" if fields is not None and isinstance(level := fields.get("level"), str):
+            return LogLevel(namespace=rest, level=level)
     return None
 
 

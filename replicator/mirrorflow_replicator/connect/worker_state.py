@@ -11,6 +11,7 @@ from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
+    LogLevel,
     RestartRequest,
     State,
     TargetState,
@@ -59,7 +60,7 @@ class WorkerConfigs:
                     waiting[task] = properties
             case TasksCommit(connector=name, tasks=count):
                 self._commit(name, count)
-            case RestartRequest():
+            case RestartRequest() | LogLevel():
                 pass  # an event; nothing stays of it
 
     def _commit(self, name: str, count: int) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from mirrorflow_replicator.connect import herd, keys
 from mirrorflow_replicator.connect.commands import (
+    LEVELS,
     AlterOffsets,
     Command,
     Configure,
@@ -27,6 +28,7 @@ from mirrorflow_replicator.connect.commands import (
     ResetOffsets,
     Restart,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
 from mirrorflow_replicator.connect.progress import has_started
@@ -36,7 +38,7 @@ from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import problems
 from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
 from mirrorflow_replicator.connect.worker import parse_connector
-from mirrorflow_replicator.connect.worker_records import ConfigRecord, TargetState
+from mirrorflow_replicator.connect.worker_records import ConfigRecord, LogLevel, TargetState
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -45,6 +47,7 @@ from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.hosted import Hosted, host
 from mirrorflow_replicator.runtime.hosting import HostedConnector
+from mirrorflow_replicator.runtime.loggers import LOGGERS
 from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
 from mirrorflow_replicator.runtime.place import Place
 from mirrorflow_replicator.runtime.standing_in import StandIn
@@ -153,7 +156,11 @@ class Herding:
                     503, "Worker is still starting up." if not self._stopping else "Worker is shutting down"
                 )
             topic = self._configs
-            await topic.read_new()
+            await self._read_on()
+            if isinstance(command, SetLevel):
+                await topic.put(LogLevel(namespace=command.name, level=command.level), now_ms=now_ms())
+                await self._read_on()
+                return Response(status=204)
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
@@ -214,13 +221,22 @@ class Herding:
         assert self._statuses is not None
         while True:
             try:
-                if await self._configs.read_new():  # by whoever else writes there
+                if await self._read_on():  # by whoever else writes there
                     self._arrange()
                 await self._statuses.publish(self.reports(), settled=self._is_settled)
                 self._problem = None
             except MirrorFlowError as error:
                 self._note(error)
             await asyncio.sleep(PUBLISH_S)
+
+    async def _read_on(self) -> bool:
+        """Whether there was anything new; levels of loggers are set as they come."""
+        assert self._configs is not None
+        new = await self._configs.read_new()
+        for record in new:
+            if isinstance(record, LogLevel) and record.level in LEVELS:
+                LOGGERS.set(record.namespace, record.level)
+        return bool(new)
 
     def _is_settled(self, report: ConnectorReport) -> bool:
         place = self._places.get(report.name)
@@ -339,7 +355,8 @@ class Herding:
         """A paused connector shows the tasks of the topic: those that run are told there before they pause."""
         assert self._configs is not None
         configs = self._configs.configs
-        if not isinstance(command, SetTarget) or command.name in configs.tasks:
+        told = command.name in configs.tasks
+        if told or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._report(command.name)
         return herd.task_records(report, configs) if report.tasks else ()
