@@ -14,6 +14,7 @@ from mirrorflow_replicator.errors import (
     StreamChangedError,
 )
 from mirrorflow_replicator.flow.identity import (
+    Beginning,
     Claim,
     Decisions,
     Identity,
@@ -143,13 +144,15 @@ async def establish(
     may_change: bool,
     now_ms: int,
     fenced: int = 0,
+    beginnings: Sequence[Beginning] = (),
 ) -> Identity:
     """The identity to write with: the decided one, or a new generation where the stream has changed (clause 9).
 
     *fenced*: that generation's epoch is over. If it is still the decided one, the coordinator has ended it (it aborts what
     nobody commits in time), and a new one goes on with the same stream.
 
-    *java*: positions show that Java MM2 has copied since we did. *may_change* only when a process starts: one that was
+    *java*: positions show that Java MM2 has copied since we did, or that its REST has altered them: then *beginnings* say where
+    partitions begin in the new generation. *may_change* only when a process starts: one that was
     fenced while it ran must not answer with a generation of its own, or two copiers with different settings would fence
     each other for ever. Raises ClusterChangedError, FlowExistsError, StreamChangedError.
     """
@@ -165,7 +168,8 @@ async def establish(
         raise StreamChangedError(source=source_alias, was=claim.stream, now=decided.stream)
     generation = 1 if decided is None else decided.generation + 1
     proposal = await new_identity(cluster, source_alias, claim, generation=generation, why=why)
-    decided = (await log.decide([proposal], now_ms=now_ms)).identity
+    # In one batch where they fit: a generation without its beginnings would only be one more fence.
+    decided = (await log.decide([*beginnings, proposal], now_ms=now_ms)).identity
     assert decided is not None, "a proposal was acknowledged below the high watermark"
     while is_over and _outdates(proposal, decided):
         # The coordinator has raised the epoch for us since: with the decided one nothing could be pinned.

@@ -14,6 +14,7 @@ from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import FencedError, IdentityError, MirrorFlowError
+from mirrorflow_replicator.flow.altered import altered
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
@@ -153,8 +154,10 @@ class HostedConnector:
         decisions = await log_.read()
         decided = decisions.identity
         self._initial = decided is None
-        java = False
+        java, beginnings = False, []
         if decided is not None:
+            if may_change:
+                beginnings = altered(decisions, decided.generation, store.positions, store.foreign)
             for partition, position in store.positions.items():
                 anchor = decisions.anchor(partition, decided.generation)
                 # A position without our fields was written by Java; the anchor began behind an older one of those.
@@ -175,7 +178,8 @@ class HostedConnector:
             target,
             settings.source_alias,
             claim,
-            java=java,
+            java=java or bool(beginnings),
+            beginnings=beginnings,
             may_change=may_change,
             fenced=fenced,
             now_ms=now_ms,
