@@ -35,7 +35,7 @@ from mirrorflow_replicator.wire.records import encode as encode_records
 
 # Decisions bind for ever: nothing may be removed, neither by time nor by size nor by key.
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# Only used for empty transactions, each over in milliseconds: an abandoned one shall not hold readers for long.
+# An abandoned one shall not hold readers for long.
 TRANSACTION_TIMEOUT_MS = 60_000
 # As Java's request.timeout.ms: how long the leader waits for its replicas. As long as replica.lag.time.max.ms, after
 # which a replica that is silent is not waited for any more.
@@ -102,7 +102,13 @@ class IdentityLog:
 
 
 async def new_identity(
-    cluster: Cluster, source_alias: str, claim: Claim, *, generation: int, why: str
+    cluster: Cluster,
+    source_alias: str,
+    claim: Claim,
+    *,
+    generation: int,
+    why: str,
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Identity:
     """A proposal: producer id and epoch from InitProducerId with the flow's transactional id.
 
@@ -113,9 +119,7 @@ async def new_identity(
     producer_id = epoch = -1
     if name:
         try:
-            producer_id, epoch = await admin.init_producer_id(
-                cluster, name, timeout_ms=TRANSACTION_TIMEOUT_MS
-            )
+            producer_id, epoch = await admin.init_producer_id(cluster, name, timeout_ms=timeout_ms)
         except NotAuthorizedError:
             name = ""
     if not name:
@@ -145,6 +149,7 @@ async def establish(
     now_ms: int,
     fenced: int = 0,
     beginnings: Sequence[Beginning] = (),
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Identity:
     """The identity to write with: the decided one, or a new generation where the stream has changed (clause 9).
 
@@ -167,7 +172,9 @@ async def establish(
     elif decided is not None and not may_change:
         raise StreamChangedError(source=source_alias, was=claim.stream, now=decided.stream)
     generation = 1 if decided is None else decided.generation + 1
-    proposal = await new_identity(cluster, source_alias, claim, generation=generation, why=why)
+    proposal = await new_identity(
+        cluster, source_alias, claim, generation=generation, why=why, timeout_ms=timeout_ms
+    )
     # In one batch where they fit: a generation without its beginnings would only be one more fence.
     decided = (await log.decide([*beginnings, proposal], now_ms=now_ms)).identity
     assert decided is not None, "a proposal was acknowledged below the high watermark"

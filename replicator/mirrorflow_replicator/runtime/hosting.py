@@ -182,6 +182,7 @@ class HostedConnector:
             beginnings=beginnings,
             may_change=may_change,
             fenced=fenced,
+            timeout_ms=settings.transaction_timeout_ms,
             now_ms=now_ms,
         )
         return self._identity

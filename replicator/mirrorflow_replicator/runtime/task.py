@@ -127,9 +127,17 @@ class CopyTask:
             now_ms=now_ms,
             on_error=self._cluster_trouble,
         )
-        alias = settings.source_alias
-        self._pinning = Pinning(parts.target, parts.identity, source_alias=alias, pump=self._wiring.pump)
+        self._pinning = self._pin(settings)
         self._around = self._surroundings()
+
+    def _pin(self, settings: SourceSettings) -> Pinning:
+        return Pinning(
+            self._parts.target,
+            self._parts.identity,
+            source_alias=settings.source_alias,
+            timeout_ms=settings.transaction_timeout_ms,
+            pump=self._wiring.pump,
+        )
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
