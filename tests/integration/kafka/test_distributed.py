@@ -348,7 +348,7 @@ def test_offsets_altered_by_java_alone_are_copied_again_once(
         wait_for_copies(site, topic, 200 + 100 + 40)
         worker.kill()
         worker.start()
-        load(site.source, topic, 10, partition=0)
+        load(site.source, topic, 10, partition=0, first=100)
         wait_for_copies(site, topic, 350)
 
     copied = Counter((one.partition, one.value) for one in records(site.target, f"{site.alias}.{topic}"))
