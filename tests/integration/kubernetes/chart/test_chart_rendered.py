@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,23 @@ def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
         assert not FORBIDDEN & set(rule["resources"])
         assert "*" not in (*rule["resources"], *rule["verbs"], *rule["apiGroups"])
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
+
+
+def test_the_documents_list_the_rights_as_they_are():
+    """docs/security.md is what a security review reads: no verb more or less."""
+    text = (CHART.parents[1] / "docs" / "security.md").read_text()
+    table = text.partition("## What the operator may do")[2].partition("\n\nIn its own namespace")[0]
+    told = {
+        resource: set(re.findall(r"[a-z]+", verbs.replace("of one name", "")))
+        for resources, verbs in re.findall(r"^\| (`.*?) \| (.*?) \|", table, re.MULTILINE)
+        for resource in re.findall(r"`([a-z/]+)`", resources)
+    }
+    granted: dict[str, set[str]] = {}
+    for rule in rules_of(_of("own")):
+        for resource in rule["resources"]:
+            granted[resource] = granted.get(resource, set()) | set(rule["verbs"])
+
+    assert told == granted
 
 
 def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
