@@ -25,6 +25,7 @@ from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.imagined_pods import listed, run_pods
+from tests.harness.kubernetes.kubectl import KubectlError
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
@@ -305,7 +306,7 @@ def main(arguments: list[str]) -> int:
                 "apply", "--server-side", f"--filename={HERE.parent / 'crds' / 'mirrorflows.yaml'}"
             )
             requests = Requests(server.kubectl.kubeconfig)
-            wait_until("MirrorFlows are known", lambda: requests("GET", f"{FLOWS}/mirrorflows").status == 200)
+            wait_until("MirrorFlows are known", lambda: _knows_flows(server))
             stand = Stand(server=server, requests=requests, folder=place, flows=flows, result=result)
             (quiescence if options.quiescence else scale)(stand, seconds)
     text = document([result], heading=heading, title=TITLE)
@@ -314,6 +315,14 @@ def main(arguments: list[str]) -> int:
     target.write_text(text)
     print(f"{text}\n{target}")
     return 0 if all(demand.is_met for demand in result.demands) else 1
+
+
+def _knows_flows(server: ApiServer) -> bool:
+    try:
+        server.kubectl("get", "mirrorflows")
+    except KubectlError:
+        return False
+    return True
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
