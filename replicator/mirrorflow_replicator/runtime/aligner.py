@@ -18,6 +18,7 @@ from mirrorflow_replicator.errors import (
 )
 from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess, ordinal_near
 from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.stream import known_pair
 from mirrorflow_replicator.flow.succession import SILENCE_S, Predecessor, Watch, must_wait
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import is_metadata_stale, raise_for
@@ -308,7 +309,7 @@ class Aligner:
         return must_wait(found, own_copier=self._copier)
 
     async def _go_on(self, lane: Lane, at: GoOn, heard: Testimony) -> None:
-        pair = lane.in_memory(at)
+        pair = known_pair(at, lane.unanswered)
         if pair is None:
             pair = await self._walk(lane, at)
         if lane.loss is not None:

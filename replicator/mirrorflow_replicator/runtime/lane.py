@@ -20,13 +20,13 @@ from mirrorflow_replicator.errors import (
     MirrorFlowError,
     PartitionError,
 )
-from mirrorflow_replicator.flow.alignment import GoOn, Pair
+from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.identity import Anchor, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import Guarantee
-from mirrorflow_replicator.flow.stream import Span, Stream, pair_in
+from mirrorflow_replicator.flow.stream import Span, Stream
 from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka.codes import CORRUPT_MESSAGE, INVALID_TXN_STATE
 from mirrorflow_replicator.kafka.source import PARTITION_BYTES_MIN, SourceReader
@@ -307,14 +307,6 @@ class Lane:
         """Known pairs of the stream that the anchor begins, newest first, the anchor last."""
         assert self.anchor is not None
         return ladder(self.anchor, self.position, self.stream)
-
-    def in_memory(self, at: GoOn) -> Pair | None:
-        """The pair of *at* without reading the source, if this process has sent that record or knows it."""
-        if at.walk_records == 0:
-            return Pair(
-                source_offset=at.known.source_offset, ordinal=at.ordinal, target_offset=at.target_offset
-            )
-        return pair_in(self.unanswered, at.ordinal, at.target_offset)
 
     def resume(
         self, identity: Identity, pair: Pair, *, alone: bool, is_open: bool = False, grown: int = 0
