@@ -108,9 +108,22 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
     }
     if but:
         kinds[but] = READS
-    for number, (kind, verbs) in enumerate(kinds.items()):
-        admin("create", "role", f"operator-{number}", f"--verb={verbs}", f"--resource={kind}")
-        admin("create", "rolebinding", f"operator-{number}", f"--role=operator-{number}", f"--user={user}")
+    rules = []
+    for kind, verbs in kinds.items():
+        resource, _, part = kind.partition("/")
+        name, _, group = resource.partition(".")
+        rules.append(
+            {
+                "apiGroups": [group],
+                "resources": [f"{name}/{part}" if part else name],
+                "verbs": verbs.split(","),
+            }
+        )
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    common = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "operator"}}
+    admin.apply({**common, "kind": "Role", "rules": rules})
+    admin.apply({**common, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
 
 
 def test_a_missing_right_is_told_and_costs_the_others_nothing(

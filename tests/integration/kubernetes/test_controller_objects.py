@@ -238,13 +238,13 @@ def test_a_spec_that_cannot_be_run_changes_nothing_that_runs(
     assert (accepted["status"], accepted["reason"]) == ("False", "UnknownVersion")
 
 
-def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
+def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     settled: Callable[[], list[Written]],
     tmp_path: Path,
 ):
-    """A second operator with the same task, started beside, and one that is started after: neither writes anything."""
+    """Started beside the first, with the same task and a newer replicator for new flows: it writes nothing, so it rolls nothing."""
     examples = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
     for number, example in enumerate(examples):
         document = dict(read_document(example.read_text()))
@@ -256,7 +256,10 @@ def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
 
     other = mirrorflows.user("operator-again", groups=["system:masters"])
     with OperatorProcess(
-        kubeconfig=other.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
+        kubeconfig=other.kubeconfig,
+        folder=tmp_path,
+        namespaces=[namespace.namespace],
+        environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0"},
     ) as again:
         again.wait_until_leading()
         wait_until(
