@@ -268,3 +268,40 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
         wait_until("nothing is due", lambda: again.idle)
 
     assert mirrorflows.written_by("operator-again") == []
+
+
+def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_gone(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """One that never ran gets no objects; one that ran keeps them and loses its pods; both go on as soon as they may."""
+    older, later, never = manifest("a-older"), manifest("b-later"), manifest("c-never")
+    free = later["spec"]["target"]
+    never["spec"].update(source=older["spec"]["source"], target=older["spec"]["target"])
+    for document in (older, later, never):
+        namespace.apply(document)
+    settled()
+
+    def deployments(flow: str) -> list[int]:
+        return [
+            one["spec"]["replicas"]
+            for one in namespace.get("deployments", f"--selector=mirrorflow.io/flow={flow}")["items"]
+        ]
+
+    accepted = condition(namespace.get("mirrorflow", "c-never"), "Accepted")
+    assert (accepted["status"], "a-older" in accepted["message"]) == ("False", True)
+    assert (deployments("a-older"), deployments("b-later"), deployments("c-never")) == (
+        [1, 1, 1],
+        [1, 1, 1],
+        [],
+    )
+
+    later["spec"]["source"] = older["spec"]["source"]
+    later["spec"]["target"] = {**free, "bootstrapServers": older["spec"]["target"]["bootstrapServers"]}
+    namespace.apply(later)
+    wait_until("the later one is stopped", lambda: deployments("b-later") == [0, 0, 0])
+    assert deployments("a-older") == [1, 1, 1]
+
+    namespace("delete", "mirrorflow", "a-older")
+    wait_until("the later one goes on", lambda: deployments("b-later") == [1, 1, 1])
+    namespace("delete", "mirrorflow", "b-later")
+    wait_until("the last one begins", lambda: deployments("c-never") == [1, 1, 1])
