@@ -151,7 +151,9 @@ def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
         ),
         f"{connector}.autoscale": (
             _rule(
-                "self.minReplicas <= self.maxReplicas", "it is less than minReplicas: raise it", ".maxReplicas"
+                "self.minReplicas <= self.maxReplicas",
+                "it is less than minReplicas: raise it",
+                ".maxReplicas",
             ),
         ),
         f"{path}.labels": (_NOT_OURS,),

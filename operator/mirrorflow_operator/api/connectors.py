@@ -45,7 +45,8 @@ class Connector(ApiModel):
 
     replicas: int = Field(1, ge=0, le=100, description="Pods; more than one share the connector's work.")
     autoscale: Autoscale | None = Field(
-        None, description="Reserved: this release does not scale by itself, and refuses a flow that asks for it."
+        None,
+        description="Reserved: this release does not scale by itself, and refuses a flow that asks for it.",
     )
     image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] | None = Field(
         None, description="Run instead of the operator's own replicator, for example to try a build."
