@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mirrorflow_replicator.connect.offset_map_records import (
@@ -74,6 +75,8 @@ class OffsetMaps:
         self._maps: dict[Lane, PartitionMap] = {}
         self._unread: dict[Lane, tuple[Pair, ...]] = {}  # with the pairs that are known without the topic
         self._told: dict[Lane, tuple[int, int, int]] = {}  # what was written last, in short
+        # Of a loss that readers of offset syncs do not know yet, the epoch of before: so long that is what is written.
+        self._epochs: dict[Lane, int] = {}
         self._due: dict[Lane, None] = {}
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -130,6 +133,13 @@ class OffsetMaps:
                 while lane in self._due:
                     await self._write_due({lane: pair})
 
+    def syncs_written(self, lane: "Lane") -> None:
+        """Readers of offset syncs know of the loss that `on_lost` told."""
+        if self._epochs.pop(lane, None) is not None:
+            self._told.pop(lane, None)
+            self._due[lane] = None
+            self._wake.set()
+
     def promote(self, lanes: Iterable["Lane"]) -> None:
         """Positions are being written: so are now the maps of *lanes*."""
         self._due.update((lane, None) for lane in lanes if lane in self._maps)
@@ -147,7 +157,7 @@ class OffsetMaps:
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
         for lane in leaving:
-            for of_lanes in (self._maps, self._unread, self._told, self._due):
+            for of_lanes in (self._maps, self._unread, self._told, self._due, self._epochs):
                 of_lanes.pop(lane, None)
 
     # -- reading and writing
@@ -193,7 +203,7 @@ class OffsetMaps:
                 if written is not None and written.stream[1:] == known.stream[1:]:
                     kept = written.before(end)
                     if kept is not written and kept is not None and self.on_lost is not None:
-                        last = kept.runs[-1]
+                        last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
                         self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
                 else:
                     kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
@@ -229,7 +239,8 @@ class OffsetMaps:
             end = lane.stream.delivered
         if lane in self._unread or end is None or lane not in self._maps:
             return None
-        return self._maps[lane].kept(end)
+        kept = self._maps[lane].kept(end)
+        return replace(kept, leader_epoch=self._epochs.get(lane, kept.leader_epoch))
 
 
 def _of_pairs(stream: Stream, pairs: Sequence[Pair]) -> OffsetMap | None:

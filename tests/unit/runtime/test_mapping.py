@@ -255,10 +255,38 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
     await syncing.leave([lane])
 
     known = topic.maps[ORDERS]
-    assert known.leader_epoch == 7
+    assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
     assert known.place(105) == Place(5, 5)
     assert known.place(112) == Place(12, 12 + 5)
     assert [(109, 9), (newest.source_offset, newest.target_offset + 5)] == syncs.syncs
+
+
+@in_loop
+async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_know_of_it():
+    topic, syncs = MapTopic(), SyncsTopic()
+    copier, syncing = settled_copy(topic)
+    lane = copier.lane
+    await syncing.leave([lane])
+    assert lane.stream is not None
+    syncing = syncing_to(topic, syncs=syncs)
+    topic.lost_from[lane.target] = 10
+    lane.target_epoch = 7
+    syncs.error = REFUSED
+    writes = topic.writes
+    syncing.aligned(lane, lane.stream.delivered)
+    job = asyncio.create_task(syncing.run())
+    syncing.promote([lane])
+    await syncs.until(lambda: syncs.attempts)
+    syncing.promote([lane])
+    await topic.until(lambda: topic.writes > writes)
+    unknown = topic.maps[ORDERS].leader_epoch
+    syncs.error = None
+    await topic.until(lambda: topic.maps[ORDERS].leader_epoch == 7)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    assert unknown == 0
+    assert syncs.syncs[0] == (109, 9)
 
 
 @in_loop
