@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.settings import from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
@@ -161,10 +163,31 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
             assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "namespaces"), [("own", [NAMESPACE]), ("several", ["kafka-east", "kafka-west"]), ("cluster", [])]
+)
+def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: str, namespaces: list[str]):
+    """Its own pods and no others of its namespace, and every pod of a flow."""
+    policies = [
+        one
+        for one in _of(mode)
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-connectors")
+    ]
+    operators = _one(_of(mode), "Deployment")["spec"]["template"]["metadata"]["labels"]
+
+    assert [one["metadata"]["namespace"] for one in policies] == namespaces
+    for one in policies:
+        [peer] = one["spec"]["ingress"][0]["from"]
+        assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+        assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+        selected = one["spec"]["podSelector"]["matchLabels"]
+        assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
+
+
 def test_two_releases_do_not_meet():
     """What belongs to no namespace carries the release's own in its name; every name has room."""
     one, other = rendered(namespace="a"), rendered(namespace="b")
-    names = [
+    of_the_cluster = [
         {
             (thing["kind"], thing["metadata"]["name"])
             for thing in release
@@ -173,7 +196,9 @@ def test_two_releases_do_not_meet():
         for release in (one, other)
     ]
 
-    assert names[0] & names[1] == {("CustomResourceDefinition", "mirrorflows.mirrorflow.io")}
+    assert of_the_cluster[0] & of_the_cluster[1] == {
+        ("CustomResourceDefinition", "mirrorflows.mirrorflow.io")
+    }
     longest = rendered({"fullnameOverride": "a" * 40})
     assert all(
         len(one["metadata"]["name"]) <= 63
