@@ -188,8 +188,7 @@ def _from_nothing(stand: Stand) -> None:
     )
 
 
-def _again(stand: Stand, operator: OperatorProcess, since: int) -> None:
-    began = time.monotonic()
+def _again(stand: Stand, operator: OperatorProcess, since: int, began: float) -> None:
     stand.settled(operator, since)
     calls = stand.calls(since)
     stand.result.add(
@@ -237,12 +236,12 @@ def scale(stand: Stand, seconds: float) -> None:
     """The whole story of one installation."""
     stand.create_flows()
     _from_nothing(stand)
-    since = stand.server.log_size()
+    since, began = stand.server.log_size(), time.monotonic()
     with stand.operator("second") as operator:
         operator.wait_until_leading(SETTLE_WAIT_S)
-        _again(stand, operator, since)
+        _again(stand, operator, since, began)
         with _connectors(stand) as stubs:
-            with stand.measured(operator, "pods start, flows become Ready"):
+            with stand.measured(operator, "every pod is Ready, flows become so"):
                 _settle_ready(stand, operator, since)
             polled = f"polling {stand.flows * CONNECTORS:,} pods, no traffic"
             with stand.measured(operator, polled):
