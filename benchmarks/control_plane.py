@@ -1,6 +1,7 @@
 """`python -m benchmarks operator`: what the operator costs a real API server, and itself, with a thousand MirrorFlows.
 
     python -m benchmarks operator [--flows 1000] [--seconds 120]     # writes benchmarks/OPERATOR.md
+    python -m benchmarks operator --polling                          # 3,000 stubs and the poller, nothing else
     python -m benchmarks operator --quiescence                       # 200 flows, five minutes, nothing may be written
 
 etcd, API server and controllers are real; no kubelet runs: pods are made to look Running, and stub connectors answer at
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import operator_facts
+from benchmarks.polling import polling
 from benchmarks.results import Result, document
 from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
@@ -292,28 +294,39 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = _options(arguments)
     CACHE.mkdir(parents=True, exist_ok=True)
+    heading = operator_facts(" ".join(["python -m benchmarks operator", *arguments]))
+    results = []
+    if not options.quiescence:
+        setting = "As many stub connectors as a thousand flows have, asked about every half minute."
+        results.append(Result(name="polling", title="asking connectors", setting=setting))
+        polling(results[0], options.seconds or 120)
+    if not options.polling:
+        results.append(_at_a_server(options))
+    text = document(results, heading=heading, title=TITLE)
+    is_whole = not (options.flows or options.seconds or options.quiescence or options.polling)
+    target = HERE / "OPERATOR.md" if is_whole else CACHE / f"operator-{results[-1].name}.md"
+    target.write_text(text)
+    print(f"{text}\n{target}")
+    return 0 if all(demand.is_met for result in results for demand in result.demands) else 1
+
+
+def _at_a_server(options: argparse.Namespace) -> Result:
     flows = options.flows or (200 if options.quiescence else 1_000)
     seconds = options.seconds or (300 if options.quiescence else 120)
     setting = f"{flows:,} MirrorFlows, each with {CONNECTORS} connectors; a real API server, etcd and controllers, no kubelet."
     name = "quiescence" if options.quiescence else "scale"
     result = Result(name=name, title=TITLE.lower(), setting=setting)
-    heading = operator_facts(" ".join(["python -m benchmarks operator", *arguments]))
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         place = Path(folder)
         with ApiServer(folder=place, controller_calls_per_s=CONTROLLER_CALLS_PER_S) as server:
             server.kubectl(
                 "apply", "--server-side", f"--filename={HERE.parent / 'crds' / 'mirrorflows.yaml'}"
             )
-            requests = Requests(server.kubectl.kubeconfig)
             wait_until("MirrorFlows are known", lambda: _knows_flows(server))
+            requests = Requests(server.kubectl.kubeconfig)
             stand = Stand(server=server, requests=requests, folder=place, flows=flows, result=result)
             (quiescence if options.quiescence else scale)(stand, seconds)
-    text = document([result], heading=heading, title=TITLE)
-    is_whole = not options.flows and not options.seconds and not options.quiescence
-    target = HERE / "OPERATOR.md" if is_whole else CACHE / f"operator-{name}.md"
-    target.write_text(text)
-    print(f"{text}\n{target}")
-    return 0 if all(demand.is_met for demand in result.demands) else 1
+    return result
 
 
 def _knows_flows(server: ApiServer) -> bool:
@@ -331,4 +344,5 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--seconds", type=float, default=0.0, help="of each watch: 120; 300 with --quiescence"
     )
     parser.add_argument("--quiescence", action="store_true", help="only that unchanged flows are left alone")
+    parser.add_argument("--polling", action="store_true", help="only what asking 3,000 connectors costs")
     return parser.parse_args(arguments)

@@ -1,0 +1,60 @@
+"""What it costs to ask 3,000 connectors for their progress each half minute: the poller alone, in this process, stubs in another."""
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.results import Result
+from mirrorflow_operator.plan.pod import HTTP_PORT
+from mirrorflow_operator.polling.asking import Place
+from mirrorflow_operator.polling.poller import INTERVAL_S, Poller
+from tests.harness.kafka.processes import start, wait_until
+from tests.harness.kubernetes.stub_connectors import addresses, stub_command
+
+BLOCK = 78  # of 127.0.0.0/8
+PODS = 3_000
+PER_FLOW = 3
+FIRST_S = INTERVAL_S + 5.0  # until the first questions are behind
+ROW = f"{PODS:,} pods"
+
+
+def polling(result: Result, seconds: float) -> None:
+    """Demands a tenth of a core at most, and that nobody is told of pods that say the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "stubs.log"
+        stubs = start("stubs", stub_command(HTTP_PORT, BLOCK, PODS), log=log)
+        try:
+            wait_until("stubs listen", lambda: "ready" in log.read_text(), timeout_s=60)
+            asyncio.run(_ask(result, seconds))
+        finally:
+            stubs.kill()
+    result.demand("polling, of one core", "core_percent", ROW, sense="<=", limit=10, unit="%")
+    result.demand("flows told of the same", "told", ROW, sense="<=", limit=0, unit="")
+    result.demand("questions that failed", "failed", ROW, sense="<=", limit=0, unit="")
+
+
+async def _ask(result: Result, seconds: float) -> None:
+    told: list[object] = []
+    poller = Poller(changed=told.append)
+    hosts = addresses(BLOCK, PODS)
+    running = asyncio.create_task(poller.run())
+    for first in range(0, PODS, PER_FLOW):
+        places = [Place(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
+        poller.put(("team", f"flow-{first}"), places)
+    await asyncio.sleep(FIRST_S)
+    before, asked, began, used = len(told), poller.asked, time.monotonic(), time.process_time()
+    await asyncio.sleep(seconds)
+    took, cpu = time.monotonic() - began, time.process_time() - used
+    polls = poller.asked - asked
+    result.add(
+        ROW,
+        seconds=took,
+        polls=polls,
+        core_percent=100 * cpu / took,
+        microseconds_a_poll=cpu / polls * 1e6,
+        told=len(told) - before,
+        failed=poller.failed,
+    )
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
