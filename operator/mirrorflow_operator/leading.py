@@ -37,7 +37,7 @@ DEFINITION_EVERY_S: Final = 2.0  # how soon a definition that was installed late
 RETRY_MAX_S: Final = 30.0  # between two tries to read all
 WATCH_GRACE_S: Final = 10.0  # a watch tells within milliseconds what a list shows
 CHECK_EVERY_S: Final = 1.0  # how soon it is seen that watches have ended
-ITEM_AGE_MAX_S: Final = 300.0  # one pass takes some seconds at worst; then something hangs
+STUCK_MAX_S: Final = 300.0  # one pass takes some seconds, with every request at its time-out five minutes
 RESYNC_JITTER: Final = 0.2
 FAILED_LISTS: Final = "failed_lists_total"
 FAILED_LISTS_ABOUT: Final = "Times the cluster, or a namespace, could not be read, by reason."
@@ -81,9 +81,9 @@ class Leader:
 
     def sick(self) -> str:
         """Why it should be started anew; "" if it should not."""
-        hanging_s = min(self.queue.oldest_s(), time.monotonic() - self._since)
-        if not self.problem and hanging_s > ITEM_AGE_MAX_S:
-            return f"A flow has been waiting for {hanging_s:.0f} s."
+        stuck_s = min(self.queue.stuck_s(), time.monotonic() - self._since)
+        if not self.problem and stuck_s > STUCK_MAX_S:
+            return f"No pass has ended for {stuck_s:.0f} s."
         return ""
 
     def news(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> None:

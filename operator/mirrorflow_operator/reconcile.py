@@ -208,7 +208,7 @@ class Reconciler:
     async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> float | None:
         """Writes *status* where it says something new. The seconds for which it is held back, if it is."""
         seen = self.view.flows.get(resource.key)
-        if seen is None or seen.resource is not resource:
+        if seen is None or seen.resource != resource:
             return None  # what was assessed is not what is there any more; the next pass has been asked for
         now_s = self.wall_clock()
         old = resource.status

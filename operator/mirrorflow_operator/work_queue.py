@@ -36,6 +36,7 @@ class WorkQueue(Generic[K]):
     _ended: dict[K, float] = field(default_factory=dict)  # a key's last pass began
     _failures: dict[K, int] = field(default_factory=dict)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
+    _taken_at: float = float("-inf")
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class WorkQueue(Generic[K]):
                 held.append(entry)
                 continue
             del self._due[key]
-            self._working[key] = now
+            self._working[key] = self._taken_at = now
             self._ended[key] = now
             found = key
             break
@@ -119,6 +120,17 @@ class WorkQueue(Generic[K]):
         now = self.clock()
         since = [*self._due.values(), *self._working.values()]
         return max(0.0, now - min(since)) if since else 0.0
+
+    def stuck_s(self) -> float:
+        """For how long one pass has been going on, or nothing was begun though something was due; 0 where work goes on.
+
+        Not how long a flow waits: a thousand flows at once take their time.
+        """
+        now = self.clock()
+        longest = now - min(self._working.values(), default=now)
+        waiting = [due for key, due in self._due.items() if key not in self._working]
+        idle = now - max(self._taken_at, min(waiting)) if waiting else 0.0
+        return max(0.0, longest, idle)
 
     def _until_next_s(self) -> float | None:
         waiting = [due for key, due in self._due.items() if key not in self._working]

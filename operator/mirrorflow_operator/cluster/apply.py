@@ -18,6 +18,7 @@ from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.differing import holds
 from mirrorflow_operator.plan.objects import Object, content_hash
 
+SETTLED_MAX: Final = 10_000  # what is forgotten costs one apply that changes nothing
 WRITES: Final = "api_writes_total"
 WRITES_ABOUT: Final = "Writes to the API server that succeeded, by verb and kind."
 
@@ -50,6 +51,8 @@ class Applier:
         if holds(made.content(), _content(wanted)):
             self._settled.pop(made.id, None)
         else:
+            if len(self._settled) >= SETTLED_MAX:
+                self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
         return True
 

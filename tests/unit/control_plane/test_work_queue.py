@@ -119,6 +119,27 @@ def test_the_oldest_tells_of_work_that_hangs():
     assert case.queue.oldest_s() == 0
 
 
+def test_work_that_hangs_is_told_from_work_that_is_much():
+    """A thousand flows wait for their turn; that is no reason to begin anew."""
+    case = Case()
+    for number in range(100):
+        case.queue.add(str(number))
+    for _ in range(90):
+        key = case.queue.take()
+        assert key is not None
+        case.clock.now_s += 10
+        case.queue.done(key)
+        assert case.queue.stuck_s() <= 10
+    assert case.queue.oldest_s() == 900
+
+    case.clock.now_s += 400
+    assert case.queue.stuck_s() == 410  # nobody takes the others
+    case.queue.take()
+    assert case.queue.stuck_s() == 0
+    case.clock.now_s += 400
+    assert case.queue.stuck_s() == 400  # a pass that does not end
+
+
 def test_a_waiting_worker_wakes_when_something_is_due():
     async def wait() -> str:
         queue: WorkQueue[str] = WorkQueue(interval_s=0)
