@@ -101,7 +101,7 @@ class Lease:
         except (ClusterError, TimeoutError) as error:
             # A conflict is another candidate who was quicker: the next look sees it.
             if not isinstance(error, ConflictError):
-                _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, error or "no answer in time")
+                _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, str(error) or "no answer in time")
             return False
         if held:
             self.renewed_at, self.promised_until = begun, begun + self.duration_s
