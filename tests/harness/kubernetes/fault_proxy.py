@@ -46,7 +46,8 @@ READ_BYTES = 64 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 START_WAIT_S = 10.0
 COMMAND_WAIT_S = 10.0
-CLOSE_WAIT_S = 1.0  # TLS takes its leave; who does not answer is left
+CLOSE_WAIT_S = 1.0  # who does not take what is left for it does not get it
+LAST_TURNS = 5  # of the loop, in which transports that were aborted say so
 
 
 class _EndedError(Exception):
@@ -203,6 +204,8 @@ class FaultProxy:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -217,12 +220,13 @@ class FaultProxy:
         except (_EndedError, OSError, h11.ProtocolError, asyncio.CancelledError):
             pass  # an asyncio server of Python 3.11 logs a task that ends as cancelled
         finally:
-            for side in (pair.near, pair.far):
-                if side is not None:
-                    side.writer.close()
-                    with suppress(OSError):
-                        async with asyncio.timeout(CLOSE_WAIT_S):
-                            await side.writer.wait_closed()
+            if pair.far is not None:
+                pair.far.writer.transport.abort()  # TLS would take its leave, and the server need not hear of it
+            pair.near.writer.close()  # what a client is to get still goes out
+            with suppress(OSError):
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    await pair.near.writer.wait_closed()
+            pair.near.writer.transport.abort()
             self._connections.discard(task)
 
     async def _exchange(self, pair: _Pair) -> None:
@@ -248,7 +252,7 @@ class FaultProxy:
         far = pair.far
         if far is None or far.reader.at_eof():  # the server ends what was idle for long
             if far is not None:
-                far.writer.close()
+                far.writer.transport.abort()
             far = pair.far = await self._connect()
         await far.send(
             h11.Request(method=request.method, target=request.target, headers=self._headers(request))
