@@ -53,7 +53,7 @@ test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
 	@{ $(KUBERNETES) $(NODE) && { [ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images; }; } & build=$$!; \
 	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
-	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadgroup tests/e2e tests/integration
+	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadfile tests/e2e tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo

@@ -52,6 +52,7 @@ class Operator:
     queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
     leader: Leader | None = None
     poller: Poller = field(init=False)
+    _lease: Lease | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,7 @@ class Operator:
             identity=f"{self.settings.pod_name}_{uuid.uuid4().hex[:8]}",
             duration_s=self.settings.lease_s,
         )
+        self._lease = lease
         self._gauges()
         threading.Thread(target=_watchdog, args=(lease,), name="watchdog", daemon=True).start()
         runner, port = await serve(
@@ -162,8 +164,10 @@ class Operator:
         return "" if self.leader is None else self.leader.sick()
 
     def _unready(self) -> str:
-        """Who waits for the Lease is ready: it will take over within seconds."""
-        return "" if self.leader is None else self.leader.problem
+        """Who waits for the Lease is ready: it will take over within seconds. Who is not answered would not."""
+        if self.leader is not None:
+            return self.leader.problem
+        return "" if self._lease is None else self._lease.unanswered
 
 
 def _watchdog(lease: Lease) -> None:

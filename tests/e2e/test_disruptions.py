@@ -20,7 +20,6 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-pytestmark = pytest.mark.xdist_group("node")
 RATE = 200  # records a second: enough that some are under way at any moment
 SILENCE_S = 20.0  # longer than the operator's Lease, shorter than a node's
 

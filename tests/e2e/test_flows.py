@@ -1,7 +1,5 @@
 """A flow from its installation to its removal, as its user sees it: by Helm, kubectl and what arrives."""
 
-import pytest
-
 from tests.e2e.story import (
     FLOW,
     assert_same,
@@ -16,7 +14,6 @@ from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.release import NAME
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-pytestmark = pytest.mark.xdist_group("node")
 CONNECTORS = {"source", "checkpoint", "heartbeat"}
 
 

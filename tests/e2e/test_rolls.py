@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pytest
-
 from tests.e2e.story import assert_same, names, restarts, wait_for_records
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
@@ -13,7 +11,6 @@ from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.images import REPOSITORY, TARGETS, VERSION
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-pytestmark = pytest.mark.xdist_group("node")
 NEXT = "0.1.1"  # the same images under the name of a release to come
 RATE = 200
 SAMPLE_S = 0.02

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.e2e.story import assert_same, names, restarts, wait_for_reason, wait_for_records
@@ -13,7 +12,6 @@ from tests.harness.kafka.tools import load
 from tests.harness.kubernetes.flows import secret, secrets_of, side
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
-pytestmark = pytest.mark.xdist_group("node")
 SECOND = User(password="another-secret")
 
 

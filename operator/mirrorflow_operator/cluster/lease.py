@@ -25,6 +25,7 @@ from mirrorflow_operator.errors import ClusterError, ConflictError, NotFoundErro
 _LOG = logging.getLogger(__name__)
 CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost answer must not cost the Lease
 RENEWALS: Final = 3  # within the duration
+SILENT_DURATIONS: Final = 2  # a candidate asks several times within one
 RELEASE_TIMEOUT_S: Final = 2.0  # of a pod's grace period, which is short
 
 
@@ -40,6 +41,7 @@ class Lease:
     clock: Callable[[], float] = time.monotonic
     renewed_at: float | None = None  # by the clock, when the request that succeeded was begun; None: not held
     promised_until: float | None = None  # by the clock: others keep away until then; stays until `stood_down`
+    answered_at: float | None = None  # by the clock, when the API server has last told of the record
     _seen: tuple[str, int, str] | None = None  # holder, transitions, renewTime of another's record
     _seen_at: float = field(default=0.0)
 
@@ -52,6 +54,16 @@ class Lease:
     def deadline_s(self) -> float:
         """How long a holder goes on working without a renewal."""
         return self.duration_s * 2 / RENEWALS
+
+    @property
+    def unanswered(self) -> str:
+        """Why this candidate could not take over now; "" where nothing speaks against it."""
+        if self.answered_at is None:
+            return "the API server has not answered yet"
+        silent_s = self.clock() - self.answered_at
+        if silent_s > self.duration_s * SILENT_DURATIONS:
+            return f"the API server has not answered for {silent_s:.0f} s"
+        return ""
 
     async def acquire(self) -> None:
         """Returns when it is held; waits as long as that takes."""
@@ -110,7 +122,9 @@ class Lease:
     async def _try(self) -> bool:
         try:
             found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=self._timeout_s)
+            self.answered_at = self.clock()
         except NotFoundError:
+            self.answered_at = self.clock()
             body = {
                 "apiVersion": LEASE.api_version,
                 "kind": LEASE.name,

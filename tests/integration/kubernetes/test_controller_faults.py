@@ -82,6 +82,8 @@ def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
 
             server.api.kill()
             wait_until("it does not lead any more", lambda: operator.metric("leader") == 0)
+            wait_until("it says that nobody answers", lambda: operator.answers("/readyz")[0] == 503)
+            assert "has not answered" in operator.answers("/readyz")[1]
             assert operator.answers("/healthz")[0] == 200
             server.restart_api()
             second = manifest("second")
