@@ -89,6 +89,8 @@ class Operator:
 
     async def _terms(self, client: Client, lease: Lease) -> int:
         reconciler = self._reconciler(client, lease.identity)
+        about = "Flows whose newest status is held back for a while, for others may follow it."
+        self.metrics.gauge("statuses_held", about, lambda: float(reconciler.held if self.leader else 0))
         while not self._stop.is_set():
             if not await self._first(lease.acquire()):
                 break

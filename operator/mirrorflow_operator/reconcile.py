@@ -56,6 +56,7 @@ class _Remembered:
     written_at: float | None = None
     written: Status | None = None  # and what the cluster made of it, where that is not the same
     answered: Status | None = None
+    is_held: bool = False  # there is a newer status, which is not worth a write yet
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +74,11 @@ class Reconciler:
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
     wall_clock: Callable[[], float] = time.time
     _remembered: dict[Key, _Remembered] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """Flows whose newest status is held back for some seconds."""
+        return sum(remembered.is_held for remembered in self._remembered.values())
 
     async def reconcile(self, key: Key) -> float | None:
         """When to look again though nothing may happen. Raises OperatorError, after the status has told what it can."""
@@ -97,6 +103,7 @@ class Reconciler:
         assessment = await self._assess(resource, admission, remembered, failure)
         remembered.memory = assessment.memory
         told_s = await self._tell(resource, assessment.status, remembered)
+        remembered.is_held = told_s is not None
         if failure is not None:
             raise failure
         # Events of a pod that hangs are not watched: somebody has to look.

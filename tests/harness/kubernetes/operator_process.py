@@ -87,8 +87,8 @@ class OperatorProcess:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is due."""
-        return self.leads and self.metric("queue_depth") == 0
+        """Whether nothing is due, and no status waits to be written."""
+        return self.leads and self.metric("queue_depth") == 0 and self.metric("statuses_held") == 0
 
     def wait_until_leading(self, timeout_s: float = 60.0) -> None:
         def leading() -> bool:
