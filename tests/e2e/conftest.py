@@ -20,9 +20,9 @@ NAME, NETWORK = (
 VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """See `Stage`; it ends with the tests, however they end."""
+    """See `Stage`; it ends with the tests of this folder, however they end."""
     try:
         require_stage()
     except HarnessError as error:
@@ -44,7 +44,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def flow(stage: Stage) -> str:
     """The name of a flow that is Ready: it copies `orders.*` and looks for new topics each second."""
     stage.east.create_topic("orders.first")

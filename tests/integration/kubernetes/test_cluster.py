@@ -234,10 +234,10 @@ def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_pat
     assert cluster.kubectl.get("deployments", "--selector=app=released")["items"] == []
 
 
-def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path: Path):
+def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path_factory: pytest.TempPathFactory):
     """kill -9 of the test's process ends the node with all in it; `down` removes what the kernel keeps, once or twice."""
     _skip_unless_possible()
-    name, folder = "mirrorflow-gone", tmp_path / "cluster"
+    name, folder = "mirrorflow-gone", tmp_path_factory.mktemp("gone")
     program = (
         "import pathlib, sys, tests.harness.kubernetes.cluster as harness\n"
         "with harness.Cluster(folder=pathlib.Path(sys.argv[1]), name=sys.argv[2], network=242) as cluster:\n"
