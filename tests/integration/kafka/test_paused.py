@@ -1,8 +1,10 @@
 """`mirrorflow.state=paused` in a standalone process: nothing is copied, and how much there is to copy is still told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
@@ -44,37 +46,44 @@ def states(replicator: Replicator) -> set[str]:
     return {part["state"] for one in found for part in (one["connector"], *one["tasks"])}
 
 
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[KafkaCluster]:
+    """A target of its own: heartbeats of others are not there, and ours are left to nobody."""
+    with KafkaCluster(name="fresh") as cluster:
+        yield cluster
+
+
 def test_a_paused_flow_copies_nothing_tells_its_lag_and_goes_on_where_it_was(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+    east: KafkaCluster, fresh: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Before the first record, in the middle, and after: the pod is ready, the lag grows, each record comes once."""
     topic = east.create_topic(unique_topic(), partitions=2)
     copy = f"{topic.upper()}.{topic}"
     load(east, topic, 200, keys=True)
 
-    with flow(east, west, topic, tmp_path, state="paused") as replicator:
+    with flow(east, fresh, topic, tmp_path, state="paused") as replicator:
         new = told(replicator, lagRecords=200, replicating="Paused")
         ready = wait_until("it is ready", lambda: replicator.rest("/readyz")[0] == 200, timeout_s=TOLD_WAIT_S)
         assert {"PAUSED"} == states(replicator)
         assert 0 == replicator.stop()
-    assert {copy, "heartbeats"}.isdisjoint(west.topics())
+    assert {copy, "heartbeats"}.isdisjoint(fresh.topics())
 
-    with flow(east, west, topic, tmp_path, state="running") as replicator:
+    with flow(east, fresh, topic, tmp_path, state="running") as replicator:
         replicator.wait_until_caught_up(partitions=2)
         assert 0 == replicator.stop()
 
-    with flow(east, west, topic, tmp_path, state="paused") as replicator:
+    with flow(east, fresh, topic, tmp_path, state="paused") as replicator:
         told(replicator, lagRecords=0, replicating="Paused")
         load(east, topic, 300, keys=True, first=200)
         behind = told(replicator, lagRecords=300)
         assert 0 == replicator.stop()
-    assert 200 == sum(west.end_offsets(copy).values())
+    assert 200 == sum(fresh.end_offsets(copy).values())
 
-    with flow(east, west, topic, tmp_path, state="running") as replicator:
+    with flow(east, fresh, topic, tmp_path, state="running") as replicator:
         replicator.wait_until_caught_up(partitions=2)
 
     assert ready
     assert ("PAUSED", 2, False) == (new["state"], new["partitions"]["total"], new["caughtUp"])
     assert {"Reachable"} == {behind[side]["reach"] for side in ("source", "target")}
     assert 0 < behind["lagSeconds"] < TOLD_WAIT_S
-    assert_copied(east, topic, west, copy, count=500)
+    assert_copied(east, topic, fresh, copy, count=500)
