@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.telling import telling
 from mirrorflow_operator.cluster.apply import Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.credentials import connection
@@ -57,7 +56,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         """The poller wakes the queue."""
-        self.poller = Poller(changed=self.queue.add, telling=telling, interval_s=self.settings.poll_s)
+        self.poller = Poller(changed=self.queue.add, interval_s=self.settings.poll_s)
 
     async def run(self) -> int:
         """Until a signal; the exit status."""

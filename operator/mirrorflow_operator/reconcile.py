@@ -15,7 +15,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
 from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
-from mirrorflow_operator.assess.writing import held_s
+from mirrorflow_operator.assess.writing import held_s, status_document
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
@@ -40,8 +40,8 @@ from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.settings import Settings
 
 _LOG = logging.getLogger(__name__)
-# Whose message belongs into the status: the user can act on it. What is unreachable or busy is neither his nor lasting.
 FRESH_POLLS: Final = 3  # a reading is believed for so many polls
+# Whose message belongs into the status: the user can act on it. What is unreachable or busy is neither his nor lasting.
 _TELLING: Final = (NotOursError, ForbiddenError, RejectedError)
 
 
@@ -233,7 +233,7 @@ class Reconciler:
                 "uid": resource.uid,
                 "resourceVersion": seen.resource_version,
             },
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status_document(status),
         }
         answer = await self.client.apply(MIRROR_FLOW, body, subresource="status")
         self.metrics.count(WRITES, WRITES_ABOUT, verb="apply", kind="mirrorflows/status")

@@ -43,11 +43,11 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         pod_name=known.get("POD_NAME", default.pod_name),
         listener_host=host,
         listener_port=port,
-        poll_s=_seconds(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
-        workers=int(_seconds(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
+        poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
+        workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),
-        lease_s=_seconds(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),
-        resync_s=_seconds(known, "MIRRORFLOW_RESYNC_S", default.resync_s, least=1),
+        lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),
+        resync_s=_number(known, "MIRRORFLOW_RESYNC_S", default.resync_s, least=1),
         log_level=_level(known, default),
     )
 
@@ -57,7 +57,7 @@ def _list(known: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def _seconds(
+def _number(
     known: Mapping[str, str], name: str, default: float, *, least: float, most: float = 86_400.0
 ) -> float:
     text = known.get(name)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 _UNITS: Final = "numkMGTPE"
 PATTERN: Final = rf"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[{_UNITS}]|[eE][+-]?[0-9]{{1,2}})?$"
+_VALID: Final = re.compile(PATTERN)
 _PARTS: Final = re.compile(r"\+?([0-9.]+)(.*)")
 _THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
@@ -34,6 +35,13 @@ def amount(quantity: int | str) -> Decimal:
     if unit in _THOUSANDS:
         return number.scaleb(3 * _THOUSANDS[unit])
     return number.scaleb(int(unit[1:]))
+
+
+def same_amount(one: str, other: str) -> bool:
+    """Whether both are the same, written in whatever way: the API server rewrites them."""
+    if _VALID.match(one) and _VALID.match(other):
+        return amount(one) == amount(other)
+    return one == other
 
 
 def whole(quantity: int | str) -> int:

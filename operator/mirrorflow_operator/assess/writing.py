@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from mirrorflow_operator.api.status import Condition, ConditionStatus, Status
 
-FIGURES_EVERY_S: Final = 60.0  # issue 5: with traffic at most one status write a minute and flow
+FIGURES_EVERY_S: Final = 60.0  # with traffic at most one status write a minute and flow
 # Each Deployment of a flow counts its pods up one by one; one write tells of all of them.
 COUNTS_EVERY_S: Final = 5.0
 

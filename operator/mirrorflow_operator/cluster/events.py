@@ -15,6 +15,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.assess.admission import Resource
+from mirrorflow_operator.assess.moments import moment
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
 from mirrorflow_operator.errors import ClusterError, ConflictError
@@ -76,7 +77,7 @@ class Events:
         self, resource: Resource, reason: str, note: str, key: str, *, warning: bool
     ) -> dict[str, object]:
         at = datetime.now(UTC)
-        moment = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        second = moment(at.timestamp())
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -96,8 +97,8 @@ class Events:
             "message": note,
             "action": reason,
             "count": 1,
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
+            "firstTimestamp": second,
+            "lastTimestamp": second,
             "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,

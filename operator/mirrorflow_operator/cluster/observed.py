@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Key, Resource
 from mirrorflow_operator.assess.moments import seconds
 from mirrorflow_operator.assess.observation import DeploymentCondition, DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.writing import status_of
 from mirrorflow_operator.cluster.kinds import Kind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
@@ -88,7 +86,7 @@ def flow_seen(body: Object) -> FlowSeen:
             created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
             flow=flow,
             errors=slips,
-            status=_status(status),
+            status=status_of(status),
         ),
         resource_version=metadata["resourceVersion"],
         deleting="deletionTimestamp" in metadata,
@@ -205,11 +203,3 @@ def pod_seen(body: Object) -> PodSeen:
 def as_text(value: Any) -> str:
     """The same text for the same value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _status(value: Object) -> Status:
-    try:
-        return Status.model_validate_json(json.dumps(value))
-    except ValidationError:
-        # Of a later operator, or written by hand: nothing in it is needed so much as to stop for it.
-        return Status()

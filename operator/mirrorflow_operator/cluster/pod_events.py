@@ -13,13 +13,13 @@ from mirrorflow_operator.assess.moments import seconds
 from mirrorflow_operator.assess.observation import PodEvent, PodSeen
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
+from mirrorflow_operator.cluster.observed import MESSAGE_MAX
 from mirrorflow_operator.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 HANGS_AFTER_S: Final = 3.0  # a healthy pod's container is created by then
 AGAIN_S: Final = 10.0  # for one pod; kubelet itself says it again every two minutes at most
 KEPT_MAX: Final = 10  # of one pod, the latest
-MESSAGE_MAX: Final = 1_000
 PODS_MAX: Final = 5_000  # what is remembered at all
 PER_SECOND: Final = 10.0  # a whole node's pods hang at once when a registry is away
 _HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})

@@ -5,19 +5,13 @@ there, not that nothing else is. What was taken out of a plan is not seen here, 
 """
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+
+from mirrorflow_operator.api.quantity import same_amount
 
 # Members of a list are one another's by these keys where they have them; others by their place.
 _KEYS: Final = ("name", "mountPath", "containerPort", "uid", "topologyKey")
 _AMOUNTS: Final = frozenset({"requests", "limits", "sizeLimit"})
-_FACTORS: Final = {
-    **{
-        unit: Decimal(1000) ** power
-        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P"), -3)
-    },
-    **{unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), 1)},
-}
 
 
 def holds(live: Any, planned: Any, *, amount: bool = False) -> bool:
@@ -33,7 +27,7 @@ def holds(live: Any, planned: Any, *, amount: bool = False) -> bool:
     if not _says(planned):
         return not _says(live)
     if amount and isinstance(live, str) and isinstance(planned, str):
-        return _amount(live) == _amount(planned)
+        return same_amount(live, planned)
     return bool(live == planned)
 
 
@@ -58,11 +52,3 @@ def _tells_apart(members: Sequence[Any], key: str) -> bool:
 def _says(value: Any) -> bool:
     """Absent, null, an empty text, list or object mean the same to the API; 0 and false do not always."""
     return value is not None and value not in ("", [], {}, ())
-
-
-def _amount(text: str) -> Decimal | str:
-    number = text.rstrip("numkMGTPEi")
-    try:
-        return Decimal(number) * _FACTORS[text[len(number) :]]
-    except (InvalidOperation, KeyError):
-        return text
