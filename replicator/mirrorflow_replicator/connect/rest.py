@@ -104,7 +104,9 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
                 [_definition(key, order) for order, key in enumerate(_plugin_keys(name, state))]
             )
         case ["admin", "loggers"]:
-            listed = {name: _level(one) for name, one in sorted(state.loggers.items()) if one.level != "OFF"}
+            listed = {
+                name: _level(one) for name, one in sorted(state.loggers().items()) if one.level != "OFF"
+            }
             return json_response(listed)
         case ["admin", "loggers", name]:
             return json_response(_logger(name, state))
@@ -346,6 +348,7 @@ def _level(known: LoggerLevel) -> dict[str, str | int | None]:
 
 def _logger(name: str, state: WorkerView) -> dict[str, str | int | None]:
     known = "root" if name.lower() == "root" else name
-    if known not in state.loggers:
+    loggers = state.loggers()
+    if known not in loggers:
         raise ConnectError(404, f"Logger {name} not found.")
-    return _level(state.loggers[known])
+    return _level(loggers[known])

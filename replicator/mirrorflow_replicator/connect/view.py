@@ -72,6 +72,10 @@ class LoggerLevel(NamedTuple):
     changed_ms: int | None = None
 
 
+def _root_alone() -> Mapping[str, LoggerLevel]:
+    return {"root": LoggerLevel("INFO")}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     """The worker as it is at this moment.
@@ -94,7 +98,7 @@ class WorkerView:
     samples: Samples = field(default_factory=Samples)
     validate: Validate = _accept_all
     plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
-    loggers: Mapping[str, LoggerLevel] = field(default_factory=lambda: {"root": LoggerLevel("INFO")})
+    loggers: Callable[[], Mapping[str, LoggerLevel]] = _root_alone  # asked by who shows them
 
 
 def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:

@@ -270,7 +270,8 @@ class Anchoring:
             offset = (await self.offsets.of([lane], EARLIEST))[lane]
         else:
             offset = lane.ladder()[0].source_offset + 1
-        newest, memory, ordinal = lane.ladder()[0], heard.memory, 0
+        newest, memory = lane.ladder()[0], heard.memory
+        ordinal = 0
         if memory is not None and memory.sequence >= 0 and memory.epoch == self._identity.producer_epoch:
             # What was in flight when the topic was deleted went into the new one, which took it for the first.
             ordinal = ordinal_near(memory.sequence, newest.ordinal) + 1
@@ -311,9 +312,10 @@ class Anchoring:
 
     async def after_loss(self, lane: Lane, pair: Pair) -> Pair | None:
         """Deal with lost source records by policy; None if the partition stops."""
-        loss, anchor, policy = lane.loss, lane.anchor, self.on_loss
+        loss, anchor = lane.loss, lane.anchor
         assert loss is not None
         assert anchor is not None
+        policy = self.on_loss
         same_topic = anchor.source_topic_id == self._source.metadata.topic_id(lane.topic)
         # A flow that goes on from somebody's position has promised what follows it; one that begins has promised nothing.
         nothing_yet = pair.ordinal < anchor.ordinal and same_topic and anchor.why in _BEGINNINGS

@@ -21,13 +21,13 @@ from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
 from mirrorflow_replicator.flow.report import ConnectorReport, GroupsReport, TaskReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.runtime.checkpoint_passes import Clusters, Passes
-from mirrorflow_replicator.runtime.sides import Sides, missing_of
+from mirrorflow_replicator.runtime.setbacks import Setbacks, report_of
+from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.settings import CheckpointSettings, ClientSettings, ConnectorSettings
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 # Soon at first, for brokers restart in seconds and the source connector makes the offset-syncs topic within one.
-BACKOFF_MIN_S = 0.5
-BACKOFF_MAX_S = 30.0
+PAUSE_MAX_S = 30.0  # after many failures in a row
 # A list of groups that failed is asked for again after this, not after the ten minutes of a refresh.
 REFRESH_RETRY_S = 10.0
 NEVER = float("inf")
@@ -48,8 +48,7 @@ class HostedCheckpoints:
         self._passed_s: float | None = None  # wall clock, of the last whole pass
         self._passes: Passes | None = None  # once both clusters were reached
         self._opened = False
-        self._problem: MirrorFlowError | None = None  # of the last pass; None while all is well
-        self._failures = 0  # in a row
+        self._setbacks = Setbacks(connector.name, pause_max_s=PAUSE_MAX_S)
         self._errors: Counter[str] = Counter()
         self._warned: frozenset[str] = frozenset()
         self.target_cluster_id = ""
@@ -63,7 +62,7 @@ class HostedCheckpoints:
                     await self._follow(await self._open())
                 except MirrorFlowError as error:
                     self._note(error)
-                await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
+                await asyncio.sleep(self._setbacks.pause_s)
         finally:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
 
@@ -126,7 +125,8 @@ class HostedCheckpoints:
                 await passes.sync()
                 sync_at = now() + (settings.sync_s or NEVER)
             self._tell(passes)
-            self._problem, self._failures, self.heard_of_all = None, 0, True
+            self._setbacks.over()
+            self.heard_of_all = True
             self._passed_s = time.time()
             await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
 
@@ -152,14 +152,10 @@ class HostedCheckpoints:
         self._warned = frozenset(warnings)
 
     def _note(self, error: MirrorFlowError) -> None:
-        if self._problem is None or self._problem.reason != error.reason:
-            # By its reason: what a lost connection says changes from one attempt to the next.
-            log.warning("%s: %s", self._connector.name, error)
-        self._problem = error
+        self._setbacks.note(error)
         if self._passes is None:
             self._sides.note(error)
         self._errors[error.reason] += 1
-        self._failures += 1
 
     @property
     def _warnings(self) -> tuple[str, ...]:
@@ -170,32 +166,28 @@ class HostedCheckpoints:
     def _groups(self, passes: Passes) -> GroupsReport:
         due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
         # Who is to write nothing misses no pass.
-        passed_s = time.time() if self.heard_of_all and not due and self._problem is None else self._passed_s
+        is_well = self.heard_of_all and self._setbacks.newest is None
+        passed_s = time.time() if is_well and not due else self._passed_s
         return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
 
     def report(self) -> ConnectorReport:
         """The connector now."""
-        settings, problem = self._settings, self._problem
+        problem = self._setbacks.newest
         state = "RUNNING" if self._opened else "UNASSIGNED"
-        trace = reason = ""
-        if problem is not None:
-            state, trace, reason = "FAILED", str(problem), problem.reason
-        task = TaskReport(task=0, state=state, trace=trace, reason=reason, errors=dict(self._errors))
-        source, target = self._sides.reports(self._clusters.values())
-        return ConnectorReport(
-            name=self._connector.name,
-            connector_class=self._connector.connector_class,
-            flow=settings.flow,
-            source_alias=settings.source_alias,
-            target_alias=settings.target_alias,
-            properties=self._connector.properties,
-            state=state,
-            trace=trace,
-            reason=reason,
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=state if problem is None else "FAILED",
+            problem=problem,
             started_at_s=self._started_at_s,
-            now_s=time.time(),
+        )
+        task = TaskReport(
+            task=0, state=report.state, trace=report.trace, reason=report.reason, errors=dict(self._errors)
+        )
+        source, target = self._sides.reports(self._clusters.values())
+        return replace(
+            report,
             tasks=(task,),
-            task_properties=(dict(self._connector.properties),),
             topics=(self._passes.topic,)
             if self._passes is not None and self._passes.report.checkpoints
             else (),
@@ -203,5 +195,4 @@ class HostedCheckpoints:
             groups=None if self._passes is None else self._groups(self._passes),
             source=source,
             target=target,
-            missing=missing_of(problem),
         )

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 
 from mirrorflow_replicator.connect.mirror_records import (
     Heartbeat,
@@ -32,7 +33,8 @@ from mirrorflow_replicator.flow.report import (
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.mirror_log import append, create_mirror_topic
-from mirrorflow_replicator.runtime.sides import Sides, missing_of
+from mirrorflow_replicator.runtime.setbacks import Setbacks, report_of
+from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.settings import BeatSettings, ClientSettings, ConnectorSettings, HeartbeatSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -41,8 +43,7 @@ CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 WRITE_TIMEOUT_S = 10.0
 # Soon at first, for brokers restart in seconds; and not as rarely as elsewhere, for who watches heartbeats takes a long
 # silence after a cluster's return for a loss. One attempt costs a few small requests.
-BACKOFF_MIN_S = 0.5
-BACKOFF_MAX_S = 5.0
+PAUSE_MAX_S = 5.0
 REPLICATION_FACTOR_KEY = "heartbeats.topic.replication.factor"
 
 log = logging.getLogger("mirrorflow.worker")
@@ -64,14 +65,12 @@ class Beats:
         self.settings = settings
         self.topic = topic
         self.newest_ms = -1  # of the last heartbeat that was acknowledged
-        self.problem: MirrorFlowError | None = None  # of the last attempt; None while all is well
         self.errors: Counter[str] = Counter()
         self.cluster_id = ""
-        self._name = name  # of the connector, for the log
+        self._setbacks = Setbacks(name, pause_max_s=PAUSE_MAX_S)
         self._replication_factor = replication_factor
         self._interval_s = interval_s
         self._resolve = resolve
-        self._failures = 0  # in a row
         self._cluster: Cluster | None = None
         self._sides = Sides(settings.source_alias, settings.target_alias)
 
@@ -88,7 +87,7 @@ class Beats:
                     await self._beat()
                 except MirrorFlowError as error:
                     self._note(error)
-                await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
+                await asyncio.sleep(self._setbacks.pause_s)
         finally:
             if self._cluster is not None:
                 await self._cluster.close()
@@ -105,10 +104,15 @@ class Beats:
         due = now()
         while True:
             await self._write(cluster)
-            self.problem, self._failures = None, 0
+            self._setbacks.over()
             # From the last one due, so that the interval is kept; from now where that has passed, so that none is made up for.
             due = max(due + self._interval_s, now())
             await asyncio.sleep(due - now())
+
+    @property
+    def problem(self) -> MirrorFlowError | None:
+        """Of the last attempt; None while all is well."""
+        return self._setbacks.newest
 
     @property
     def side(self) -> SideReport:
@@ -152,14 +156,10 @@ class Beats:
         self.newest_ms = now_ms
 
     def _note(self, error: MirrorFlowError) -> None:
-        if self.problem is None or self.problem.reason != error.reason:
-            # By its reason: what a lost connection says changes from one attempt to the next.
-            log.warning("%s: %s", self._name, error)
-        self.problem = error
+        self._setbacks.note(error)
         if self._cluster is None:
             self._sides.note(error)
         self.errors[error.reason] += 1
-        self._failures += 1
 
 
 class HostedHeartbeats:
@@ -205,9 +205,13 @@ class HostedHeartbeats:
         """The connector now. Its state is the first cluster's, the target; another one's failure is a warning."""
         first, *others = self._beats
         state = "UNASSIGNED" if first.newest_ms < 0 else "RUNNING"
-        trace = reason = ""
-        if first.problem is not None:
-            state, trace, reason = "FAILED", str(first.problem), first.problem.reason
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=state if first.problem is None else "FAILED",
+            problem=first.problem,
+            started_at_s=self._started_at_s,
+        )
         errors: Counter[str] = Counter()
         for beats in self._beats:
             errors.update(beats.errors)
@@ -216,20 +220,13 @@ class HostedHeartbeats:
             for one in self._beats
             if one.newest_ms >= 0
         )
-        return ConnectorReport(
-            name=self._connector.name,
-            connector_class=self._connector.connector_class,
-            flow=self._settings.flow,
-            source_alias=self._settings.source_alias,
-            target_alias=self._settings.target_alias,
-            properties=self._connector.properties,
-            state=state,
-            trace=trace,
-            reason=reason,
-            started_at_s=self._started_at_s,
-            now_s=time.time(),
-            tasks=(TaskReport(task=0, state=state, trace=trace, reason=reason, errors=dict(errors)),),
-            task_properties=(dict(self._connector.properties),),
+        return replace(
+            report,
+            tasks=(
+                TaskReport(
+                    task=0, state=report.state, trace=report.trace, reason=report.reason, errors=dict(errors)
+                ),
+            ),
             topics=tuple(dict.fromkeys(one.topic for one in written)),
             warnings=(
                 *(
@@ -242,7 +239,6 @@ class HostedHeartbeats:
             heartbeats=written,
             source=self._side(self._settings.source_alias),
             target=self._side(self._settings.target_alias),
-            missing=missing_of(first.problem),
         )
 
     def _side(self, alias: str) -> SideReport:

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
@@ -24,7 +25,7 @@ from mirrorflow_replicator.runtime.children import Child
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
-from mirrorflow_replicator.runtime.sides import missing_of
+from mirrorflow_replicator.runtime.setbacks import report_of
 from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
@@ -221,7 +222,6 @@ class HostedConnector:
 
     def report(self) -> ConnectorReport:
         """The connector now."""
-        now_s = time.time()
         tasks = tuple(
             TaskReport(
                 task=child.task,
@@ -240,19 +240,15 @@ class HostedConnector:
         )
         problem = self._refused or self._discovery.problem
         source, target = self._discovery.sides
-        return ConnectorReport(
-            name=self._connector.name,
-            connector_class=self._connector.connector_class,
-            flow=self._settings.flow,
-            source_alias=self._settings.source_alias,
-            target_alias=self._settings.target_alias,
-            properties=self._connector.properties,
+        report = report_of(
+            self._connector,
+            self._settings,
             state=self._discovery.state if self._refused is None else "FAILED",
-            trace="" if problem is None else str(problem),
-            reason="" if problem is None else problem.reason,
-            worker_id="",
+            problem=problem,
             started_at_s=self._started_at_s,
-            now_s=now_s,
+        )
+        return replace(
+            report,
             tasks=tasks,
             task_properties=tuple(self._task_properties(child) for child in self._children),
             topics=tuple(
@@ -263,7 +259,6 @@ class HostedConnector:
             uncopied=self._discovery.uncopied,
             source=worst_side((source, *(child.newest.source for child in self._children))),
             target=worst_side((target, *(child.newest.target for child in self._children))),
-            missing=missing_of(self._discovery.problem),
         )
 
     @property

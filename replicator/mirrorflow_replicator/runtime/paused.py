@@ -9,9 +9,9 @@ source has got since. The topic of positions is made if it is missing, as by any
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.connect.providers import Resolver
@@ -25,16 +25,15 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
-from mirrorflow_replicator.runtime.sides import Sides, missing_of
+from mirrorflow_replicator.runtime.setbacks import Setbacks, report_of
+from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 # How old the lag may be that is shown: a few requests, however many partitions there are.
 LOOK_S = 5.0
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 30.0
+PAUSE_MAX_S = 30.0  # after many failures in a row
 PAUSED = "PAUSED"
-
-log = logging.getLogger("mirrorflow.worker")
 
 
 class PausedSource:
@@ -51,8 +50,7 @@ class PausedSource:
         self._store: PositionStore | None = None
         self._sides = Sides(settings.source_alias, settings.target_alias)
         self._partitions: tuple[PartitionReport, ...] = ()
-        self._problem: MirrorFlowError | None = None
-        self._failures = 0  # in a row
+        self._setbacks = Setbacks(connector.name, pause_max_s=PAUSE_MAX_S)
         self.heard_of_all = False  # whether every partition was looked at once
 
     async def run(self) -> None:
@@ -62,10 +60,11 @@ class PausedSource:
                 try:
                     await self._look()
                 except MirrorFlowError as error:
-                    self._note(error)
-                    await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
+                    self._setbacks.note(error)
+                    await asyncio.sleep(self._setbacks.pause_s)
                 else:
-                    self._problem, self._failures, self.heard_of_all = None, 0, True
+                    self._setbacks.over()
+                    self.heard_of_all = True
                     await asyncio.sleep(LOOK_S)
         finally:
             await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
@@ -148,32 +147,14 @@ class PausedSource:
     def _task(self) -> TaskReport:
         return TaskReport(task=0, state=PAUSED, partitions=self._partitions)
 
-    def _note(self, error: MirrorFlowError) -> None:
-        if self._problem is None or self._problem.reason != error.reason:
-            # By its reason: what a lost connection says changes from one attempt to the next.
-            log.warning("%s: %s", self._connector.name, error)
-        self._problem = error
-        self._failures += 1
-
     def report(self) -> ConnectorReport:
         """The connector now."""
-        settings, problem = self._settings, self._problem
         source, target = self._sides.reports(self._clusters.values())
-        return ConnectorReport(
-            name=self._connector.name,
-            connector_class=self._connector.connector_class,
-            flow=settings.flow,
-            source_alias=settings.source_alias,
-            target_alias=settings.target_alias,
-            properties=self._connector.properties,
+        report = report_of(
+            self._connector,
+            self._settings,
             state=PAUSED,
-            trace="" if problem is None else str(problem),
-            reason="" if problem is None else problem.reason,
+            problem=self._setbacks.newest,
             started_at_s=self._started_at_s,
-            now_s=time.time(),
-            tasks=(self._task(),),
-            task_properties=(dict(self._connector.properties),),
-            source=source,
-            target=target,
-            missing=missing_of(problem),
         )
+        return replace(report, tasks=(self._task(),), source=source, target=target)

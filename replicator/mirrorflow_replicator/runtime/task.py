@@ -82,7 +82,8 @@ class CopyTask:
         self._changed: dict[Lane, None] = {}  # since the last report
         self._room = asyncio.Event()
         self._jobs: set[asyncio.Task[Any]] = set()
-        self._copied_bytes, self._told = 0, ""  # the newest trouble, to be logged once
+        self._copied_bytes = 0
+        self._told = ""  # the newest trouble, to be logged once
         self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
         self._wiring = Wiring(

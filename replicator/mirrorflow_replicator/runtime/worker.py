@@ -175,7 +175,7 @@ class Worker:
             # What a connector may leave out because the worker says it.
             validate=partial(problems, worker=first.shared),
             plugin_keys=_plugin_keys(),
-            loggers=LOGGERS.levels(),
+            loggers=LOGGERS.levels,
         )
 
     def _named(self, report: ConnectorReport) -> ConnectorReport:
