@@ -10,6 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
+
+# An abandoned transaction shall not hold readers for long.
+TRANSACTION_TIMEOUT_MS: Final = 60_000
 
 
 class PolicyKind(Enum):
@@ -185,7 +189,7 @@ class SourceSettings:
     read_committed: bool = False
     flush_interval_s: float = 5.0
     # The target's coordinator aborts what nobody has committed for so long: old records then are copied again.
-    transaction_timeout_ms: int = 60_000
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     bytes_per_second: int | None = None
     offsets: OffsetStorageSettings
     syncs: OffsetSyncSettings | None = None  # None: `emit.offset-syncs.enabled=false`

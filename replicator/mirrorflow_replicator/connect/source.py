@@ -15,11 +15,13 @@ from mirrorflow_replicator.connect.config_rules import config_exceptions
 from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
+from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.storage import offset_storage, replication_factor
 from mirrorflow_replicator.connect.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.settings import (
+    TRANSACTION_TIMEOUT_MS,
     ClientSettings,
     LossPolicy,
     SourceSettings,
@@ -43,10 +45,17 @@ TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
 DAY_MS = 86_400_000
-TRANSACTION_MS, TRANSACTION_MIN_MS = 60_000, 5_000  # commits come every half second, or ten times as seldom
+TRANSACTION_MIN_MS = 5_000  # commits come every half second, or ten times as seldom
 SYNC_S = 600  # MM2's, for topics, their settings and their ACLs
 TASKS_MAX = 1_000  # processes; more is a typing error
 _LOSS = tuple(policy.value for policy in LossPolicy)
+
+
+def transaction_timeout_ms(producer: Mapping[str, str], resolver: Resolver) -> int:
+    """Of the target producer with these properties. Raises InvalidSettingError."""
+    return PropertyReader(producer, resolver).whole(
+        "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, minimum=TRANSACTION_MIN_MS, maximum=DAY_MS
+    )
 
 
 def parse_source(
@@ -92,9 +101,7 @@ def parse_source(
         on_source_loss=LossPolicy(read.choice("mirrorflow.source.loss.policy", _LOSS, LossPolicy.FAIL.value)),
         read_committed=_read_committed(read, read_consumer),
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
-        transaction_timeout_ms=PropertyReader(producer.properties, basics.resolver).whole(
-            "transaction.timeout.ms", TRANSACTION_MS, minimum=TRANSACTION_MIN_MS, maximum=DAY_MS
-        ),
+        transaction_timeout_ms=transaction_timeout_ms(producer.properties, basics.resolver),
         bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
         offsets=offset_storage(read_worker, worker, basics.source_alias, target_admin),
         syncs=offset_syncs(read, properties, worker, label=basics.label),

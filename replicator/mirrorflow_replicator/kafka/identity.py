@@ -35,8 +35,6 @@ from mirrorflow_replicator.wire.records import encode as encode_records
 
 # Decisions bind for ever: nothing may be removed, neither by time nor by size nor by key.
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# An abandoned one shall not hold readers for long.
-TRANSACTION_TIMEOUT_MS = 60_000
 # As Java's request.timeout.ms: how long the leader waits for its replicas. As long as replica.lag.time.max.ms, after
 # which a replica that is silent is not waited for any more.
 PRODUCE_TIMEOUT_MS = 30_000
@@ -108,7 +106,7 @@ async def new_identity(
     *,
     generation: int,
     why: str,
-    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    timeout_ms: int,
 ) -> Identity:
     """A proposal: producer id and epoch from InitProducerId with the flow's transactional id.
 
@@ -123,7 +121,7 @@ async def new_identity(
         except NotAuthorizedError:
             name = ""
     if not name:
-        producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=TRANSACTION_TIMEOUT_MS)
+        producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=timeout_ms)
     return Identity(
         generation=generation,
         producer_id=producer_id,
@@ -149,7 +147,7 @@ async def establish(
     now_ms: int,
     fenced: int = 0,
     beginnings: Sequence[Beginning] = (),
-    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    timeout_ms: int,
 ) -> Identity:
     """The identity to write with: the decided one, or a new generation where the stream has changed (clause 9).
 

@@ -8,12 +8,14 @@ bytes. Where this is cut off in between, it has been done and does not show; ask
 
 from collections.abc import Mapping
 
+from mirrorflow_replicator.connect.clients import data_producer
 from mirrorflow_replicator.connect.commands import AlterOffsets, ResetOffsets
 from mirrorflow_replicator.connect.connector_offsets import changed, connector_of, listed
 from mirrorflow_replicator.connect.herd import simple_name
 from mirrorflow_replicator.connect.java_json import parsed_object
 from mirrorflow_replicator.connect.position_keys import decode_key
 from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.source import transaction_timeout_ms
 from mirrorflow_replicator.connect.worker import SOURCE_CONNECTOR, kept_offsets
 from mirrorflow_replicator.flow.identity import Beginning, Claim
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -35,7 +37,8 @@ class OffsetChanges:
         self._storage, self._client = kept_offsets(properties, worker)
         self._name, self._source_alias = properties["name"], properties["source.cluster.alias"]
         self._class = simple_name(properties.get("connector.class", ""))
-        self._resolve = Resolver({**worker, **properties}).resolve_client
+        self._resolver = Resolver({**worker, **properties})
+        self._producer = data_producer(properties, worker)
         self._records: dict[bytes, bytes] = {}
         self._cluster: Cluster | None = None
         self._log: StorageLog | None = None
@@ -43,7 +46,7 @@ class OffsetChanges:
     async def open(self) -> None:
         """Read all positions of the connector. Raises ClusterError."""
         self._cluster = await Cluster.connect(
-            self._client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
+            self._client, resolve=self._resolver.resolve_client, timeout_s=CONNECT_TIMEOUT_S
         )
         self._log = StorageLog(self._cluster, self._storage, key="offset.storage.topic")
         await self._log.open()
@@ -65,6 +68,11 @@ class OffsetChanges:
         if self._class == SOURCE_CONNECTOR:
             await self._begin_anew(command, values)
         await self._log.append(values.items(), now_ms=now_ms())
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """As for its copiers: a target may allow no longer one. Raises SettingError."""
+        return transaction_timeout_ms(self._producer, self._resolver)
 
     def _take(self, record: Record) -> None:
         if record.key is None or connector_of(bytes(record.key)) != self._name:
@@ -97,7 +105,9 @@ class OffsetChanges:
             flow=decided.flow,
             stream=decided.stream,
         )
-        proposal = await new_identity(cluster, alias, claim, generation=generation, why=WHY)
+        proposal = await new_identity(
+            cluster, alias, claim, generation=generation, why=WHY, timeout_ms=self.transaction_timeout_ms
+        )
         beginnings = [
             Beginning(generation=generation, topic=topic, partition=partition, source_offset=offset, why=WHY)
             for (topic, partition), offset in first.items()

@@ -14,6 +14,7 @@ from mirrorflow_replicator.flow.alignment import SEQUENCES
 from mirrorflow_replicator.flow.identity import Anchor, Claim, stream_definition
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.identity import IdentityLog, new_identity
+from mirrorflow_replicator.settings import TRANSACTION_TIMEOUT_MS
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
@@ -150,7 +151,9 @@ def test_sequences_begin_again_after_two_thousand_million_records(flow: Flow, to
             stream=stream_definition(read_committed=False),
         )
         await log.ensure()
-        identity = await new_identity(target, flow.alias, claim, generation=1, why="begin")
+        identity = await new_identity(
+            target, flow.alias, claim, generation=1, why="begin", timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
         await target.refresh([remote])
         anchor = Anchor(
             generation=1,

@@ -51,13 +51,14 @@ class Relay:
             source=self.source, target=self.target, topics=self._pattern(), properties=properties
         )
 
-    def ours(self, topics: str = "", worker: Mapping[str, str] | None = None) -> Replicator:
+    def ours(self, topics: str = "", worker: Mapping[str, str] | None = None, **connector: str) -> Replicator:
         return Replicator.standalone(
             self.source,
             self.target,
             topics=topics or self._pattern(),
             folder=self.folder / uuid.uuid4().hex[:8],
-            connector={"replication.policy.class": self._policy_class},
+            connector={"replication.policy.class": self._policy_class}
+            | {key.replace("_", "."): value for key, value in connector.items()},
             worker=worker,
         )
 
@@ -199,6 +200,24 @@ def test_java_and_we_take_turns_three_times(relay: Relay):
     relay.assert_equal()
 
     assert [(1, "begin"), (2, "java"), (3, "java")] == turns
+
+
+def test_what_retention_took_behind_javas_position_is_told_before_our_first_record(relay: Relay):
+    """We go on where Java stopped, and promise what follows: that it is gone is a loss, not a beginning."""
+    *_, topic = relay.topics  # of one partition
+    relay.mark()
+    relay.load(100)
+    with relay.java() as java:
+        relay.wait_until_java_copied(java)
+        java.stop()
+    relay.load_one(topic, 60)
+    relay.source.delete_records(topic, {0: 140})
+    with relay.ours(mirrorflow_source_loss_policy="alert") as ours:
+        relay.wait_until_we_copied(ours)
+        progress = ours.progress()
+
+    assert (40, 1) == (progress["lostRecords"], progress["losses"])
+    assert 120 == len(records(relay.target, relay.remote(topic)))
 
 
 def test_a_topic_without_records_of_javas_turn_goes_on_where_we_were(relay: Relay):
