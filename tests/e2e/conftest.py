@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.story import FLOW, QUICKLY
-from tests.harness.kafka.processes import HarnessError
-from tests.harness.kubernetes.installation import cluster_is_required
+from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import Stage, require_stage
 
 NAME, NETWORK = (
@@ -23,12 +22,7 @@ VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1}
 @pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """See `Stage`; it ends with the tests of this folder, however they end."""
-    try:
-        require_stage()
-    except HarnessError as error:
-        if cluster_is_required():
-            raise
-        pytest.skip(str(error))
+    skip_without(require_stage)
     folder = tmp_path_factory.mktemp("stage")
     with Stage(folder=folder, name=NAME, network=NETWORK, values=VALUES) as stage:
         yield stage

@@ -15,7 +15,7 @@ from types import FrameType
 
 from confluent_kafka import KafkaException
 
-from tests.harness.demo.comparison import as_text, compare
+from tests.harness.demo.comparison import as_text, compare, verdict
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.demo.runner import RunningFlow
 from tests.harness.kafka.cluster import KafkaCluster
@@ -131,15 +131,9 @@ def _arrived(west: KafkaCluster) -> int:
 def _verdict(east: KafkaCluster, west: KafkaCluster, acknowledged: int) -> int:
     rows = compare(east, west, {topic: f"east.{topic}" for topic in TOPICS})
     print(textwrap.indent(as_text(rows), "    "), end="\n\n")
-    copied = sum(row.target[0] for row in rows)
-    if all(row.equal for row in rows) and copied == acknowledged:
-        _say(
-            f"Equal: each of the {acknowledged:,} records that east acknowledged is on west once, in order, with its"
-            " key, value, headers and timestamp. Both clusters and all files of the demo are removed now."
-        )
-        return 0
-    _say(f"NOT EQUAL: east acknowledged {acknowledged:,} records, west has {copied:,}. This is a bug.")
-    return 1
+    is_equal, sentence = verdict(rows, acknowledged)
+    _say(f"{sentence} Both clusters and all files of the demo are removed now." if is_equal else sentence)
+    return 0 if is_equal else 1
 
 
 def _say(text: str) -> None:

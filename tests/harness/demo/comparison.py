@@ -55,3 +55,17 @@ def as_text(rows: list[Row]) -> str:
         f" {sum(row.target[0] for row in rows):>10,}"
     )
     return "\n".join([head, *lines, total])
+
+
+def verdict(rows: list[Row], acknowledged: int) -> tuple[bool, str]:
+    """Whether everything that was acknowledged on east is on west, and the sentence that says so."""
+    copied = sum(row.target[0] for row in rows)
+    if all(row.equal for row in rows) and copied == acknowledged:
+        return True, (
+            f"Equal: each of the {acknowledged:,} records that east acknowledged is on west once, in order, with its"
+            " key, value, headers and timestamp."
+        )
+    return (
+        False,
+        f"NOT EQUAL: east acknowledged {acknowledged:,} records, west has {copied:,}. This is a bug.",
+    )

@@ -14,7 +14,7 @@ from types import FrameType
 
 import yaml
 
-from tests.harness.demo.comparison import as_text, compare
+from tests.harness.demo.comparison import as_text, compare, verdict
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
@@ -127,15 +127,9 @@ def _wait_for_records(stage: Stage, count: int) -> None:
 def _verdict(stage: Stage, acknowledged: int) -> int:
     rows = compare(stage.east, stage.west, {TOPIC: f"east.{TOPIC}"})
     _show("a Java consumer reads both sides whole", as_text(rows))
-    copied = sum(row.target[0] for row in rows)
-    if all(row.equal for row in rows) and copied == acknowledged:
-        _say(
-            f"Equal: each of the {acknowledged:,} records that east acknowledged is on west once, in order, with its"
-            " key, value, headers and timestamp. The cluster and all files of the demo are removed now."
-        )
-        return 0
-    _say(f"NOT EQUAL: east acknowledged {acknowledged:,} records, west has {copied:,}. This is a bug.")
-    return 1
+    is_equal, sentence = verdict(rows, acknowledged)
+    _say(f"{sentence} The cluster and all files of the demo are removed now." if is_equal else sentence)
+    return 0 if is_equal else 1
 
 
 def _say(text: str) -> None:

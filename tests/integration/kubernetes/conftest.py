@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
-from tests.harness.kubernetes.installation import cluster_is_required, require_control_plane
+from tests.harness.kubernetes.installation import require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.skipping import skip_without
 
 DEFINITION = Path(__file__).parents[3] / "crds" / "mirrorflows.yaml"
 
@@ -18,22 +19,13 @@ DEFINITION = Path(__file__).parents[3] / "crds" / "mirrorflows.yaml"
 @pytest.fixture(scope="session")
 def built() -> None:
     """Skips what starts a control plane of its own where none could be built."""
-    _skip_unless_built()
-
-
-def _skip_unless_built() -> None:
-    try:
-        require_control_plane()
-    except HarnessError as error:
-        if cluster_is_required():
-            raise
-        pytest.skip(str(error))
+    skip_without(require_control_plane)
 
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """Shared: whoever kills or freezes one starts its own."""
-    _skip_unless_built()
+    skip_without(require_control_plane)
     with ApiServer(folder=tmp_path_factory.mktemp("api-server")) as server:
         yield server
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import (
     CHART,
@@ -15,8 +14,8 @@ from tests.harness.kubernetes.chart import (
     require_helm,
 )
 from tests.harness.kubernetes.helm import Helm
-from tests.harness.kubernetes.installation import cluster_is_required
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.skipping import skip_without
 
 TEAM = "team"
 
@@ -24,12 +23,7 @@ TEAM = "team"
 @pytest.fixture(scope="session")
 def with_helm(built: None) -> None:  # noqa: ARG001  without a control plane, Helm is of no use
     """Skips where no Helm could be built."""
-    try:
-        require_helm()
-    except HarnessError as error:
-        if cluster_is_required():
-            raise
-        pytest.skip(str(error))
+    skip_without(require_helm)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,18 @@
+"""What a test does where Kubernetes cannot be had: it is skipped and says why; where clusters are required, it fails."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.kafka.processes import HarnessError
+from tests.harness.kubernetes.installation import cluster_is_required
+
+
+def skip_without(required: Callable[[], None]) -> None:
+    """*required* raises `HarnessError` that names what is lacking."""
+    try:
+        required()
+    except HarnessError as error:
+        if cluster_is_required():
+            raise
+        pytest.skip(str(error))
