@@ -16,7 +16,7 @@ help:  ## list the commands
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "MirrorFlow needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "This Python has no venv: install it (python3-venv on Debian and Ubuntu), then try again." >&2; exit 1; }
-	@echo "Installing Python packages into $(VENV) (about 50 MB) ..."
+	@echo "Installing Python packages into $(VENV) (about 60 MB) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
