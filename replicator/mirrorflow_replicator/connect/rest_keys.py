@@ -18,6 +18,14 @@ REST_KEYS: tuple[Key, ...] = (
             ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
             ("ssl.client.auth", "none, requested or required"),
             (
+                "rest.advertised.host.name",
+                "where other nodes of a `distributed` worker reach this one; default as it listens",
+            ),
+            (
+                "rest.advertised.port",
+                "where other nodes of a `distributed` worker reach this one; default as it listens",
+            ),
+            (
                 "rest.modify.enable",
                 "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304); true has connectors changed in `distributed`",
             ),
@@ -27,7 +35,7 @@ REST_KEYS: tuple[Key, ...] = (
         Scope.REST,
         Verdict.IGNORED,
         (
-            ("rest.advertised.*", "no other worker calls this one"),
+            ("rest.advertised.listener", "other nodes come to the first listener"),
             ("access.control.allow.*", "browsers of other origins are not admitted"),
             ("response.http.headers.config", "answers have no further headers"),
             ("rest.host.name", "removed from Kafka; use `listeners`"),

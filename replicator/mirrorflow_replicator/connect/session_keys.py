@@ -14,10 +14,9 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirrorflow_replicator.connect.view import ConnectError
+from mirrorflow_replicator.connect.view import ConnectError, Signature
+from mirrorflow_replicator.settings import SessionKeySettings
 
-SIGNATURE_HEADER: Final = "X-Connect-Authorization"
-ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 DEFAULT_ALGORITHM: Final = "HmacSHA256"
 # Java's names, with hashlib's, and the bytes of a key as Java's generators make them by default.
 ALGORITHMS: Final = {
@@ -39,26 +38,7 @@ class SessionKey:
     created_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRules:
-    """`inter.worker.*`: how keys are made, how long they live, and by which MAC requests are signed."""
-
-    algorithm: str = DEFAULT_ALGORITHM
-    size_bytes: int = ALGORITHMS[DEFAULT_ALGORITHM][1]
-    ttl_ms: int = 3_600_000  # 0: for ever
-    signature: str = DEFAULT_ALGORITHM
-    accepted: tuple[str, ...] = (DEFAULT_ALGORITHM,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """What a request's two headers say; "" for one that is not there."""
-
-    mac: str = ""
-    algorithm: str = ""
-
-
-def is_due(key: SessionKey | None, rules: KeyRules, *, now_ms: int) -> bool:
+def is_due(key: SessionKey | None, rules: SessionKeySettings, *, now_ms: int) -> bool:
     """Whether the leader has to make another key."""
     if key is None or key.algorithm != rules.algorithm or len(key.key) != rules.size_bytes:
         return True
@@ -72,7 +52,7 @@ def sign(body: bytes, key: SessionKey, algorithm: str) -> Signature:
     )
 
 
-def check(body: bytes, signature: Signature, key: SessionKey | None, rules: KeyRules) -> None:
+def check(body: bytes, signature: Signature, key: SessionKey | None, rules: SessionKeySettings) -> None:
     """Raises ConnectError unless a worker of this group made *signature* for *body*."""
     if not (signature.mac and signature.algorithm):
         raise ConnectError(400, "Internal request missing required signature")

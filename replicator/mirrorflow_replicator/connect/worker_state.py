@@ -33,6 +33,7 @@ class WorkerConfigs:
         self.inconsistent: set[str] = set()  # their tasks must be written anew
         self.session_key: SessionKey | None = None
         self.fenced: dict[str, int] = {}  # how many transactional tasks Java's workers have let write
+        self.unfenced: set[str] = set()  # their tasks were written anew since
         self._targets: dict[str, TargetState] = {}
         self._uncommitted: dict[str, dict[int, Properties]] = {}
 
@@ -63,11 +64,13 @@ class WorkerConfigs:
                 else:
                     waiting[task] = properties
             case TasksCommit(connector=name, tasks=count):
+                self.unfenced.add(name)
                 self._commit(name, count)
             case RestartRequest():
                 pass  # an event; nothing stays of it
             case TaskCount(connector=name, tasks=count):
                 self.fenced[name] = count
+                self.unfenced.discard(name)
             case SessionKey():
                 self.session_key = record
 

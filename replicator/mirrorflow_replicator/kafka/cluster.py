@@ -305,6 +305,15 @@ class Cluster:
                 await self._refresh_quietly()
         raise self._out_of_time(request, timeout_s)
 
+    async def coordinator_connection(self, kind: int, key: str, *, purpose: str) -> Connection:
+        """A connection to whoever coordinates *key* now, of its own for *purpose*; asked anew, for it may have moved.
+
+        Raises ClusterError, SettingError.
+        """
+        self._forget((kind, key))
+        node_id = await self._coordinator((kind, key))
+        return await self.connection(node_id, purpose=purpose)
+
     def _out_of_time(self, request: Any, timeout_s: float) -> UnreachableError:
         problem = f"{request.name} was not answered within {timeout_s:g} s"
         return UnreachableError(

@@ -11,19 +11,23 @@ the other; a topic that cannot be written is told and tried again, and holds up 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from mirrorflow_replicator.connect import herd, keys
 from mirrorflow_replicator.connect.commands import (
+    NOT_FOUND,
     AlterOffsets,
     Command,
     Configure,
     Delete,
+    Fence,
     ListOffsets,
     Patch,
+    PutTasks,
     ResetOffsets,
     Restart,
     RestartTask,
@@ -34,9 +38,9 @@ from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.rest import connector_info, connector_status
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import problems
-from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
+from mirrorflow_replicator.connect.view import ConnectError, Request, Response, json_response
 from mirrorflow_replicator.connect.worker import parse_connector
-from mirrorflow_replicator.connect.worker_records import TargetState
+from mirrorflow_replicator.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -49,7 +53,7 @@ from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
 from mirrorflow_replicator.runtime.place import Place
 from mirrorflow_replicator.runtime.standing_in import StandIn
 from mirrorflow_replicator.runtime.statuses import Statuses, is_settled
-from mirrorflow_replicator.settings import DistributedSettings, WorkerSettings
+from mirrorflow_replicator.settings import ConnectorSettings, DistributedSettings, WorkerSettings
 from mirrorflow_replicator.version import version
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
@@ -93,15 +97,19 @@ class Herding:
         try:
             await self._open()
             self._arrange()
-            publishing = asyncio.create_task(self._publish_for_ever())
+            jobs = [asyncio.create_task(job) for job in self._jobs()]
             broken = asyncio.create_task(self._broken.get())
             try:
-                await asyncio.wait({publishing, broken}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({*jobs, broken}, return_when=asyncio.FIRST_COMPLETED)
                 # A connector ends when it is told to; otherwise it is a mistake of ours, not to go unnoticed.
-                (publishing if publishing.done() else broken.result()).result()
+                for done in jobs:
+                    if done.done():
+                        done.result()
+                broken.result().result()
             finally:
-                publishing.cancel()
                 broken.cancel()
+                for job in jobs:
+                    job.cancel()
         finally:
             if self._cluster is not None:
                 await self._cluster.close()
@@ -145,7 +153,7 @@ class Herding:
         """The target's own id; "" before it was reached."""
         return "" if self._cluster is None else self._cluster.cluster_id
 
-    async def carry_out(self, command: Command) -> Response:
+    async def carry_out(self, command: Command, request: Request) -> Response:
         """Do what a REST call asks for. Raises ConnectError, MirrorFlowError."""
         async with self._commanding:
             if self._configs is None or self._stopping:
@@ -153,7 +161,7 @@ class Herding:
                     503, "Worker is still starting up." if not self._stopping else "Worker is shutting down"
                 )
             topic = self._configs
-            await topic.read_new()
+            await self._read_new()
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
@@ -172,6 +180,8 @@ class Herding:
                     return self._restart_task(name, task)
                 case ListOffsets() | AlterOffsets() | ResetOffsets():
                     return await self._offsets(command)
+                case PutTasks() | Fence():
+                    raise ConnectError(404, NOT_FOUND)  # there are no other nodes
 
     # -- the topics
 
@@ -204,19 +214,33 @@ class Herding:
         await asyncio.gather(configs.open(), statuses.open())
         if self._distributed.offsets is not None:
             await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
+        await self._begin(self._cluster, configs, statuses)
+        self._configs = configs
+
+    async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
+        """Both topics were read for the first time."""
         if records := herd.seeds(self._distributed.seeds, configs.configs):
             await configs.put(*records, now_ms=now_ms())
         self._statuses = Statuses(configs, statuses, worker_id=self._worker_id)
-        self._configs = configs
+
+    def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What goes on for as long as the worker does."""
+        return (self._publish_for_ever(),)
+
+    async def _read_new(self) -> Sequence[ConfigRecord]:
+        assert self._configs is not None
+        return await self._configs.read_new()
+
+    async def _publish(self) -> None:
+        assert self._statuses is not None
+        await self._statuses.publish(self.reports(), settled=self._is_settled)
 
     async def _publish_for_ever(self) -> None:
-        assert self._configs is not None
-        assert self._statuses is not None
         while True:
             try:
-                if await self._configs.read_new():  # by whoever else writes there
+                if await self._read_new():  # by whoever else writes there
                     self._arrange()
-                await self._statuses.publish(self.reports(), settled=self._is_settled)
+                await self._publish()
                 self._problem = None
             except MirrorFlowError as error:
                 self._note(error)
@@ -235,8 +259,7 @@ class Herding:
 
     def _arrange(self) -> None:
         """Let run what is wanted now."""
-        assert self._configs is not None
-        wanted = herd.wanted(self._configs.configs, self._restarts)
+        wanted = self._wanted()
         for name in wanted.keys() - self._places.keys():
             self._places[name] = Place(
                 name, make=self._make, broken=self._broken.put_nowait, grace_s=self._settings.shutdown_s
@@ -246,6 +269,14 @@ class Herding:
                 del self._places[name]
             elif not self._stopping:
                 place.want(wanted.get(name))
+
+    def _wanted(self) -> dict[str, herd.Wanted]:
+        assert self._configs is not None
+        return herd.wanted(self._configs.configs, self._restarts)
+
+    def _host(self, settings: ConnectorSettings) -> Hosted | None:
+        """What runs a connector with *settings*; None where they ask for nothing."""
+        return host(settings, samples=self._samples)
 
     def _make(self, name: str, wanted: herd.Wanted) -> Hosted:
         assert self._configs is not None
@@ -260,13 +291,17 @@ class Herding:
             properties = keys.canonical({**wanted.properties, "name": name}, warnings)
             keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
             settings = parse_connector(properties, self._distributed.worker)
-            hosted = host(settings, samples=self._samples)
+            hosted = self._host(settings)
         except SettingError as error:
             log.warning("%s: %s", name, error)
             return stand_in(state="FAILED", error=error)
         for warning in warnings:
             log.warning("%s: %s", name, warning)
         return stand_in(state="RUNNING") if hosted is None else hosted
+
+    async def _quiet(self, name: str) -> None:
+        """Wait until nothing of *name* copies any more: it would write over altered positions."""
+        await self._places[name].settled()
 
     def _report(self, name: str) -> ConnectorReport:
         assert self._configs is not None
@@ -300,10 +335,7 @@ class Herding:
             for task in report.tasks
             if command.include_tasks and (not command.only_failed or task.state == "FAILED")
         ]
-        if whole:
-            self._again(command.name)
-        elif chosen:
-            self._restart_tasks(command.name, chosen)
+        self._restart_now(command.name, whole=whole, tasks=chosen)
         if command.is_plain:
             return Response(status=204)
         shown = replace(
@@ -315,6 +347,12 @@ class Herding:
             ),
         )
         return json_response(connector_status(shown), status=202)
+
+    def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
+        if whole:
+            self._again(name)
+        elif tasks:
+            self._restart_tasks(name, tasks)
 
     def _restart_task(self, name: str, task: int) -> Response:
         if task >= len(self._report(name).tasks):
@@ -339,8 +377,7 @@ class Herding:
         assert self._configs is not None
         name = command.name
         if not isinstance(command, ListOffsets):
-            # Nothing of it may still copy, or it would write over what is written here.
-            await self._places[name].settled()
+            await self._quiet(name)
         properties = {**self._configs.configs.connectors[name], "name": name}
         changes = OffsetChanges(keys.canonical(properties, []), self._distributed.worker)
         try:

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
@@ -44,7 +45,7 @@ class HostedConnector:
         self._started_at_s = time.time()
         self._identity: Identity | None = None
         self._initial = True
-        self._children: list[Child] = []
+        self._children: dict[int, Child] = {}
         self._refused: MirrorFlowError | None = None  # why a fenced copier does not go on
         self._stepping: asyncio.Task[None] | None = None
         # Said by whoever started us again after our own death (the local runner).
@@ -74,13 +75,12 @@ class HostedConnector:
 
     async def stop(self, grace_s: float) -> None:
         """End the tasks in order."""
-        await asyncio.gather(*(child.stop(grace_s) for child in self._children))
+        await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
 
     def restart_task(self, task: int) -> None:
         """End the process of one task in order; a new one goes on where it was."""
-        for child in self._children:
-            if child.task == task:
-                child.restart()
+        if task in self._children:
+            self._children[task].restart()
 
     async def _hand(self, assignment: Assignment) -> None:
         identity = self._identity or await self._establish(may_change=True)
@@ -96,17 +96,17 @@ class HostedConnector:
                     bytes_per_s=share,
                 )
             )
-        for child in self._children[len(assignment) :]:
+        for child in [*self._children.values()][len(assignment) :]:
             child.assign(Assign(identity=identity, partitions=(), initial=self._initial, gone=False))
         # What appears later is read from its beginning, wherever the first ones were to start.
         self._initial = False
         self._predecessor_gone = False
 
     def _child(self, task: int) -> Child:
-        while len(self._children) <= task:
-            number = len(self._children)
-            child = Child(self._settings, number, copier=f"{self._copier}-{number}", on_report=self._observe)
-            self._children.append(child)
+        if task not in self._children:
+            self._children[task] = Child(
+                self._settings, task, copier=f"{self._copier}-{task}", on_report=self._observe
+            )
         return self._children[task]
 
     def _observe(self, report: TaskReport) -> None:
@@ -137,7 +137,7 @@ class HostedConnector:
                 pause_s = min(2 * pause_s + STEP_SPREAD_S, STEP_RETRY_MAX_S)
             else:
                 break
-        for child in self._children:
+        for child in self._children.values():
             child.adopt(identity)
 
     async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
@@ -205,7 +205,7 @@ class HostedConnector:
         """Whether the tasks have said something of every partition that they were given."""
         assigned = self._discovery.assignment
         given = {partition for task in assigned or () for partition in task}
-        heard = {partition for child in self._children for partition in child.partitions}
+        heard = {partition for child in self._children.values() for partition in child.partitions}
         return assigned is not None and given <= heard
 
     @property
@@ -229,8 +229,7 @@ class HostedConnector:
                 offset_syncs=child.newest.offset_syncs,
                 warnings=child.newest.warnings,
             )
-            for child in self._children
-            if self._discovery.assignment is not None
+            for child in self._told_children()
         )
         problem = self._refused or self._discovery.problem
         return ConnectorReport(
@@ -240,14 +239,14 @@ class HostedConnector:
             source_alias=self._settings.source_alias,
             target_alias=self._settings.target_alias,
             properties=self._connector.properties,
-            state=self._discovery.state if self._refused is None else "FAILED",
+            state=self._state if self._refused is None else "FAILED",
             trace="" if problem is None else str(problem),
             reason="" if problem is None else problem.reason,
             worker_id="",
             started_at_s=self._started_at_s,
             now_s=now_s,
             tasks=tasks,
-            task_properties=tuple(self._task_properties(child) for child in self._children),
+            task_properties=tuple(self._task_properties(child) for child in self._children.values()),
             topics=tuple(
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
@@ -257,10 +256,19 @@ class HostedConnector:
         )
 
     @property
+    def _state(self) -> str:
+        return self._discovery.state
+
+    def _told_children(self) -> Iterable[Child]:
+        return self._children.values() if self._discovery.assignment is not None else ()
+
+    @property
     def _warnings(self) -> tuple[str, ...]:
         """What the discovery, the topic of offset syncs and the tasks could not do; tasks tend to say the same."""
         topic = () if self._syncs_topic is None else self._syncs_topic.warnings
-        tasks = dict.fromkeys(warning for child in self._children for warning in child.newest.warnings)
+        tasks = dict.fromkeys(
+            warning for child in self._children.values() for warning in child.newest.warnings
+        )
         return (*self._discovery.warnings, *topic, *tasks)
 
     def _task_properties(self, child: Child) -> dict[str, str]:

@@ -5,20 +5,19 @@ from dataclasses import replace
 import pytest
 
 from mirrorflow_replicator.connect.session_keys import (
-    KeyRules,
     SessionKey,
-    Signature,
     check,
     is_due,
     sign,
 )
-from mirrorflow_replicator.connect.view import ConnectError
+from mirrorflow_replicator.connect.view import ConnectError, Signature
 from mirrorflow_replicator.connect.worker_records import TaskCount, decode_config, encode_config
 from mirrorflow_replicator.connect.worker_state import WorkerConfigs
+from mirrorflow_replicator.settings import SessionKeySettings
 
 KEY = SessionKey(key=bytes(range(32)), created_ms=1_700_000_000_000)
 BODY = b'[{"task.index":"0"}]'
-RULES = KeyRules()
+RULES = SessionKeySettings()
 
 
 @pytest.mark.parametrize(
