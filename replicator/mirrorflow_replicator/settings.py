@@ -308,7 +308,7 @@ class GroupSettings:
     client: ClientSettings
     protocols: tuple[str, ...] = ("sessioned", "compatible")  # preferred first
     session_s: float = 10.0  # a node that is not heard of for so long has left
-    heartbeat_s: float = 1.0
+    heartbeat_s: float = 0.5
     rebalance_s: float = 30.0  # for all to meet
     keys: SessionKeySettings = field(default_factory=SessionKeySettings)
     # How other nodes reach this one; "" and 0: as it listens.

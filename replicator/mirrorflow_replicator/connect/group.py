@@ -16,7 +16,7 @@ from mirrorflow_replicator.settings import GroupSettings, SessionKeySettings
 
 PORT_MAX = 65_535
 SESSION_MS = 10_000  # Connect's
-HEARTBEAT_MS = 1_000  # Connect's is 3000; a node hears of a meeting by its next heartbeat
+HEARTBEAT_MS = 500  # Connect's is 3000; a node hears of a meeting by its next heartbeat
 REBALANCE_MS = 30_000  # Connect's is 60000; ours come as soon as they hear of it
 KEY_TTL_MS = 3_600_000  # Connect's
 

@@ -60,7 +60,7 @@ WORKER_KEYS: tuple[Key, ...] = (
                 "session.timeout.ms",
                 f"{_GROUP}: a node that is not heard of for so long is lost; default 10000",
             ),
-            ("heartbeat.interval.ms", f"{_GROUP}; default 1000, Connect's is 3000"),
+            ("heartbeat.interval.ms", f"{_GROUP}; default 500, Connect's is 3000"),
             ("rebalance.timeout.ms", f"{_GROUP}; default and at most 30000, Connect's default is 60000"),
             (
                 "connect.protocol",

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from mirrorflow_replicator.flow.identity import Identity
@@ -29,11 +29,33 @@ LINE_BYTES_MAX = 32 << 20
 log = logging.getLogger("mirrorflow.worker")
 
 
+Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+
+
+async def spawn() -> asyncio.subprocess.Process:
+    """A task's process that waits to be told who it is."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mirrorflow_replicator",
+        "task",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+    )
+
+
 class Child:
-    """One task's process."""
+    """One task's process; *start* makes it."""
 
     def __init__(
-        self, settings: SourceSettings, task: int, *, copier: str, on_report: Callable[[TaskReport], None]
+        self,
+        settings: SourceSettings,
+        task: int,
+        *,
+        copier: str,
+        on_report: Callable[[TaskReport], None],
+        start: Spawn = spawn,
     ) -> None:
         self.task = task
         self.state = "UNASSIGNED"
@@ -43,6 +65,7 @@ class Child:
         self.newest = TaskReport(task=task, state="UNASSIGNED")
         self._begin = Begin(settings=settings, task=task, copier=copier)
         self._on_report = on_report
+        self._start = start
         self._assign: Assign | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -123,15 +146,7 @@ class Child:
 
     async def _live(self) -> int:
         """One life of the process; returns how it ended."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mirrorflow_replicator",
-            "task",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES_MAX,
-        )
+        process = self._process = await self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(encode(self._begin))

@@ -29,6 +29,7 @@ from mirrorflow_replicator.connect.group_protocol import Unit
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.session_keys import SessionKey, check, is_due
 from mirrorflow_replicator.connect.view import ConnectError, Request, Response
+from mirrorflow_replicator.connect.worker import SOURCE_CONNECTOR
 from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
@@ -48,6 +49,7 @@ from mirrorflow_replicator.runtime.others import Others
 from mirrorflow_replicator.runtime.shared_statuses import SharedStatuses
 from mirrorflow_replicator.runtime.shared_task import SharedTask
 from mirrorflow_replicator.runtime.sharing import Share, SharedConnector
+from mirrorflow_replicator.runtime.spare import Spare
 from mirrorflow_replicator.runtime.task_writing import TaskWriting
 from mirrorflow_replicator.settings import (
     ConnectorSettings,
@@ -86,6 +88,7 @@ class Grouped(Herding):
         self._running_node: asyncio.Task[None] | None = None
         self._shared: SharedStatuses | None = None
         self._others = Others(settings, group)
+        self._spare = Spare()
         self._led = False  # whether we have done what only a new leader does
 
     async def stop(self, grace_s: float) -> None:
@@ -93,7 +96,7 @@ class Grouped(Herding):
         self._stopping = True
         for place in self._places.values():
             place.want(None)
-        await asyncio.gather(*(place.settled() for place in self._places.values()))
+        await asyncio.gather(*(place.settled() for place in self._places.values()), self._spare.close())
         if self._shared is not None:
             await self._shared.say_goodbye()
         if self._running_node is not None and self._node is not None:
@@ -267,7 +270,9 @@ class Grouped(Herding):
     def _wanted(self) -> dict[str, herd.Wanted]:
         held = frozenset() if self._node is None else self._node.held
         here = {unit.connector for unit in held}
-        return {name: wanted for name, wanted in super()._wanted().items() if name in here}
+        return {
+            name: wanted for name, wanted in super()._wanted().items() if name in here or _stands_by(wanted)
+        }
 
     def _share(self, name: str) -> Share:
         assert self._configs is not None
@@ -294,6 +299,8 @@ class Grouped(Herding):
         return hosted
 
     def _host(self, settings: ConnectorSettings) -> Hosted | None:
+        if settings.source is not None:
+            self._spare.prepare()
         grace_s = self._settings.shutdown_s
         if settings.source is not None:
             return SharedConnector(
@@ -301,6 +308,7 @@ class Grouped(Herding):
                 settings.source,
                 samples=self._samples,
                 publish=partial(self._writing().assignment, settings.name),
+                start=self._spare.take,
                 grace_s=grace_s,
             )
         if host(settings, samples=self._samples) is None:
@@ -384,3 +392,9 @@ class Grouped(Herding):
                 return
             await asyncio.sleep(LOOK_S)
         raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
+
+
+def _stands_by(wanted: herd.Wanted) -> bool:
+    """Whether a node that has nothing of the connector is ready for it all the same: what copies must not wait."""
+    plugin = herd.simple_name(wanted.properties.get("connector.class", ""))
+    return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED

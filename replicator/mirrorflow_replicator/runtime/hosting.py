@@ -20,7 +20,7 @@ from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definiti
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport
 from mirrorflow_replicator.kafka.identity import IdentityLog, establish
 from mirrorflow_replicator.kafka.stores import position_store
-from mirrorflow_replicator.runtime.children import Child
+from mirrorflow_replicator.runtime.children import Child, Spawn, spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
@@ -37,7 +37,15 @@ log = logging.getLogger("mirrorflow.worker")
 class HostedConnector:
     """See the module. `run` until cancelled, then `stop`."""
 
-    def __init__(self, connector: ConnectorSettings, settings: SourceSettings, *, samples: Samples) -> None:
+    def __init__(
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        start: Spawn = spawn,
+    ) -> None:
+        self._start = start
         self._connector = connector
         self._settings = settings
         self._samples = samples
@@ -105,7 +113,11 @@ class HostedConnector:
     def _child(self, task: int) -> Child:
         if task not in self._children:
             self._children[task] = Child(
-                self._settings, task, copier=f"{self._copier}-{task}", on_report=self._observe
+                self._settings,
+                task,
+                copier=f"{self._copier}-{task}",
+                on_report=self._observe,
+                start=self._start,
             )
         return self._children[task]
 

@@ -1,4 +1,5 @@
-"""One node's part of a MirrorSourceConnector that several nodes share: its discovery, some of its tasks, both, or neither.
+"""One node's part of a MirrorSourceConnector that several nodes share: its discovery, some of its tasks, both, or, in
+readiness for what other nodes may lose, neither.
 
     discovery ── publish(assignment) ──> config topic ──> share(leads, tasks) of every node ──> task processes
 
@@ -20,7 +21,7 @@ from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.runtime.children import Child
+from mirrorflow_replicator.runtime.children import Child, Spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
 from mirrorflow_replicator.runtime.messages import Assign
@@ -55,9 +56,10 @@ class SharedConnector(HostedConnector):
         *,
         samples: Samples,
         publish: Publish,
+        start: Spawn,
         grace_s: float,
     ) -> None:
-        super().__init__(connector, settings, samples=samples)
+        super().__init__(connector, settings, samples=samples, start=start)
         self._publish = publish
         self._grace_s = grace_s
         self._share = Share()
@@ -147,8 +149,7 @@ class SharedConnector(HostedConnector):
             self._discovery.held = self._share.known
             self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
         share = self._share
-        if not share.tasks:
-            return
+        # Also where there is nothing to do yet: what comes then finds all decided.
         identity = self._identity or await self._establish(may_change=True)
         limit = self._settings.bytes_per_second
         bytes_per_s = None if limit is None else max(1, limit // max(1, share.count))
