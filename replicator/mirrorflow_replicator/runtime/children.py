@@ -25,6 +25,7 @@ KILLED_S = 5.0  # what is killed is gone at once, unless the machine itself hang
 HEALTHY_S = 30.0  # a process that lived so long begins its back-off anew
 # A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
 LINE_BYTES_MAX = 32 << 20
+HELLO = b"\n"  # a process has started
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -155,7 +156,8 @@ class Child:
             repeated = replace(self._assign, gone=self.restarts > 0)
             process.stdin.write(encode(repeated))
         while line := await process.stdout.readline():
-            self._take(decode_report(line))
+            if line != HELLO:
+                self._take(decode_report(line))
         return await process.wait()
 
     def _take(self, report: TaskReport) -> None:

@@ -9,13 +9,14 @@ group is too busy for is answered with 409, and may be made again. Who meets who
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from mirrorflow_replicator.connect import herd, task_configs
+from mirrorflow_replicator.connect import herd
 from mirrorflow_replicator.connect.commands import (
     Command,
     Fence,
@@ -48,7 +49,7 @@ from mirrorflow_replicator.runtime.node import Node
 from mirrorflow_replicator.runtime.others import Others
 from mirrorflow_replicator.runtime.shared_statuses import SharedStatuses
 from mirrorflow_replicator.runtime.shared_task import SharedTask
-from mirrorflow_replicator.runtime.sharing import Share, SharedConnector
+from mirrorflow_replicator.runtime.sharing import Share, SharedConnector, share_of
 from mirrorflow_replicator.runtime.spare import Spare
 from mirrorflow_replicator.runtime.task_writing import TaskWriting
 from mirrorflow_replicator.settings import (
@@ -60,6 +61,7 @@ from mirrorflow_replicator.settings import (
 
 MEETING_S = 15.0  # how long a call waits for a meeting to be over, before it is told to come again
 QUIET_S = 30.0  # for all nodes to end the tasks of a connector: a task takes 10 s at most, the meeting two
+WARM_S = 10.0  # for a new node to connect and to start a process, before it takes part all the same
 LOOK_S = 0.1
 BUSY = (
     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
@@ -117,12 +119,8 @@ class Grouped(Herding):
         if node is None or not node.leader_url or node.problem is not None:
             return False
         mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
-        begun = all(
-            task.state in {"RUNNING", "PAUSED", "STOPPED"}
-            for report in mine
-            for task in report.tasks
-            if task.is_here
-        )
+        tasks = [task for report in mine for task in report.tasks if task.is_here]
+        begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
         return begun and all(report.heard_of_all for report in mine)
 
     async def carry_out(self, command: Command, request: Request) -> Response:
@@ -187,11 +185,26 @@ class Grouped(Herding):
 
     async def _be_a_node(self) -> None:
         assert self._node is not None
+        await self._warm()
         self._running_node = asyncio.create_task(self._node.run(), name="node")
         await asyncio.wait({self._running_node})
         if not self._running_node.cancelled():
             self._running_node.result()
         await asyncio.Event().wait()  # it was told to leave
+
+    async def _warm(self) -> None:
+        """Be ready before the group gives us what another node copies at this moment."""
+        self._arrange()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S):
+                await self._spare.ready()
+        for _ in range(round(WARM_S / LOOK_S)):
+            hosted = [place.hosted for place in self._places.values()]
+            if all(
+                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
+            ):
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def _read_new(self) -> Sequence[ConfigRecord]:
         records = await super()._read_new()
@@ -277,20 +290,7 @@ class Grouped(Herding):
     def _share(self, name: str) -> Share:
         assert self._configs is not None
         assert self._node is not None
-        tasks = self._configs.configs.tasks.get(name, ())
-        known = tuple(task_configs.partitions(one) for one in tasks)
-        held = self._node.held
-        return Share(
-            leads=Unit(connector=name) in held,
-            tasks={
-                number: partitions
-                for number, partitions in enumerate(known)
-                if Unit(connector=name, task=number) in held
-            },
-            count=len(known),
-            initial=any(task_configs.is_initial(one) for one in tasks),
-            known=known,
-        )
+        return share_of(name, self._configs.configs.tasks.get(name, ()), self._node.held)
 
     def _make(self, name: str, wanted: herd.Wanted) -> Hosted:
         hosted = super()._make(name, wanted)

@@ -11,10 +11,13 @@ The identity is decided in Kafka (DESIGN 4.2), so any node may be the first to n
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mirrorflow_replicator.connect import task_configs
+from mirrorflow_replicator.connect.group_assignment import Units
+from mirrorflow_replicator.connect.group_protocol import Unit
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import MirrorFlowError
@@ -44,6 +47,22 @@ class Share:
     count: int = 0
     initial: bool = False  # the partitions were there when the flow began
     known: Assignment = ()  # all tasks' partitions as they are written down
+
+
+def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Share:
+    """What of connector *name*, whose *tasks* are as they are written down, is this node's, who holds *held*."""
+    known = tuple(task_configs.partitions(one) for one in tasks)
+    return Share(
+        leads=Unit(connector=name) in held,
+        tasks={
+            number: partitions
+            for number, partitions in enumerate(known)
+            if Unit(connector=name, task=number) in held
+        },
+        count=len(known),
+        initial=any(task_configs.is_initial(one) for one in tasks),
+        known=known,
+    )
 
 
 class SharedConnector(HostedConnector):
@@ -79,6 +98,11 @@ class SharedConnector(HostedConnector):
         self._changed.set()
         for task in share.tasks:
             self._child(task)  # its process starts beside whatever else is to be done
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a task could begin here at once, or why it could not is told."""
+        return self._identity is not None or self._problem is not None
 
     async def settled(self) -> None:
         """Wait until nothing runs here any more that is not ours."""

@@ -19,7 +19,12 @@ class Spare:
     def prepare(self) -> None:
         """Have one from now on."""
         if self._next is None and not self._closed:
-            self._next = asyncio.create_task(spawn(), name="spare-task")
+            self._next = asyncio.create_task(_started(), name="spare-task")
+
+    async def ready(self) -> None:
+        """Wait until there is one, if one is to be had at all."""
+        if self._next is not None:
+            await asyncio.wait({self._next})
 
     async def take(self) -> asyncio.subprocess.Process:
         """The spare, or a new one where it has died; the next is on its way."""
@@ -46,3 +51,10 @@ class Spare:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+async def _started() -> asyncio.subprocess.Process:
+    process = await spawn()
+    assert process.stdout is not None
+    await process.stdout.readline()  # its greeting, or its end
+    return process
