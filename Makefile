@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# So many share the integration tests, each with brokers of its own (about 4 GiB).
+PROCESSES ?= 2
 READY := $(VENV)/.ready
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
@@ -51,7 +53,7 @@ test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
 	@$(KUBERNETES) $(NODE) & build=$$!; \
 	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
-	$(BIN)/pytest -q -rs tests/integration
+	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadgroup tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
@@ -70,8 +72,9 @@ bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchm
 chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600 OLD=1
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) $(if $(OLD),--old)
 
-crds: $(READY)  ## write crds/mirrorflows.yaml from the types
+crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
+	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
 
 conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests against our worker, 50 minutes; SUITES="base ssl" TESTS=testReplication
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java

@@ -1,6 +1,7 @@
 """`make bench`: our replicator side by side with Java MirrorMaker 2, on real brokers.
 
     python -m benchmarks [case ...] [--quick] [--repeat N]
+    python -m benchmarks operator [--quiescence]    # another matter: see control_plane.py
 
 Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
 says so in the results, and the next one goes on. Exit status 1 if a demand was missed.
@@ -15,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+from benchmarks import control_plane
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -42,6 +44,8 @@ CASES: dict[str, Case] = {name: case for module in MODULES for name, case in mod
 def main() -> int:
     # SIGTERM ends it as Ctrl-C does: gigabytes of broker data must not stay behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if sys.argv[1:2] == ["operator"]:
+        return control_plane.main(sys.argv[2:])
     options = _options()
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))

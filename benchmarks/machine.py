@@ -19,15 +19,35 @@ def load_average() -> float:
 
 def facts(command: str) -> list[str]:
     """Lines of Markdown."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    taken = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    memory_gib = memory_bytes / 2**30
     text = f"""\
-- taken {taken} by `{command}`, load average before {load_average():.2f}
-- {os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, Linux {platform.release()}; brokers, load and copiers share them
-- MirrorFlow {version("mirrorflow")} ({_commit()}), Python {platform.python_version()} ({_call_ns():.0f} ns for a method that counts: how an interpreter was built matters); Apache Kafka {VERSION} (brokers, clients and MirrorMaker 2), {_java()}
+- taken {_taken()} by `{command}`, load average before {load_average():.2f}
+- {_hardware()}; brokers, load and copiers share them
+- MirrorFlow {version("mirrorflow")} ({_commit()}), {_python()}; Apache Kafka {VERSION} (brokers, clients and MirrorMaker 2), {_java()}
 - one broker on each side, replication factor 1; one task; MM2 with -Xmx1g and the JVM options of its start script, without heartbeats; *tuned* is batch.size 327680, linger.ms 100, max.partition.fetch.bytes 10 MiB, fetch.max.bytes 50 MiB and the source's codec"""
     return text.splitlines()
+
+
+def operator_facts(command: str) -> list[str]:
+    """As `facts`, without Kafka."""
+    text = f"""\
+- taken {_taken()} by `{command}`, load average before {load_average():.2f}
+- {_hardware()}; API server, etcd, controllers, stubs and operator share them
+- MirrorFlow {version("mirrorflow")} ({_commit()}), {_python()}, kopf {version("kopf")}, aiohttp {version("aiohttp")}
+- *seconds* and *cpu s* are of the operator, its start included; *calls* and *writes* are the API server's own log, Leases are no writes"""
+    return text.splitlines()
+
+
+def _taken() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+
+def _hardware() -> str:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, Linux {platform.release()}"
+
+
+def _python() -> str:
+    return f"Python {platform.python_version()} ({_call_ns():.0f} ns for a method that counts: how an interpreter was built matters)"
 
 
 class _Counter:

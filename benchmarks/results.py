@@ -65,12 +65,14 @@ class Result:
         self.demands.append(Demand(what=what, sense=sense, limit=limit, value=value, unit=unit))
 
 
-def document(results: Sequence[Result], *, heading: Sequence[str]) -> str:
-    """RESULTS.md; *heading* says where, when and by which command."""
+def document(
+    results: Sequence[Result], *, heading: Sequence[str], title: str = "Side by side with Java MirrorMaker 2"
+) -> str:
+    """RESULTS.md or OPERATOR.md; *heading* says where, when and by which command."""
     met = sum(demand.is_met for result in results for demand in result.demands)
     total = sum(len(result.demands) for result in results)
     how = "Each figure is the median of its runs, with the least and the greatest in brackets; ratios are of medians."
-    lines = ["# Side by side with Java MirrorMaker 2", "", *heading, ""]
+    lines = [f"# {title}", "", *heading, ""]
     lines += [
         f"{met} of {total} demands are met. {how}",
         "",

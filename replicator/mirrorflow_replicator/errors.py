@@ -3,6 +3,7 @@
     MirrorFlowError
     ├── SettingError                 a property is wrong; nothing was started
     │   ├── InvalidSettingError      its value cannot be understood or contradicts another
+    │   │   └── FileMissingError     it names a file that is not there
     │   ├── RefusedSettingError      it asks for what only a Java process can do
     │   └── UnresolvedReferenceError a ${provider:path:key} cannot be resolved on this host
     ├── ClusterError                 a whole cluster cannot be used now
@@ -57,6 +58,14 @@ class InvalidSettingError(SettingError):
         self.key = key
         self.problem = problem
         super().__init__(f"{key}: {problem}" + (f"; {action}." if action else "."))
+
+
+class FileMissingError(InvalidSettingError):
+    """*key* names a file that is not there; `path` is its whole name."""
+
+    def __init__(self, *, key: str, path: str) -> None:
+        self.path = path
+        super().__init__(key=key, problem=f"{path} cannot be read: No such file or directory")
 
 
 class RefusedSettingError(SettingError):

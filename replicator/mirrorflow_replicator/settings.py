@@ -287,6 +287,7 @@ class ConnectorSettings:
         None  # None: no heartbeat connector, or `emit.heartbeats.enabled=false`
     )
     checkpoint: CheckpointSettings | None = None  # None: not a checkpoint connector, or `enabled=false`
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ HERE = Path(__file__).relative_to(ROOT)
 # Hosts that documents and formats may name: the projects themselves, and names reserved for examples (RFC 2606).
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
-    r"|github\.com|ietf\.org|rfc-editor\.org|example(\.\w+)?)|127\.0\.0\.1|0\.0\.0\.0|localhost"
+    r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )
 URL = re.compile(r"https?://([\w.-]+\.[\w.-]+)")
 MACHINE = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")

@@ -328,7 +328,7 @@ class Replicator:
         if not self._address_file.exists():
             return "(no HTTP server)"
         try:
-            return json.dumps(self.partitions()[:4], indent=1)
+            return "\n".join(json.dumps(one) for one in self.partitions()[:4])
         except (OSError, ValueError) as error:
             return f"({error})"
 

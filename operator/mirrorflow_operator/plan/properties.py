@@ -7,7 +7,7 @@ MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says
 from collections.abc import Iterable, Mapping
 
 from mirrorflow_operator.api.quantity import whole
-from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec
+from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
 from mirrorflow_operator.api.topics import ConfigException, NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
@@ -81,6 +81,7 @@ def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
     spec = flow.spec
     return {
         "mirrorflow.flow": flow.metadata.name,
+        **({"mirrorflow.state": "paused"} if spec.state is State.PAUSED else {}),
         **_providers(),
         **cluster_properties("source", spec.source, layout),
         **cluster_properties("target", spec.target, layout),

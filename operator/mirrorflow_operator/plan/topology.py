@@ -12,6 +12,7 @@ Where topics of a source are known, these are followed; else samples of what the
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from mirrorflow_operator.plan.naming import Naming
 
@@ -36,10 +37,19 @@ class Route:
     naming: Naming
 
 
+class ConflictKind(Enum):
+    """What goes wrong."""
+
+    LOOP = "loop"  # a record comes back; source and target that are one cluster are the shortest
+    ALIAS = "alias"  # two sources of one alias on one target
+    COLLISION = "collision"  # two flows write to one topic
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
     """Flows that must not run together; `sentence` names them, the topics and the clusters."""
 
+    kind: ConflictKind
     flows: tuple[str, ...]
     sentence: str
 
@@ -62,6 +72,11 @@ class _Search:
     # Target topic -> each route that writes it, with the topic it is a copy of.
     writers: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     loops: dict[frozenset[int], str] = field(default_factory=dict)
+    leaving: dict[int, list[int]] = field(default_factory=dict)  # cluster -> the routes that read it
+
+    def __post_init__(self) -> None:
+        for at, (source, _) in enumerate(self.sides):
+            self.leaving.setdefault(source, []).append(at)
 
     def follow(self, way: tuple[_Step, ...]) -> None:
         """Where the topic at the end of *way* goes from there."""
@@ -69,9 +84,9 @@ class _Search:
         if (here.cluster, here.topic) in self.seen:
             return
         self.seen.add((here.cluster, here.topic))
-        for at, route in enumerate(self.routes):
-            source, target = self.sides[at]
-            if source != here.cluster or not route.naming.copies(here.topic):
+        for at in self.leaving.get(here.cluster, ()):
+            route, (_, target) = self.routes[at], self.sides[at]
+            if not route.naming.copies(here.topic):
                 continue
             topic = route.naming.target_topic(here.topic)
             self.writers.setdefault((target, topic), {})[at] = here.topic
@@ -159,7 +174,7 @@ def _same(
             sentence = (
                 f"Flow {route.flow}: its source and its target are one cluster, {names[source]}; name two."
             )
-            yield Conflict(flows=(route.flow,), sentence=sentence)
+            yield Conflict(kind=ConflictKind.LOOP, flows=(route.flow,), sentence=sentence)
 
 
 def _loops(search: _Search) -> Iterator[Conflict]:
@@ -167,6 +182,7 @@ def _loops(search: _Search) -> Iterator[Conflict]:
         flows = tuple(search.routes[at].flow for at in sorted(routes))
         what = "Flow {} makes a loop" if len(flows) == 1 else "Flows {} make a loop"
         yield Conflict(
+            kind=ConflictKind.LOOP,
             flows=flows,
             sentence=f"{what.format(' and '.join(flows))}: {path}; leave these topics out of one of them, or call "
             "each cluster by one alias and let copies bear it.",
@@ -181,6 +197,7 @@ def _aliases(
             other = routes[before]
             if sides[at][1] == sides[before][1] and route.source.alias == other.source.alias:
                 yield Conflict(
+                    kind=ConflictKind.ALIAS,
                     flows=(other.flow, route.flow),
                     sentence=f"Flows {other.flow} and {route.flow} both copy a source called {route.source.alias} to "
                     f"cluster {names[sides[at][1]]}, which keeps positions by that name; make one flow of them, or "
@@ -204,6 +221,7 @@ def _collisions(search: _Search) -> Iterator[Conflict]:
         )
         more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
         yield Conflict(
+            kind=ConflictKind.COLLISION,
             flows=flows,
             sentence=f"Flows {' and '.join(flows)} both write to topic {topic}{more} of cluster {search.names[cluster]}: "
             f"{origins}; let one of them prefix its copies, or leave these topics out of one.",

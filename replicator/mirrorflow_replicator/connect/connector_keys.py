@@ -104,6 +104,10 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ("checkpoints.topic.replication.factor", "default 3; -1 is the target's default"),
             ("mirrorflow.flow", "default `A->B`: who claims the source alias on the target"),
             (
+                "mirrorflow.state",
+                "`running` (default) or `paused`: nothing is copied, the lag is still shown; a distributed worker has REST for it",
+            ),
+            (
                 "mirrorflow.start.from",
                 "where partitions begin that were never copied: `earliest`, `latest`, `by_duration:PT1H`, `timestamp:` with an ISO-8601 moment or milliseconds; wins over `auto.offset.reset`",
             ),

@@ -5,6 +5,7 @@ partitions there are, and holds no name of a topic or group. `replicating` is de
 never from what a task calls itself.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from enum import Enum
 
 from mirrorflow_replicator.connect.samples import NO_RATE, Rate, lag_records
 from mirrorflow_replicator.connect.view import Response, WorkerView, error_response, json_response, limit_of
-from mirrorflow_replicator.flow.report import ConnectorReport, Guarantee, PartitionReport, Phase
+from mirrorflow_replicator.flow.report import ConnectorReport, Guarantee, PartitionReport, Phase, SideReport
 
 VERSION = 1
 SUMMARY_MAX_BYTES = 4096  # DESIGN, section 6: an operator of a thousand flows reads 4 MiB a round, no more
 REASONS_MAX = 8  # the most frequent; a partition has one, so more of them are rare
 WORD_MAX = 64  # reasons are PascalCase words; connector names are cut below
+PATH_MAX = 320  # the end of the folder of a Secret, whose name has 253 letters
 NAME_MAX = 249  # as Kafka's topic names; a resource's name has 253 letters with its namespace
 STUCK_AFTER_S = 30.0  # one window without a record while the source has some
+_NOT_PLAIN = re.compile(r"[^-A-Za-z0-9._/]")
 LIMIT_DEFAULT = 1000  # of `/progress/partitions`: a table that nobody reads to the end
 LIMIT_MAX = 1_000_000
 NOT_COPIED = "TopicNotCopied"  # the reason of a topic that is selected and has no, or no whole, copy
@@ -37,6 +40,7 @@ class Replicating(Enum):
     SOURCE_DATA_LOST = (
         "SourceDataLost"  # a partition stopped because records were gone before they were copied
     )
+    PAUSED = "Paused"
     WAITING = "Waiting"  # starting, what there is to copy is not known yet, or another copier of the flow is at work
 
 
@@ -69,7 +73,7 @@ def has_started(connectors: tuple[ConnectorReport, ...]) -> bool:
 
 
 def _has_started(report: ConnectorReport) -> bool:
-    if report.state != "RUNNING" or len(report.tasks) < len(report.task_properties):
+    if report.state not in {"RUNNING", "PAUSED"} or len(report.tasks) < len(report.task_properties):
         return False
     if any(task.state not in {"RUNNING", "PAUSED"} for task in report.tasks):
         return False
@@ -121,6 +125,8 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
 
 def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Replicating:
     """One word for what *report* is seen to do."""
+    if report.state == "PAUSED":
+        return Replicating.PAUSED
     if total.reasons["SourceDataLost"]:
         return Replicating.SOURCE_DATA_LOST
     if total.lag_records and view.samples.is_throttled(report.name, view.now_s):
@@ -218,6 +224,48 @@ def _summary(
         "warnings": len(report.warnings),
         "refusedSettings": len({key for task in report.tasks for key in task.refused_settings}),
         "replicating": replicating(report, total, view).value,
+        "source": _side(report.source, view.now_s),
+        "target": _side(report.target, view.now_s),
+        **_missing(report.missing),
+        **_checkpoints(report, view.now_s),
+    }
+
+
+def _side(side: SideReport, now_s: float) -> dict[str, object]:
+    if side.reason is None:
+        return {"reach": "Unknown"}
+    return {
+        "reach": "Unreachable" if side.reason else "Reachable",
+        "reason": _plain(side.reason, WORD_MAX),
+        "sinceSeconds": _age_s(1000 * side.since_s, now_s),
+        "clusterId": _plain(side.cluster_id, WORD_MAX),
+    }
+
+
+def _missing(missing: tuple[str, str] | None) -> dict[str, object]:
+    """What names a file, and nothing of what is in it."""
+    if missing is None:
+        return {}
+    folder, name = missing
+    return {"missing": {"path": _plain(folder[-PATH_MAX:], PATH_MAX), "key": _plain(name, NAME_MAX)}}
+
+
+def _plain(text: str, length_max: int) -> str:
+    """As many bytes as letters, whatever somebody has called something: the summary's size is counted on it."""
+    return _NOT_PLAIN.sub("", text)[:length_max]
+
+
+def _checkpoints(report: ConnectorReport, now_s: float) -> dict[str, object]:
+    groups = report.groups
+    if groups is None:
+        return {}
+    return {
+        "checkpoints": {
+            "groups": groups.selected,
+            "failing": groups.failing,
+            "ageSeconds": None if groups.passed_s is None else _age_s(1000 * groups.passed_s, now_s),
+            "intervalSeconds": groups.interval_s,
+        }
     }
 
 
@@ -275,7 +323,7 @@ def _connector(report: ConnectorReport, view: WorkerView) -> dict[str, object]:
     }
 
 
-def _age_s(timestamp_ms: int, now_s: float) -> float:
+def _age_s(timestamp_ms: float, now_s: float) -> float:
     return round(max(0.0, now_s - timestamp_ms / 1000), 3)
 
 

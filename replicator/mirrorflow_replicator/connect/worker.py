@@ -183,6 +183,7 @@ def parse_connector(
         checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
         # Java's heartbeat connector does not look at `enabled`: an mm2.properties has herders for heartbeats alone.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
+        is_paused=read.choice("mirrorflow.state", ("running", "paused"), "running") == "paused",
     )
 
 

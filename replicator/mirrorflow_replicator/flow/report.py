@@ -6,7 +6,7 @@ A report never holds a payload or a secret.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mirrorflow_replicator.flow.group_offsets import GroupOffset
@@ -30,6 +30,28 @@ class Guarantee(Enum):
 
     EXACTLY_ONCE = "exactly-once"
     SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideReport:
+    """Whether one of the two clusters can be used; `reason` is PascalCase, "" if it can, None if nobody has tried yet."""
+
+    reason: str | None = None
+    since_s: float = 0.0  # wall clock; of that answer
+    cluster_id: str = ""
+
+
+UNKNOWN_SIDE = SideReport()
+
+
+def worst_side(sides: Iterable[SideReport]) -> SideReport:
+    """What is to be said where several clients use one cluster: one that cannot is enough, the longest at that."""
+    known = [side for side in sides if side.reason is not None]
+    if not known:
+        return UNKNOWN_SIDE
+    worst = min(known, key=lambda side: (not side.reason, side.since_s))
+    cluster_id = worst.cluster_id or next((side.cluster_id for side in known if side.cluster_id), "")
+    return replace(worst, cluster_id=cluster_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +101,8 @@ class TaskReport:
     is_here: bool = True  # on this node of a group
     worker_id: str = ""  # of the node that has it; "": the connector's
     warnings: tuple[str, ...] = ()  # what is not done beside the copying, and why
+    source: SideReport = UNKNOWN_SIDE
+    target: SideReport = UNKNOWN_SIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +137,8 @@ class GroupsReport:
     active: int = 0  # of these, groups with members on the target, which are left alone
     checkpoints: int = 0  # written
     moved: int = 0  # offsets that groups of the target were given
+    passed_s: float | None = None  # wall clock, of the last pass over all groups that succeeded
+    interval_s: float | None = None  # between passes
     translations: Mapping[str, int] = field(
         default_factory=dict
     )  # partitions of groups: exact, bound, unknown
@@ -152,3 +178,6 @@ class ConnectorReport:
     heard_of_all: bool = False  # every partition was heard of: what is said of the whole holds for the whole
     is_here: bool = True  # the connector itself, on this node of a group
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not wholly, copied
+    source: SideReport = UNKNOWN_SIDE
+    target: SideReport = UNKNOWN_SIDE
+    missing: tuple[str, str] | None = None  # folder and file that a setting names and this host does not have

@@ -18,6 +18,7 @@ from mirrorflow_replicator.errors import (
     ClusterError,
     UnreachableError,
 )
+from mirrorflow_replicator.flow.report import SideReport
 from mirrorflow_replicator.kafka import codes
 from mirrorflow_replicator.kafka.addresses import parse_addresses
 from mirrorflow_replicator.kafka.connection import Connection
@@ -25,6 +26,7 @@ from mirrorflow_replicator.kafka.credentials import Credentials, Resolve
 from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
 from mirrorflow_replicator.kafka.opening import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_replicator.kafka.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_replicator.kafka.reach import Reach
 from mirrorflow_replicator.kafka.rotation import Rotation
 from mirrorflow_replicator.settings import ClientSettings
 
@@ -65,6 +67,7 @@ class Cluster:
         self._settings = settings
         self._credentials = Credentials(settings, resolve)
         self._pool = ConnectionPool(self._open, cluster=self.alias)
+        self._reach = Reach(is_open=lambda: self._pool.has_open)
         self._coordinators: dict[tuple[int, str], int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
@@ -106,6 +109,11 @@ class Cluster:
         return self.metadata.cluster_id
 
     @property
+    def reach(self) -> SideReport:
+        """Whether it can be used, as of the last attempts."""
+        return self._reach.report(self.cluster_id)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What keeps connections from following their secrets."""
         return self._rotation.warnings
@@ -144,16 +152,22 @@ class Cluster:
         return await self._open_at(broker.host, broker.port, node_id=key.node_id, timeout_s=CONNECT_TIMEOUT_S)
 
     async def _open_at(self, host: str, port: int, *, node_id: int, timeout_s: float) -> Connection:
-        return await open_connection(
-            host,
-            port,
-            client_id=self._settings.client_id,
-            security=self._credentials.security(),
-            cluster=self.alias,
-            node_id=node_id,
-            timeout_s=timeout_s,
-            renew=self._credentials.security,
-        )
+        try:
+            connection = await open_connection(
+                host,
+                port,
+                client_id=self._settings.client_id,
+                security=self._credentials.security(),
+                cluster=self.alias,
+                node_id=node_id,
+                timeout_s=timeout_s,
+                renew=self._credentials.security,
+            )
+        except ClusterError as error:
+            self._reach.failed(error)
+            raise
+        self._reach.opened(is_bootstrap=node_id < 0)
+        return connection
 
     async def _any_connection(self) -> Connection:
         """A connection to whichever broker answers; bootstraps anew when none of the known ones does."""
@@ -305,15 +319,6 @@ class Cluster:
                 await self._refresh_quietly()
         raise self._out_of_time(request, timeout_s)
 
-    async def coordinator_connection(self, kind: int, key: str, *, purpose: str) -> Connection:
-        """A connection to whoever coordinates *key* now, of its own for *purpose*; asked anew, for it may have moved.
-
-        Raises ClusterError, SettingError.
-        """
-        self._forget((kind, key))
-        node_id = await self._coordinator((kind, key))
-        return await self.connection(node_id, purpose=purpose)
-
     def _out_of_time(self, request: Any, timeout_s: float) -> UnreachableError:
         problem = f"{request.name} was not answered within {timeout_s:g} s"
         return UnreachableError(
@@ -337,15 +342,16 @@ class Cluster:
         self, node_id: int | None, *, controller: bool, coordinator: tuple[int, str] | None
     ) -> Connection:
         if coordinator is not None:
-            return await self.connection(await self._coordinator(coordinator))
+            return await self.connection(await self.coordinator(coordinator))
         if node_id is not None:
             return await self.connection(node_id)
         if controller and self.metadata.controller_id in self.metadata.brokers:
             return await self.connection(self.metadata.controller_id)
         return await self._any_connection()
 
-    async def _coordinator(self, coordinator: tuple[int, str]) -> int:
-        known = self._coordinators.get(coordinator)
+    async def coordinator(self, coordinator: tuple[int, str], *, anew: bool = False) -> int:
+        """The broker that coordinates (key type, key), asked *anew* or as known. Raises ClusterError."""
+        known = None if anew else self._coordinators.get(coordinator)
         if known is not None:
             return known
         kind, key = coordinator

@@ -182,9 +182,8 @@ class Membership:
         """Ask the coordinator; after a failure it is looked for anew."""
         connection = self._connection
         if connection is None or not connection.is_open or connection.is_retired:
-            connection = self._connection = await self._cluster.coordinator_connection(
-                GROUP_COORDINATOR, self._settings.group_id, purpose=_PURPOSE
-            )
+            node_id = await self._cluster.coordinator((GROUP_COORDINATOR, self._settings.group_id), anew=True)
+            connection = self._connection = await self._cluster.connection(node_id, purpose=_PURPOSE)
         try:
             answer = await connection.call(request, timeout_s=timeout_s)
         except (ClusterError, asyncio.CancelledError):

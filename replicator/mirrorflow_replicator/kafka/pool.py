@@ -63,6 +63,11 @@ class ConnectionPool:
             if key.purpose == purpose and slot.connection is not None and slot.connection.is_open
         }
 
+    @property
+    def has_open(self) -> bool:
+        """Whether any broker has an open connection, for whatever purpose."""
+        return any(slot.connection is not None and slot.connection.is_open for slot in self._slots.values())
+
     async def get(self, key: PoolKey) -> Connection:
         """The open connection, or a new one. Raises what the opener raises, and ConnectionLostError after `close`."""
         slot = self._slots.setdefault(key, _Slot())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_replicator.errors import FileMissingError, InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.kafka.jks import JCEKS_MAGIC, JKS_MAGIC
 
 # A store of every public authority is about 200 KiB; a path such as /dev/zero must not fill the memory.
@@ -21,6 +21,8 @@ def read_store(location: str, key: str) -> bytes:
     try:
         with Path(location).open("rb") as file:
             data = file.read(STORE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise FileMissingError(key=key, path=shown) from None
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a path"
         raise InvalidSettingError(key=key, problem=f"{shown} cannot be read: {problem}") from None

@@ -29,6 +29,8 @@ from mirrorflow_replicator.runtime.surroundings import Loss, State
 from mirrorflow_replicator.runtime.walking import Extent
 from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
 
+_BEGINNINGS = {start.value for start in StartPosition}
+
 
 class Anchoring:
     """See the module."""
@@ -303,8 +305,7 @@ class Anchoring:
             offset = (await self._source_offsets([lane], EARLIEST))[lane]
         else:
             offset = lane.ladder()[0].source_offset + 1
-        newest, memory = lane.ladder()[0], heard.memory
-        ordinal = 0
+        newest, memory, ordinal = lane.ladder()[0], heard.memory, 0
         if memory is not None and memory.sequence >= 0 and memory.epoch == self._identity.producer_epoch:
             # What was in flight when the topic was deleted went into the new one, which took it for the first.
             ordinal = ordinal_near(memory.sequence, newest.ordinal) + 1
@@ -334,7 +335,7 @@ class Anchoring:
         """A step of the stream: from the source's first record, numbered on behind *at*."""
         assert lane.anchor is not None
         first = (await self._source_offsets([lane], EARLIEST))[lane]
-        await self._step(
+        return await self._step(
             lane,
             lane.anchor,
             ordinal=at.ordinal + 1,
@@ -342,17 +343,15 @@ class Anchoring:
             target_end=at.target_offset + 1,
             why="undecided",
         )
-        assert lane.anchor is not None
-        return lane.anchor.as_pair()
 
     async def after_loss(self, lane: Lane, pair: Pair) -> Pair | None:
         """Deal with lost source records by policy; None if the partition stops."""
-        loss, anchor = lane.loss, lane.anchor
+        loss, anchor, policy = lane.loss, lane.anchor, self.on_loss
         assert loss is not None
         assert anchor is not None
-        policy = self.on_loss
         same_topic = anchor.source_topic_id == self._source.metadata.topic_id(lane.topic)
-        nothing_yet = pair.ordinal < anchor.ordinal and same_topic
+        # A flow that goes on from somebody's position has promised what follows it; one that begins has promised nothing.
+        nothing_yet = pair.ordinal < anchor.ordinal and same_topic and anchor.why in _BEGINNINGS
         if not nothing_yet:
             error = SourceDataLostError(
                 topic=lane.topic,
@@ -373,16 +372,16 @@ class Anchoring:
         elif not nothing_yet:
             lane.lost_records += max(0, loss.found - loss.wanted)
         target_end = pair.target_offset + 1
-        await self._step(
-            lane, anchor, ordinal=pair.ordinal + 1, offset=found, target_end=target_end, why=loss.how
+        why = anchor.why if nothing_yet else loss.how
+        pair = await self._step(
+            lane, anchor, ordinal=pair.ordinal + 1, offset=found, target_end=target_end, why=why
         )
         lane.loss = None
-        assert lane.anchor is not None
-        return lane.anchor.as_pair()
+        return pair
 
     async def _step(
         self, lane: Lane, anchor: Anchor, *, ordinal: int, offset: int, target_end: int, why: str
-    ) -> None:
+    ) -> Pair:
         proposal = Anchor(
             generation=anchor.generation,
             topic=anchor.topic,
@@ -397,3 +396,5 @@ class Anchoring:
         )
         await self._decide([proposal])
         self._known(lane)
+        assert lane.anchor is not None
+        return lane.anchor.as_pair()

@@ -13,13 +13,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 
 from mirrorflow_replicator.connect.clients import shared
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
-from mirrorflow_replicator.flow.report import ConnectorReport, TaskReport
+from mirrorflow_replicator.flow.report import ConnectorReport, GroupsReport, TaskReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.runtime.checkpoint_passes import Clusters, Passes
+from mirrorflow_replicator.runtime.sides import Sides, missing_of
 from mirrorflow_replicator.settings import CheckpointSettings, ClientSettings, ConnectorSettings
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
@@ -42,6 +44,8 @@ class HostedCheckpoints:
         self._resolve = Resolver(settings.providers).resolve_client
         self._started_at_s = time.time()
         self._clusters: dict[frozenset[tuple[str, str]], Cluster] = {}
+        self._sides = Sides(settings.source_alias, settings.target_alias)
+        self._passed_s: float | None = None  # wall clock, of the last whole pass
         self._passes: Passes | None = None  # once both clusters were reached
         self._opened = False
         self._problem: MirrorFlowError | None = None  # of the last pass; None while all is well
@@ -95,6 +99,7 @@ class HostedCheckpoints:
             self._clusters[way] = await Cluster.connect(
                 client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
             )
+            self._sides.connected(self._clusters[way])
         return self._clusters[way]
 
     async def _follow(self, passes: Passes) -> None:
@@ -122,6 +127,7 @@ class HostedCheckpoints:
                 sync_at = now() + (settings.sync_s or NEVER)
             self._tell(passes)
             self._problem, self._failures, self.heard_of_all = None, 0, True
+            self._passed_s = time.time()
             await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
 
     async def _refresh(self, passes: Passes) -> float:
@@ -150,6 +156,8 @@ class HostedCheckpoints:
             # By its reason: what a lost connection says changes from one attempt to the next.
             log.warning("%s: %s", self._connector.name, error)
         self._problem = error
+        if self._passes is None:
+            self._sides.note(error)
         self._errors[error.reason] += 1
         self._failures += 1
 
@@ -159,6 +167,10 @@ class HostedCheckpoints:
         clusters = (warning for cluster in self._clusters.values() for warning in cluster.warnings)
         return (*passes, *dict.fromkeys(clusters))
 
+    def _groups(self, passes: Passes) -> GroupsReport:
+        due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
+        return replace(passes.report, passed_s=self._passed_s, interval_s=min(due, default=None))
+
     def report(self) -> ConnectorReport:
         """The connector now."""
         settings, problem = self._settings, self._problem
@@ -167,6 +179,7 @@ class HostedCheckpoints:
         if problem is not None:
             state, trace, reason = "FAILED", str(problem), problem.reason
         task = TaskReport(task=0, state=state, trace=trace, reason=reason, errors=dict(self._errors))
+        source, target = self._sides.reports(self._clusters.values())
         return ConnectorReport(
             name=self._connector.name,
             connector_class=self._connector.connector_class,
@@ -185,5 +198,8 @@ class HostedCheckpoints:
             if self._passes is not None and self._passes.report.checkpoints
             else (),
             warnings=self._warnings,
-            groups=None if self._passes is None else self._passes.report,
+            groups=None if self._passes is None else self._groups(self._passes),
+            source=source,
+            target=target,
+            missing=missing_of(problem),
         )

@@ -18,9 +18,11 @@ from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment, assign
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.report import SideReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.runtime.acl_syncing import AclSync
+from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.runtime.topics import Arrangement, Topics
 from mirrorflow_replicator.settings import ClientSettings, SourceSettings
 
@@ -48,6 +50,7 @@ class SourceConnector:
         self._selection = make_selection(settings)
         self._rules = make_config_rules(settings)
         self._clusters: dict[str, Cluster] = {}
+        self._sides = Sides(settings.source_alias, settings.target_alias)
         self._topics: Topics | None = None
         self._acls: AclSync | None = None
         self._arrangement: Arrangement | None = None
@@ -71,6 +74,11 @@ class SourceConnector:
     def clusters(self) -> tuple[Cluster, Cluster]:
         """Source and target; connected before anything is handed out."""
         return self._clusters["source"], self._clusters["target"]
+
+    @property
+    def sides(self) -> tuple[SideReport, SideReport]:
+        """Whether source and target can be used."""
+        return self._sides.reports(self._clusters.values())
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -131,8 +139,10 @@ class SourceConnector:
         for side, result in zip(missing, results, strict=True):
             if isinstance(result, BaseException):
                 errors.append(result)
+                self._sides.note(result)
             else:
                 self._clusters[side] = result
+                self._sides.connected(result)
         if errors:
             raise errors[0]
         if self._topics is None:

@@ -29,6 +29,7 @@ from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
+from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
 from mirrorflow_replicator.runtime.task import CopyTask, Parts
 
@@ -53,6 +54,7 @@ class TaskProcess:
         self._failure: MirrorFlowError | None = None
         self._clusters: tuple[Cluster, Cluster] | None = None
         self._store: PositionStore | None = None
+        self._sides = Sides(begin.settings.source_alias, begin.settings.target_alias)
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
         """Carry out messages until told to stop, or the worker is gone."""
@@ -121,8 +123,12 @@ class TaskProcess:
             Cluster.connect(settings.target_producer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S),
             return_exceptions=True,
         )
+        for result in results:
+            self._sides.note(result)
         source, target = results
         if isinstance(source, Cluster) and isinstance(target, Cluster):
+            self._sides.connected(source)
+            self._sides.connected(target)
             return source, target
         for result in results:
             if isinstance(result, Cluster):
@@ -196,17 +202,21 @@ class TaskProcess:
             failure = self._failure
             if failure is not None:
                 task, reason = self._begin.task, failure.reason
-                self._send(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
+                self._tell(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
             elif self._task is None:
-                self._send(TaskReport(task=self._begin.task, state="UNASSIGNED"))
+                self._tell(TaskReport(task=self._begin.task, state="UNASSIGNED"))
             else:
-                self._send(self._with_warnings(self._task.report()))
+                self._tell(self._with_warnings(self._task.report()))
             await asyncio.sleep(REPORT_S)
 
     def _with_warnings(self, report: TaskReport) -> TaskReport:
         """What the connections say of their secrets is a warning of the task."""
         said = dict.fromkeys(warning for cluster in self._clusters or () for warning in cluster.warnings)
         return replace(report, warnings=(*report.warnings, *said)) if said else report
+
+    def _tell(self, report: TaskReport) -> None:
+        source, target = self._sides.reports(self._clusters or ())
+        self._send(replace(report, source=source, target=target))
 
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))

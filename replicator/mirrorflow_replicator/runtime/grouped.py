@@ -302,7 +302,7 @@ class Grouped(Herding):
         if settings.source is not None:
             self._spare.prepare()
         grace_s = self._settings.shutdown_s
-        if settings.source is not None:
+        if settings.source is not None and not settings.is_paused:
             return SharedConnector(
                 settings,
                 settings.source,

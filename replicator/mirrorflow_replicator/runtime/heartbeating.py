@@ -22,10 +22,17 @@ from mirrorflow_replicator.connect.mirror_records import (
 from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import MirrorFlowError, UnreachableError
-from mirrorflow_replicator.flow.report import ConnectorReport, HeartbeatReport, TaskReport
+from mirrorflow_replicator.flow.report import (
+    ConnectorReport,
+    HeartbeatReport,
+    SideReport,
+    TaskReport,
+    worst_side,
+)
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.mirror_log import append, create_mirror_topic
+from mirrorflow_replicator.runtime.sides import Sides, missing_of
 from mirrorflow_replicator.settings import BeatSettings, ClientSettings, ConnectorSettings, HeartbeatSettings
 from mirrorflow_replicator.wire.records import Record
 
@@ -66,6 +73,7 @@ class Beats:
         self._resolve = resolve
         self._failures = 0  # in a row
         self._cluster: Cluster | None = None
+        self._sides = Sides(settings.source_alias, settings.target_alias)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -89,6 +97,7 @@ class Beats:
         """Heartbeats for ever, until one fails."""
         if self._cluster is None:
             self._cluster = await self._connect(self.settings.producer)
+            self._sides.connected(self._cluster)
             self.cluster_id = self._cluster.cluster_id
         cluster = self._cluster
         await self._ensure_topic(cluster)
@@ -100,6 +109,11 @@ class Beats:
             # From the last one due, so that the interval is kept; from now where that has passed, so that none is made up for.
             due = max(due + self._interval_s, now())
             await asyncio.sleep(due - now())
+
+    @property
+    def side(self) -> SideReport:
+        """Whether the cluster can be used."""
+        return self._sides.reports(() if self._cluster is None else (self._cluster,))[1]
 
     async def _connect(self, client: ClientSettings) -> Cluster:
         return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
@@ -142,6 +156,8 @@ class Beats:
             # By its reason: what a lost connection says changes from one attempt to the next.
             log.warning("%s: %s", self._name, error)
         self.problem = error
+        if self._cluster is None:
+            self._sides.note(error)
         self.errors[error.reason] += 1
         self._failures += 1
 
@@ -224,4 +240,10 @@ class HostedHeartbeats:
                 *(warning for one in self._beats for warning in one.warnings),
             ),
             heartbeats=written,
+            source=self._side(self._settings.source_alias),
+            target=self._side(self._settings.target_alias),
+            missing=missing_of(first.problem),
         )
+
+    def _side(self, alias: str) -> SideReport:
+        return worst_side(one.side for one in self._beats if one.settings.target_alias == alias)

@@ -165,7 +165,7 @@ class Herding:
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
-                await topic.put(*records, now_ms=now_ms())
+                await topic.put(*self._tasks_untold(command), *records, now_ms=now_ms())
             self._arrange()
             match command:
                 case Configure() | Patch():
@@ -372,6 +372,15 @@ class Herding:
     def _again(self, name: str) -> None:
         self._restarts[name] += 1
         self._arrange()
+
+    def _tasks_untold(self, command: Command) -> tuple[ConfigRecord, ...]:
+        """A paused connector shows the tasks of the topic: those that run are told there before they pause."""
+        assert self._configs is not None
+        configs = self._configs.configs
+        if not isinstance(command, SetTarget) or command.name in configs.tasks:
+            return ()
+        report = self._report(command.name)
+        return herd.task_records(report, configs) if report.tasks else ()
 
     async def _offsets(self, command: ListOffsets | AlterOffsets | ResetOffsets) -> Response:
         assert self._configs is not None

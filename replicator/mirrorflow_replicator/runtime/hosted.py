@@ -12,6 +12,8 @@ from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.checkpointing import HostedCheckpoints
 from mirrorflow_replicator.runtime.heartbeating import HostedHeartbeats
 from mirrorflow_replicator.runtime.hosting import HostedConnector
+from mirrorflow_replicator.runtime.paused import PAUSED, PausedSource
+from mirrorflow_replicator.runtime.standing_in import StandIn
 from mirrorflow_replicator.settings import ConnectorSettings
 
 # A source that cannot be reached must not keep heartbeats from the target for long.
@@ -64,6 +66,11 @@ async def _run_beside(hosted: Hosted, copying: Sequence[Hosted]) -> None:
 
 def host(connector: ConnectorSettings, *, samples: Samples) -> Hosted | None:
     """What runs *connector*; None where its settings ask for nothing."""
+    if connector.source is not None and connector.is_paused:
+        return PausedSource(connector, connector.source, samples=samples)
+    if connector.is_paused and (connector.heartbeat is not None or connector.checkpoint is not None):
+        properties = connector.properties
+        return StandIn(connector.name, properties, state=PAUSED, tasks=(properties,))
     if connector.source is not None:
         return HostedConnector(connector, connector.source, samples=samples)
     if connector.heartbeat is not None:

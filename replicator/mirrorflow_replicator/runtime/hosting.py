@@ -17,13 +17,14 @@ from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import FencedError, IdentityError, MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
-from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport
+from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
 from mirrorflow_replicator.kafka.identity import IdentityLog, establish
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime.children import Child, Spawn, spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
+from mirrorflow_replicator.runtime.sides import missing_of
 from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
@@ -244,6 +245,7 @@ class HostedConnector:
             for child in self._told_children()
         )
         problem = self._refused or self._discovery.problem
+        source, target = self._discovery.sides
         return ConnectorReport(
             name=self._connector.name,
             connector_class=self._connector.connector_class,
@@ -265,6 +267,9 @@ class HostedConnector:
             warnings=(*self._warnings, *self._pulse.warnings),
             heartbeats=self._pulse.report(self._settings.target_alias),
             uncopied=self._discovery.uncopied,
+            source=worst_side((source, *(child.newest.source for child in self._children.values()))),
+            target=worst_side((target, *(child.newest.target for child in self._children.values()))),
+            missing=missing_of(self._discovery.problem),
         )
 
     @property

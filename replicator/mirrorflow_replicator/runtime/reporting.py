@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-from mirrorflow_replicator.flow.report import Guarantee, PartitionReport, Phase, TaskReport
+from mirrorflow_replicator.flow.report import Guarantee, PartitionReport, Phase, SideReport, TaskReport
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State
 
@@ -68,6 +68,7 @@ def encode_report(report: TaskReport) -> bytes:
     """One JSON line. Partitions are arrays, because there may be thousands in a line."""
     body: dict[str, Any] = {name: getattr(report, name) for name in _TASK_FIELDS}
     body["errors"] = dict(report.errors)
+    body["source"], body["target"] = asdict(report.source), asdict(report.target)
     body["partitions"] = [
         [value.value if isinstance(value, Phase | Guarantee) else value for value in _row(one)]
         for one in report.partitions
@@ -95,4 +96,6 @@ def decode_report(line: bytes) -> TaskReport:
         refused_settings=tuple(body["refused_settings"]),
         offset_syncs=body["offset_syncs"],
         warnings=tuple(body["warnings"]),
+        source=SideReport(**body["source"]),
+        target=SideReport(**body["target"]),
     )

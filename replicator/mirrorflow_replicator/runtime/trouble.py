@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from mirrorflow_replicator.errors import (
     BrokerError,
@@ -120,6 +120,7 @@ class Trouble:
         self._errors = errors
         self._spawn = spawn
         self._told: WeakKeyDictionary[Lane, str] = WeakKeyDictionary()
+        self._looking: WeakSet[Lane] = WeakSet()  # for what they have lost
 
     def of_target(self, lane: Lane, code: int, message: str, span: Span) -> None:
         """A batch of *lane* was refused."""
@@ -159,7 +160,9 @@ class Trouble:
             return
         action = Action.LOST if answer.diverging is not None else of_fetch(code)
         if action is Action.LOST:
-            self._spawn(self._look_for_loss(lane, answer))
+            if lane not in self._looking:
+                self._looking.add(lane)
+                self._spawn(self._look_for_loss(lane, answer, lane.doubts, lane.fetch_offset))
         elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
             lane.stop(
                 NotAuthorizedError(
@@ -210,11 +213,19 @@ class Trouble:
                     lane_max_bytes = int(entry.value)
         lane.packer.max_bytes = lane_max_bytes
 
-    async def _look_for_loss(self, lane: Lane, answer: FetchedPartition) -> None:
-        """Offsets that were to be read are not there: note which; the aligner deals with it by policy."""
-        wanted = lane.fetch_offset
-        first = (await admin.list_offsets(self._source, [lane.source], EARLIEST))[lane.source]
-        end = (await admin.list_offsets(self._source, [lane.source], LATEST))[lane.source]
+    async def _look_for_loss(self, lane: Lane, answer: FetchedPartition, doubts: int, wanted: int) -> None:
+        """Offset *wanted* was to be read and is not there: note what is lost; the aligner deals with it by policy.
+
+        Unless *lane* has come into doubt since, and may read elsewhere: the next fetch tells then. A loss that is dealt
+        with twice would be taken for a beginning, and skip what the policy wants copied.
+        """
+        try:
+            first = (await admin.list_offsets(self._source, [lane.source], EARLIEST))[lane.source]
+            end = (await admin.list_offsets(self._source, [lane.source], LATEST))[lane.source]
+        finally:
+            self._looking.discard(lane)
+        if lane.doubts != doubts:
+            return
         if first.error or end.error:
             self._wiring.stale(lane)
         elif answer.diverging is not None and answer.diverging[1] < wanted:

@@ -65,9 +65,8 @@ async def find_on(
     *header_edits* is what was done to the source's headers when they were copied; None: that is not known any more.
     Raises UndecidedError.
     """
-    end = extent.end
     if not extent.compacted and extent.first <= at.known.source_offset + 1:
-        counted = await count_on(source, partition, at, end=end, read_committed=read_committed)
+        counted = await count_on(source, partition, at, end=extent.end, read_committed=read_committed)
         if counted is not None:
             return counted
     return await match_on(
@@ -77,7 +76,7 @@ async def find_on(
         target_partition,
         identity,
         at,
-        end=end,
+        extent=extent,
         read_committed=read_committed,
         header_edits=header_edits,
     )
@@ -110,11 +109,14 @@ async def match_on(
     identity: Identity,
     at: GoOn,
     *,
-    end: int,
+    extent: Extent,
     read_committed: bool,
     header_edits: HeaderEdits | None,
 ) -> Pair:
-    """The pair of *at* by matching the target's records after `at.known` with the source's, in order."""
+    """The pair of *at* by matching the target's records after `at.known` with the source's, in order.
+
+    Where the source has none of them any more: the least offset that the last of them can have had.
+    """
     copied: list[Hashable] = []
     as_copied = None if header_edits is None else NO_EDITS
     first_target = at.known.target_offset + 1
@@ -139,9 +141,10 @@ async def match_on(
             evidence=f"of {at.walk_records} records copied since the last position the target still has {len(copied)}",
         )
     matcher = Matcher(copied)
-    last = at.known.source_offset
-    start = last + 1
-    async for batch in stream_batches(source, partition, start, end, read_committed=read_committed):
+    # Each record took an offset. What lies above this one is read again, so none is left out.
+    last = at.known.source_offset + at.walk_records
+    start = max(at.known.source_offset + 1, extent.first)
+    async for batch in stream_batches(source, partition, start, extent.end, read_committed=read_committed):
         for record in decode(batch):
             if record.offset < start:
                 continue

@@ -1,12 +1,13 @@
 """A private certificate authority for tests: a server, a client, and their stores in each format Java knows.
 
-Names: the server is localhost and 127.0.0.1; the client's principal is `User:CN=mirror`. All stores and the encrypted
+Names: the server is localhost, 127.0.0.1 and any further address asked for; the client's principal is `User:CN=mirror`. All stores and the encrypted
 key have the same password. JKS is written by the JDK's keytool, as no Python library may be trusted to do it.
 """
 
 import datetime as dt
 import ipaddress
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PASSWORD = "store-secret"
+LOOPBACK = "127.0.0.1"
 LIFE = dt.timedelta(days=30)
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
@@ -101,8 +103,8 @@ class Certificates:
         }
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Writes everything into *folder*, which is created; a second or two, mostly keytool's."""
+def make_certificates(folder: Path, *, address: str = LOOPBACK) -> Certificates:
+    """Writes everything into *folder*, which is created; a second or two, mostly keytool's. *address* is the server's."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Certificates(folder=folder)
     ca_key = ec.generate_private_key(ec.SECP256R1())
@@ -112,7 +114,7 @@ def make_certificates(folder: Path) -> Certificates:
         ("server", "localhost", ec.generate_private_key(ec.SECP256R1())),
         ("client", "mirror", rsa.generate_private_key(public_exponent=65537, key_size=2048)),
     ):
-        certificate = _certificate(subject, key, issuer=ca, issuer_key=ca_key)
+        certificate = _certificate(subject, key, issuer=ca, issuer_key=ca_key, addresses={LOOPBACK, address})
         _write_identity(folder / name, name, key, certificate, ca)
     # Java reads trust from PKCS12 only where the certificate bears its own attribute, which this writer sets.
     made.truststore_p12.write_bytes(
@@ -126,7 +128,12 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def _certificate(
-    subject: str, key: Key, *, issuer: x509.Certificate | None, issuer_key: Key
+    subject: str,
+    key: Key,
+    *,
+    issuer: x509.Certificate | None,
+    issuer_key: Key,
+    addresses: Collection[str] = (),
 ) -> x509.Certificate:
     now = dt.datetime.now(dt.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
@@ -147,7 +154,10 @@ def _certificate(
     if issuer is None:
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     else:
-        alternatives = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        alternatives = [
+            x509.DNSName("localhost"),
+            *(x509.IPAddress(ipaddress.ip_address(one)) for one in sorted(addresses)),
+        ]
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
             builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)

@@ -38,8 +38,10 @@ from tests.harness.kafka.certificates import Certificates, make_certificates
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, require_installation, write_properties
 from tests.harness.kafka.leaders import ask_leaders
 from tests.harness.kafka.listeners import (
+    LOOPBACK,
     SECURITY_PROTOCOLS,
     User,
+    address_of,
     client_properties,
     java_client_properties,
     listener_properties,
@@ -55,7 +57,8 @@ ADMIN_WAIT_S = 30.0
 class KafkaCluster:
     """See the module. *config* overrides any broker property; *users* exist on every SASL listener.
 
-    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`.
+    *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. *address*, one of this machine's, is where
+    *listeners* are found, for example by pods; the harness comes in by 127.0.0.1.
     """
 
     brokers: int = 1
@@ -66,6 +69,7 @@ class KafkaCluster:
     users: tuple[User, ...] = (User(),)
     authorizer: bool = False
     proxied: bool = False
+    address: str = LOOPBACK
     heap_mib: int = 256
     jvm_options: Sequence[str] = QUICK_JVM
     folder: Path | None = None
@@ -92,7 +96,7 @@ class KafkaCluster:
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         try:
             if any(SECURITY_PROTOCOLS[name].endswith("SSL") for name in self.listeners):
-                self.certificates = make_certificates(self.folder / "certificates")
+                self.certificates = make_certificates(self.folder / "certificates", address=self.address)
             names = ("INTERNAL", "CONTROLLER", *self.listeners, *(["PROXIED"] if self.proxied else []))
             self._ports = {id_: {name: free_port() for name in names} for id_ in range(1, self.brokers + 1)}
             if self.proxied:
@@ -142,7 +146,8 @@ class KafkaCluster:
         """Each node's address on *listener*."""
         if listener == "PROXIED":
             return ",".join(f"127.0.0.1:{route.port}" for route in self.proxies)
-        return ",".join(f"127.0.0.1:{ports[listener]}" for ports in self._ports.values())
+        host = address_of(listener, self.address)
+        return ",".join(f"{host}:{ports[listener]}" for ports in self._ports.values())
 
     def client(self, listener: str, *, user: User | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
         """librdkafka's properties to come in by *listener*."""
@@ -304,7 +309,11 @@ class KafkaCluster:
         ports = self._ports[id_]
         properties = self._defaults(id_, folder)
         properties |= listener_properties(
-            ports, advertised=self._advertised(id_), users=self.users, certificates=self.certificates
+            ports,
+            address=self.address,
+            advertised=self._advertised(id_),
+            users=self.users,
+            certificates=self.certificates,
         )
         properties |= self.config
         return Broker(

@@ -2,7 +2,7 @@
 
 PLAINTEXT, SSL (the server has a certificate), MTLS (the client must have one too), SASL_PLAINTEXT and SASL_SSL (PLAIN,
 SCRAM-SHA-256, SCRAM-SHA-512), OAUTH (OAUTHBEARER without TLS; unsecured tokens), and PROXIED (PLAINTEXT behind a proxy).
-INTERNAL and CONTROLLER always exist, without authentication: the harness's own.
+INTERNAL and CONTROLLER always exist, without authentication: the harness's own, on 127.0.0.1 alone.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,8 @@ SECURITY_PROTOCOLS: Mapping[str, str] = {
     "SASL_SSL": "SASL_SSL",
     "OAUTH": "SASL_PLAINTEXT",
 }
+LOOPBACK = "127.0.0.1"
+OWN = ("INTERNAL", "CONTROLLER", "PROXIED")  # the proxies, too, are on the loopback interface
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -35,18 +37,28 @@ class User:
     password: str = "mirror-secret"
 
 
+def address_of(listener: str, address: str) -> str:
+    """Where *listener* is found on a broker whose clients come to *address*."""
+    return LOOPBACK if listener in OWN else address
+
+
 def listener_properties(
     listeners: Mapping[str, int],
     *,
+    address: str,
     advertised: Mapping[str, int],
     users: tuple[User, ...],
     certificates: Certificates | None,
 ) -> dict[str, str]:
-    """The broker's properties for *listeners* (name to port); *advertised* replaces ports that clients are told."""
+    """The broker's properties for *listeners* (name to port) on *address*; *advertised* replaces ports that clients are told."""
+
+    def written(ports: Mapping[str, int]) -> str:
+        return ",".join(f"{name}://{address_of(name, address)}:{port}" for name, port in ports.items())
+
     told = {name: advertised.get(name, port) for name, port in listeners.items() if name != "CONTROLLER"}
     properties = {
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in told.items()),
+        "listeners": written(listeners),
+        "advertised.listeners": written(told),
         "listener.security.protocol.map": ",".join(
             f"{name}:{SECURITY_PROTOCOLS[name]}" for name in listeners
         ),

@@ -10,14 +10,15 @@ all processes end with the tests, however they end.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.harness.kafka.processes import Child, free_port, start, wait_until
 from tests.harness.kubernetes.authority import Authority
+from tests.harness.kubernetes.faults import WRITES
 from tests.harness.kubernetes.installation import CONTROL, require_control_plane
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import is_ready
@@ -45,12 +46,55 @@ class Asked:
     resource: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """One write that was done; *resource* is `configmaps`, `mirrorflows/status`."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logged:
+    """One request of the audit log. A watch is logged when it begins and when it ends, as `ended` says."""
+
+    asked: Asked
+    namespace: str
+    name: str
+    allowed: bool
+    status: int
+    ended: bool
+    at: str  # when it was received; RFC 3339 with microseconds
+
+    @property
+    def is_write(self) -> bool:
+        """Leases do not count: their holder writes for ever."""
+        return self.asked.verb in WRITES and self.asked.resource != "leases"
+
+
+def _logged(event: Any) -> Logged:
+    about = event["objectRef"]
+    part = f"/{about['subresource']}" if "subresource" in about else ""
+    return Logged(
+        asked=Asked(verb=event["verb"], group=about.get("apiGroup", ""), resource=about["resource"] + part),
+        namespace=about.get("namespace", ""),
+        name=about.get("name", ""),
+        allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow",
+        status=event.get("responseStatus", {}).get("code", 0),
+        ended=event["stage"] == "ResponseComplete",
+        at=event["requestReceivedTimestamp"],
+    )
+
+
 @dataclass(kw_only=True, slots=True)
 class ApiServer:
     """The children are open to tests that kill or freeze them; `restart_api` brings the API server back on its port."""
 
     folder: Path
     controllers: bool = True
+    controller_calls_per_s: int = 20  # kube-controller-manager's own default
     port: int = field(default_factory=free_port, init=False)
     etcd: Child = field(init=False)
     api: Child = field(init=False)
@@ -94,17 +138,35 @@ class ApiServer:
 
     def asked_by(self, user: str) -> frozenset[Asked]:
         """Each kind of request that *user* has made and was allowed, since the start: what a role must grant, and no more."""
-        found = set()
-        whole_lines = self._audit_log.read_text().rpartition("\n")[0]
-        for line in whole_lines.splitlines():
-            event = json.loads(line)
-            allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
-            about = event.get("objectRef")
-            if event["user"]["username"] == user and allowed and about:
-                part = f"/{about['subresource']}" if "subresource" in about else ""
-                group = about.get("apiGroup", "")
-                found.add(Asked(verb=event["verb"], group=group, resource=about["resource"] + part))
-        return frozenset(found)
+        return frozenset(one.asked for one in self.log_of(user) if one.allowed)
+
+    def written_by(self, user: str, namespace: str = "") -> list[Written]:
+        """What *user* has written, in order; in *namespace* alone where one is named. Leases do not count: they never rest."""
+        return [
+            Written(
+                verb=one.asked.verb,
+                resource=one.asked.resource,
+                namespace=one.namespace,
+                name=one.name,
+            )
+            for one in self.log_of(user)
+            if one.is_write and one.status < 300 and namespace in {"", one.namespace}
+        ]
+
+    def log_of(self, user: str, since: int = 0) -> Iterator[Logged]:
+        """Each request about a resource that *user* has made, in the order of their ends; after the first *since* bytes of the log."""
+        with self._audit_log.open("rb") as log:
+            log.seek(since)
+            for line in log:
+                if not line.endswith(b"\n") or user.encode() not in line:
+                    continue
+                event = json.loads(line)
+                if event["user"]["username"] == user and event.get("objectRef"):
+                    yield _logged(event)
+
+    def log_size(self) -> int:
+        """Bytes so far, for `log_of`."""
+        return self._audit_log.stat().st_size
 
     def restart_api(self) -> None:
         """Starts the API server, again after it was killed; returns when it is ready."""
@@ -154,6 +216,8 @@ class ApiServer:
             f"--kubeconfig={self._authority.kubeconfig(self._authority.user(name), self.url)}",
             "--secure-port=0",
             "--leader-elect=false",
+            f"--kube-api-qps={self.controller_calls_per_s}",
+            f"--kube-api-burst={2 * self.controller_calls_per_s}",
             "--use-service-account-credentials",
             f"--root-ca-file={pki / 'ca.crt'}",
             f"--service-account-private-key-file={pki / 'tokens.key'}",

@@ -51,6 +51,11 @@ class Cluster:
         """Where the host finds NodePorts."""
         return self._node.ip
 
+    @property
+    def host_ip(self) -> str:
+        """Where pods find what listens on the host, once the cluster is up."""
+        return self._node.host_ip
+
     def __enter__(self) -> Self:
         try:
             self.up(outlive=False)

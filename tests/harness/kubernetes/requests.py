@@ -32,14 +32,8 @@ class Requests:
 
     def __init__(self, kubeconfig: Path) -> None:
         content = json.loads(kubeconfig.read_text())
-        cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
-        self._server = cluster["server"]
-        context = ssl.create_default_context(cadata=_text(cluster["certificate-authority-data"]))
-        with tempfile.NamedTemporaryFile("w") as identity:  # ssl reads certificates from files alone
-            identity.write(_text(user["client-certificate-data"]) + _text(user["client-key-data"]))
-            identity.flush()
-            context.load_cert_chain(identity.name)
-        self._opener = _opener(context)
+        self._server = content["clusters"][0]["cluster"]["server"]
+        self._opener = _opener(tls_of(content))
 
     def __call__(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
@@ -57,6 +51,20 @@ class Requests:
                 return Answer(status=error.code, body=json.load(error))
 
 
+def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
+    """The server's authority and the user's certificate; None where the server is asked by plain HTTP."""
+    cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
+    if "certificate-authority-data" not in cluster:
+        return None
+    context = ssl.create_default_context(cadata=_text(cluster["certificate-authority-data"]))
+    if "client-certificate-data" in user:
+        with tempfile.NamedTemporaryFile("w") as identity:  # ssl reads certificates from files alone
+            identity.write(_text(user["client-certificate-data"]) + _text(user["client-key-data"]))
+            identity.flush()
+            context.load_cert_chain(identity.name)
+    return context
+
+
 def is_ready(server: str, authority: Path) -> bool:
     """Whether the API server at the URL *server* says so; False while nobody answers."""
     opener = _opener(ssl.create_default_context(cafile=authority))
@@ -67,7 +75,7 @@ def is_ready(server: str, authority: Path) -> bool:
         return False
 
 
-def _opener(context: ssl.SSLContext) -> urllib.request.OpenerDirector:
+def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     """Past any proxy: the servers are on this machine."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)

@@ -2,7 +2,7 @@
 # Builds a real Kubernetes from Go modules into .cache/kubernetes:
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
-#   setup.sh packages those packages alone
+#   setup.sh packages those packages alone, with what images are built by
 # Idempotent: what is built is kept under the hash of what it is built from. Two at once: the second waits for the first.
 set -euo pipefail
 
@@ -47,7 +47,7 @@ build_helm() {
 provide() {  # NAME COST SOURCE...: $cache/NAME leads to what build_NAME makes of the sources
   local name=$1 cost=$2 key built
   shift 2
-  key=$(cat "$here/setup.sh" "$@" | sha256sum)
+  key=$({ declare -f compile "build_$name"; cat "$@"; } | sha256sum)
   built=$cache/$name-${key:0:16}
   if [ ! -f "$built/.complete" ]; then
     command -v go >/dev/null ||
@@ -70,11 +70,13 @@ install_packages() {
   command -v containerd >/dev/null || missing+=(containerd)
   command -v runc >/dev/null || missing+=(runc)
   command -v nft >/dev/null || missing+=(nftables)
+  command -v buildah >/dev/null || missing+=(buildah)
+  command -v mmdebstrap >/dev/null || missing+=(mmdebstrap debian-archive-keyring)
   command -v ip >/dev/null || missing+=(iproute2)
   [ -x /usr/lib/cni/bridge ] || [ -x /opt/cni/bin/bridge ] || missing+=(containernetworking-plugins)
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    fail "A Kubernetes node needs root and these packages: ${missing[*]}. Install them, then try again."
+    fail "A Kubernetes node and its images need root and these packages: ${missing[*]}. Install them, then try again."
   fi
   echo "Installing ${missing[*]} by apt ..."
   apt-get update -qq

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import contents
 
 TOLD_WAIT_S = 90.0
 # Slow enough for the failure to come in the middle, quick enough for the test.
 SLOW_BYTES_PER_S = "4000000"
+LONG_WAY_MS = 150  # each way: a look at the source's offsets takes longer than the next refusal
 
 Names = Callable[[], str]
 SIDES = ("source", "target")
@@ -54,6 +57,17 @@ def said_somewhere(replicator: Replicator) -> set[str]:
     return wait_until("it gives a reason", lambda: reasons(replicator), timeout_s=TOLD_WAIT_S, poll_s=0.2)
 
 
+def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
+    """The summary, once it says of that side alone that it cannot be used, and that the other can; None: that both can."""
+    wanted = {side: "Unreachable" if side == lost else "Reachable" for side in SIDES}
+
+    def told() -> dict[str, Any]:
+        found = replicator.progress()
+        return found if wanted == {side: found[side]["reach"] for side in SIDES} else {}
+
+    return wait_until(f"{lost or 'no cluster'} is told to be lost", told, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
     here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, side: str
@@ -66,6 +80,7 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
 
     with flow(here, there, topic, tmp_path) as replicator:
         found = said_somewhere(replicator)
+        lost = wait_for_reach(replicator, lost=side)[side]
         name = replicator.rest("/connectors")[1][0]
         status = replicator.rest(f"/connectors/{name}/status")[1]["connector"]
         alias = topic.upper() if side == "source" else "there"
@@ -74,7 +89,10 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
         cluster.broker(1).start()
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
+        well = wait_for_reach(replicator, lost=None)
 
+    assert {here.cluster_id, there.cluster_id} == {well[side]["clusterId"] for side in SIDES}
+    assert {"Unreachable", ""} == {lost["reason"], lost["clusterId"]}
     assert found <= {"Unreachable", "ConnectionLost"}
     assert status["state"] == "FAILED"
     assert sentence in status["trace"]
@@ -94,11 +112,15 @@ def test_a_broker_that_dies_in_the_middle_and_returns_costs_nothing(
         replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 2000)
         cluster.broker(1).kill()
         found = said_somewhere(replicator)
+        lost = wait_for_reach(replicator, lost=side)[side]
         cluster.broker(1).start()
         load(here, topic, 1000, keys=True, first=30_000)
         replicator.wait_until_caught_up(partitions=3)
         assert reasons(replicator) == set()
+        wait_for_reach(replicator, lost=None)
 
+    assert cluster.cluster_id == lost["clusterId"]
+    assert 0 <= lost["sinceSeconds"] < TOLD_WAIT_S
     assert found <= {"Unreachable", "ConnectionLost"}
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=31_000)
 
@@ -126,6 +148,33 @@ def test_a_network_that_breaks_and_heals_costs_nothing(
         replicator.wait_until_caught_up(partitions=2)
 
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}")
+
+
+@pytest.mark.parametrize("policy", ["alert", "restart"])
+def test_one_loss_behind_a_long_way_is_dealt_with_once(
+    here: KafkaCluster, there: KafkaCluster, unique_topic: Names, tmp_path: Path, policy: str
+) -> None:
+    """While one refused fetch is looked into the next ones are refused, too: they say nothing new."""
+    topic = here.create_topic(unique_topic())
+    load(here, topic, 1_000)
+    here.proxy(1).delay(LONG_WAY_MS)
+    try:
+        with flow(here, there, topic, tmp_path, mirrorflow_source_loss_policy=policy) as replicator:
+            replicator.wait_until_caught_up()
+            replicator.freeze_between_fetches(here)
+            load(here, topic, 1_000, first=1_000)
+            here.delete_records(topic, {0: 1_500})
+            replicator.thaw()
+            replicator.wait_for_copy(there, f"{topic.upper()}.{topic}", 1_500)
+            load(here, topic, 1_000, first=2_000)
+            replicator.wait_until_caught_up()
+            losses = replicator.progress()["losses"]
+    finally:
+        here.proxy(1).delay(0)
+
+    copied = contents(records(there, f"{topic.upper()}.{topic}"))
+    assert losses == 1
+    assert contents(records(here, topic)) == copied[1_000:]
 
 
 def test_a_narrow_network_is_filled_and_not_more(

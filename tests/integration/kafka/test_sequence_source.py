@@ -253,6 +253,38 @@ def test_records_deleted_before_they_were_copied_go_by_policy(
     losses.assert_told("SourceDataLost", topic)
 
 
+@pytest.mark.parametrize("policy", ["fail", "alert", "restart"])
+@pytest.mark.parametrize("deleted_to", [600, 1_000, 1_400])
+def test_what_was_copied_after_the_last_position_and_is_deleted_since_is_no_loss(
+    east: KafkaCluster,
+    west: KafkaCluster,
+    tmp_path: Path,
+    unique_topic: Callable[[], str],
+    policy: str,
+    deleted_to: int,
+):
+    """kill -9 before a position was written, then retention: nothing at the known place is there to be matched."""
+    topic = east.create_topic(unique_topic())
+    flow = Flow.new(east, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy}, worker=NEVER)
+    load(east, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+    before = contents(records(east, topic))
+    load(east, topic, 1_000, first=1_000)
+    east.delete_records(topic, {0: deleted_to})
+    with flow.replicator(topic) as replicator:
+        if policy == "fail" and deleted_to > 1_000:
+            said = replicator.wait_for_phase("stopped", topic)
+            assert ("SourceDataLost", True) == (said["reason"], "offset 1000 was" in said["message"])
+            return
+        replicator.wait_until_caught_up()
+        lost = replicator.progress()["lostRecords"]
+
+    assert (deleted_to - 1_000 if policy == "alert" and deleted_to > 1_000 else 0) == lost
+    left = contents(records(east, topic))[max(0, 1_000 - deleted_to) :]
+    assert before + left == contents(records(west, flow.remote(topic)))
+
+
 @pytest.mark.parametrize("when", ["while-stopped", "while-running"])
 def test_a_source_topic_made_anew_goes_by_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str], when: str

@@ -126,6 +126,31 @@ def test_retention_that_overtakes_a_slow_reader_is_told_by_its_offsets(
     assert len(set(contents(copied))) == len(copied)
 
 
+@pytest.mark.parametrize("policy", ["fail", "alert"])
+def test_a_loss_before_the_first_record_of_a_changed_stream_is_told(
+    flow: Flow, unique_topic: Names, policy: str
+) -> None:
+    """Another isolation level begins new numbers: what was to carry the first of them is gone all the same."""
+    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    load(flow.source, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+    load(flow.source, topic, 1_000, first=1_000)
+    flow.source.delete_records(topic, {0: 1_500})
+    changed = {
+        "source.consumer.isolation.level": "read_committed",
+        "mirrorflow.source.loss.policy": policy,
+    }
+    with flow.replicator(topic, changed) as replicator:
+        if policy == "fail":
+            said = replicator.wait_for_phase("stopped", topic)
+            assert "SourceDataLost" == said["reason"]
+        else:
+            replicator.wait_until_caught_up()
+            progress = replicator.progress()
+            assert (500, 1) == (progress["lostRecords"], progress["losses"])
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_cleaner_at_work_on_transactions_is_no_loss(
     flow: Flow, unique_topic: Names, isolation: str

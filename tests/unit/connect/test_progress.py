@@ -7,7 +7,7 @@ import pytest
 
 from mirrorflow_replicator.connect import progress
 from mirrorflow_replicator.connect.samples import Samples
-from mirrorflow_replicator.flow.report import Guarantee, Phase
+from mirrorflow_replicator.flow.report import GroupsReport, Guarantee, Phase, SideReport
 from tests.unit.connect.reports import NOW_S, connector, content, moved, partition, task, view
 
 LOST = partition(1, phase=Phase.STOPPED, reason="SourceDataLost", message="gone")
@@ -53,7 +53,17 @@ def test_summary_names_no_topic_and_stays_small():
         partition(n, "secret-topic", phase=Phase.STOPPED, reason=f"\x01{n}" * 90, message="secret-topic")
         for n in range(2000)
     ]
-    report = connector(task(*parts, trace="secret-topic"), name="\x01" * 5000, flow="\U0001f600" * 5000)
+    hostile = "\x01\U0001f600a" * 3000
+    side = SideReport(reason=hostile, since_s=-1e300, cluster_id=hostile)
+    report = connector(
+        task(*parts, trace="secret-topic"),
+        name="\x01" * 5000,
+        flow="\U0001f600" * 5000,
+        source=side,
+        target=side,
+        missing=(hostile, hostile),
+        groups=GroupsReport(selected=10**18, passed_s=0.0, interval_s=1e18),
+    )
 
     assert "secret-topic" not in json.dumps(summary(report))
 

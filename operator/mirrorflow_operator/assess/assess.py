@@ -1,0 +1,154 @@
+"""An observation -> the status to write, and what to remember until the next one. Pure and total.
+
+    found now (workloads, told, accepted, replication) ──> Ready, Reconciling, Stalled ──> settled ──> status
+
+The same observation gives the same status, and an unchanged one the status it was given, so time alone writes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.status import Condition, ConnectorStatuses, Lag, RunStatus, Status
+from mirrorflow_operator.assess import told
+from mirrorflow_operator.assess.accepted import accepted
+from mirrorflow_operator.assess.findings import Finding, unknown
+from mirrorflow_operator.assess.observation import Memory, Observation
+from mirrorflow_operator.assess.ready import ready, reconciling, stalled
+from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
+from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
+from mirrorflow_operator.assess.settling import Patience, Settled, settle
+from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
+from mirrorflow_operator.plan.names import connector_word
+
+# Paused or stopped, and not any more: nobody has to wait a minute to see that it was meant.
+_HALTED: Final = frozenset({Reason.PAUSED.value, Reason.STOPPED.value})
+_REACHED: Final = frozenset({Kind.SOURCE_REACHABLE, Kind.TARGET_REACHABLE})
+# A cluster is told to be back, or gone, sooner than a flow to be Ready again.
+_REACHED_SOONER: Final = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """`status` is the whole of it; `memory` belongs into the flow's next observation.
+
+    `again_after_s`: when to assess again though nothing may have happened by then; None: when something happens.
+    """
+
+    status: Status
+    memory: Memory
+    again_after_s: float | None = None
+
+
+def assess(observation: Observation) -> Assessment:
+    """What *observation* means."""
+    resource = observation.resource
+    flow = observation.admission.flow or resource.flow
+    workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
+    before = {condition.type: condition for condition in resource.status.conditions}
+    settled = [
+        _settled(finding, before.get(finding.kind.value), observation)
+        for finding in _findings(observation, flow, workloads)
+    ]
+    waits = [one.again_after_s for one in settled if one.again_after_s is not None]
+    conditions = tuple(one.condition for one in settled)
+    status = resource.status.model_copy(
+        update={
+            "observed_generation": resource.generation,
+            "conditions": conditions,
+            "version": observation.admission.version or resource.status.version,
+            "cluster_ids": told.cluster_ids(observation),
+            "lag": _lag(observation, conditions),
+            "connectors": _connectors(workloads, flow),
+            "restart": _restart(observation, flow, workloads),
+        }
+    )
+    memory = Memory(since={one.condition.type: one.since for one in settled})
+    return Assessment(status=status, memory=memory, again_after_s=min(waits, default=None))
+
+
+def _findings(
+    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload]
+) -> Iterator[Finding]:
+    """What holds now, in the order of `Kind`."""
+    state = State.RUNNING if flow is None else flow.spec.state
+    source, target = ("", "") if flow is None else (flow.spec.source.alias, flow.spec.target.alias)
+    found = {
+        Kind.ACCEPTED: accepted(observation, workloads),
+        Kind.SOURCE_REACHABLE: told.reachable(observation, Kind.SOURCE_REACHABLE, source),
+        Kind.TARGET_REACHABLE: told.reachable(observation, Kind.TARGET_REACHABLE, target),
+        Kind.REPLICATING: replicating(observation, state),
+    }
+    checkpoints = checkpoints_fresh(observation, state)
+    if checkpoints is not None:
+        found[Kind.CHECKPOINTS_FRESH] = checkpoints
+    found |= {finding.kind: finding for finding in _runs(flow)}
+    found[Kind.READY] = ready(found, state, workloads, observation)
+    found[Kind.RECONCILING] = reconciling(observation, workloads)
+    found[Kind.STALLED] = stalled(found[Kind.ACCEPTED], workloads)
+    yield from (found[kind] for kind in Kind if kind in found)
+
+
+def _runs(flow: MirrorFlow | None) -> Iterator[Finding]:
+    """Seeding and verification: where they are asked for."""
+    if flow is None:
+        return
+    seed, verify = flow.spec.seed, flow.spec.verify
+    if seed is not None and seed.run_id:
+        yield unknown(Kind.SEEDED, Reason.NOT_SUPPORTED, "This release does not seed.")
+    if verify is not None and (verify.run_id or verify.schedule):
+        yield unknown(Kind.VERIFIED, Reason.NOT_SUPPORTED, "This release does not verify.")
+
+
+def _settled(finding: Finding, before: Condition | None, observation: Observation) -> Settled:
+    was_halted = before is not None and before.reason in _HALTED
+    return settle(
+        finding,
+        before,
+        observation.memory,
+        _patience(finding.kind, observation.settle_s),
+        generation=observation.resource.generation,
+        now_s=observation.now_s,
+        at_once=finding.reason in DECIDED or (was_halted and finding.reason.value not in _HALTED),
+    )
+
+
+def _patience(kind: Kind, settle_s: float) -> Patience:
+    if kind is Kind.READY:
+        return Patience(to_true_s=settle_s, to_false_s=settle_s, to_unknown_s=settle_s)
+    if kind in _REACHED:
+        soon_s = settle_s / _REACHED_SOONER
+        return Patience(to_true_s=soon_s, to_false_s=soon_s, to_unknown_s=settle_s)
+    if kind is Kind.REPLICATING:
+        # The replicator has waited half a minute before it says that it is stuck.
+        return Patience(to_true_s=settle_s, to_unknown_s=settle_s)
+    return Patience(to_unknown_s=settle_s)
+
+
+def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:
+    """As told now; as told before while nobody can be asked and nobody has given up yet."""
+    found = told.lag(observation)
+    if found is not None:
+        return found
+    replicates = next(one for one in conditions if one.type == Kind.REPLICATING.value)
+    is_held = replicates.status.value == "True"
+    return observation.resource.status.lag if is_held else None
+
+
+def _connectors(workloads: Sequence[Workload], flow: MirrorFlow | None) -> ConnectorStatuses | None:
+    if not workloads:
+        return None
+    return ConnectorStatuses(
+        **{connector_word(one.seen.kind): connector_status(one, flow) for one in workloads}
+    )
+
+
+def _restart(
+    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload]
+) -> RunStatus | None:
+    run_id = "" if flow is None else flow.spec.restart.run_id
+    if not run_id:
+        return observation.resource.status.restart
+    is_done = not any(is_rolling(one.seen) for one in workloads)
+    return RunStatus(run_id=run_id, phase="Succeeded" if is_done else "Running")

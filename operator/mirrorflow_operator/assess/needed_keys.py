@@ -1,0 +1,31 @@
+"""Which keys of a Secret or ConfigMap a flow's clusters ask for: names for a sentence, never values. Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mirrorflow_operator.api.spec import MirrorFlow
+
+KEYS_MAX = 5  # named in one sentence
+
+
+def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple[str, ...]:
+    """Keys of *name* that the spec of *flow* names, the first few; empty where only references in a `config` do."""
+    if flow is None:
+        return ()
+    field = "secret_name" if is_secret else "config_map_name"
+    parts = (
+        one.model_dump(include={"tls", "authentication"}) for one in (flow.spec.source, flow.spec.target)
+    )
+    found = {key for part in parts for key in _keys(part, field, name)}
+    return tuple(sorted(found)[:KEYS_MAX])
+
+
+def _keys(part: Any, field: str, name: str) -> Iterator[str]:
+    if isinstance(part, dict):
+        if part.get(field) == name:
+            yield from (part[one] for one in ("key", "certificate") if isinstance(part.get(one), str))
+        for value in part.values():
+            yield from _keys(value, field, name)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _keys(value, field, name)

@@ -1,0 +1,111 @@
+"""What is known taken together: is the flow Ready, is it being brought about, has it come to a stand? Pure.
+
+Ready is the first thing that speaks against it. Reconciling and Stalled are kstatus' words, which Flux, Helm and others wait by.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.assess.findings import Finding, no, yes
+from mirrorflow_operator.assess.observation import Observation
+from mirrorflow_operator.assess.reasons import FINAL, Kind, Reason
+from mirrorflow_operator.assess.workloads import Workload, is_overdue, is_rolling
+from mirrorflow_operator.plan.names import connector_word
+from mirrorflow_operator.plan.plan import ConnectorKind
+
+# What keeps new pods from starting leaves those alone that run; they replicate by the spec of before.
+_OF_PODS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
+_UNREACHABLE: Final = {
+    Kind.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
+    Kind.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
+}
+
+
+def ready(
+    found: Mapping[Kind, Finding], state: State, workloads: Sequence[Workload], observation: Observation
+) -> Finding:
+    """Whether the flow does what it is for."""
+    against = next(_against(found, state, workloads, observation), None)
+    if against is not None:
+        return against.as_of(Kind.READY)
+    replicating = found[Kind.REPLICATING]
+    if replicating.status is ConditionStatus.UNKNOWN:
+        return replicating.as_of(Kind.READY)
+    return yes(Kind.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
+
+
+def _against(
+    found: Mapping[Kind, Finding], state: State, workloads: Sequence[Workload], observation: Observation
+) -> Iterator[Finding]:
+    accepted, replicating = found[Kind.ACCEPTED], found[Kind.REPLICATING]
+    works = replicating.status is ConditionStatus.TRUE
+    if accepted.status is ConditionStatus.FALSE and not (works and accepted.reason in _OF_PODS):
+        yield accepted
+    if state is not State.RUNNING:
+        yield replicating
+    if observation.refusal and not works:
+        yield no(Kind.READY, Reason.OBJECTS_REFUSED, _refused(observation))
+    for workload in workloads:
+        if workload.trouble is not None and not workload.serves:
+            yield no(Kind.READY, workload.trouble.reason, workload.trouble.message)
+        if _is_scaled_away(workload):
+            message = "spec.connectors.source.replicas is 0: nothing is copied."
+            yield no(Kind.READY, Reason.SCALED_TO_ZERO, message)
+    for kind, reason in _UNREACHABLE.items():
+        if found[kind].status is ConditionStatus.FALSE:
+            yield no(Kind.READY, reason, found[kind].message)
+    if replicating.status is ConditionStatus.FALSE:
+        yield replicating
+    checkpoints = found.get(Kind.CHECKPOINTS_FRESH)
+    if (
+        checkpoints is not None
+        and checkpoints.status is ConditionStatus.FALSE
+        and checkpoints.reason is Reason.STALE
+    ):
+        yield no(Kind.READY, Reason.CHECKPOINTS_STALE, checkpoints.message)
+
+
+def _is_scaled_away(workload: Workload) -> bool:
+    deployment = workload.seen.deployment
+    return workload.seen.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
+
+
+def reconciling(observation: Observation, workloads: Sequence[Workload]) -> Finding:
+    """Whether the cluster is still on its way to what the spec says."""
+    kind, refusal = Kind.RECONCILING, observation.admission.refusal
+    if refusal is not None and observation.admission.flow is None:
+        return no(kind, refusal.reason, "Nothing is changed as long as the flow is not accepted.")
+    if observation.refusal:
+        return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
+    for workload in workloads:
+        if is_overdue(workload.seen):
+            message = "Kubernetes has waited long enough for new pods; see Stalled."
+            return no(kind, Reason.DEADLINE_EXCEEDED, message)
+    rolling = [workload for workload in workloads if is_rolling(workload.seen)]
+    if not rolling:
+        return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")
+    words = " and ".join(connector_word(workload.seen.kind) for workload in rolling)
+    troubled = next((one.trouble for one in rolling if one.trouble is not None), None)
+    if troubled is not None:
+        return yes(kind, troubled.reason, troubled.message)
+    return yes(kind, Reason.ROLLING_OUT, f"Pods of {words} are being started or replaced.")
+
+
+def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
+    """Whether nothing will happen unless somebody does something."""
+    kind = Kind.STALLED
+    if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
+        return yes(kind, accepted.reason, accepted.message)
+    for workload in workloads:
+        if is_overdue(workload.seen):
+            word = connector_word(workload.seen.kind)
+            why = f" {workload.trouble.message}" if workload.trouble is not None else ""
+            message = f"New pods of the {word} connector do not become ready.{why}"
+            return yes(kind, Reason.DEADLINE_EXCEEDED, message)
+    return no(kind, Reason.NOT_STALLED, "Nothing has to be done.")
+
+
+def _refused(observation: Observation) -> str:
+    return f"The API server refuses the flow's objects: {observation.refusal}"

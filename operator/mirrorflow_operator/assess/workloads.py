@@ -1,0 +1,188 @@
+"""What Kubernetes says of a connector's Deployment and pods -> its phase, and what keeps its pods from running. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.status import ConnectorStatus, Phase
+from mirrorflow_operator.assess.findings import bounded
+from mirrorflow_operator.assess.needed_keys import needed_keys
+from mirrorflow_operator.assess.observation import ConnectorSeen, DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.plan.names import connector_word, object_name
+
+QUOTE_MAX: Final = 300  # letters of what Kubernetes or a process said, within a sentence of ours
+SETTINGS_EXIT: Final = 2  # the replicator's, where its settings are wrong; its last line says which
+EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats its warnings within this as long as they hold
+_IMAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+_CONTAINER: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
+)
+_MISSING: Final = re.compile(r'\b(secret|configmap) "([a-z0-9][-a-z0-9.]{0,252})" not found')
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why pods do not run, or do not come."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One connector's workload: what was seen, what keeps pods of it from running, and whether one serves."""
+
+    seen: ConnectorSeen
+    trouble: Trouble | None
+    serves: bool
+
+
+def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -> Workload:
+    """Look *seen* over; the first trouble that is found is the one that is told."""
+    return Workload(
+        seen=seen,
+        trouble=next(_troubles(seen, flow, now_s), None),
+        serves=any(pod.ready and not pod.deleting for pod in seen.pods),
+    )
+
+
+def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Trouble]:
+    word = connector_word(seen.kind)
+    for condition in () if seen.deployment is None else seen.deployment.conditions:
+        if condition.type == "ReplicaFailure" and condition.status == "True":
+            said = bounded(condition.message, QUOTE_MAX)
+            yield Trouble(
+                reason=Reason.PODS_REFUSED,
+                message=f"The API server refuses pods of the {word} connector: {said}",
+            )
+    # The newest first: it is what the spec of now has made.
+    for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
+        if not pod.ready and not pod.deleting:
+            yield from _of_pod(pod, word, flow, now_s)
+
+
+def _of_pod(pod: PodSeen, word: str, flow: MirrorFlow | None, now_s: float) -> Iterator[Trouble]:
+    warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
+    if pod.started_s is None:
+        for text in (*warnings, pod.waiting_message):
+            missing = _MISSING.search(text)
+            if missing is not None:
+                yield Trouble(
+                    reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], word, flow)
+                )
+    if pod.unscheduled_message:
+        yield _quoting(
+            Reason.NOT_SCHEDULED, f"No node takes the {word} connector's pod", pod.unscheduled_message
+        )
+    if pod.waiting_reason in _IMAGE:
+        yield _quoting(
+            Reason.IMAGE_NOT_PULLED,
+            f"Image {bounded(pod.image, QUOTE_MAX)} cannot be pulled",
+            pod.waiting_message,
+        )
+    if pod.waiting_reason in _CONTAINER:
+        what = f"The {word} connector's container cannot be made ({pod.waiting_reason})"
+        yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
+    yield from _ended(pod, word)
+    mounts = [event.message for event in pod.events if event.reason in {"FailedMount", "FailedAttachVolume"}]
+    if pod.started_s is None and mounts:
+        what = f"A volume of the {word} connector's pod cannot be mounted"
+        yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
+
+
+def _ended(pod: PodSeen, word: str) -> Iterator[Trouble]:
+    """A container that ended and waits to be started again."""
+    if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
+        return
+    if pod.terminated_reason == "OOMKilled":
+        yield Trouble(
+            reason=Reason.OUT_OF_MEMORY,
+            message=f"The {word} connector used more memory than its limit and was killed; raise "
+            f"spec.connectors.{word}.resources.limits.memory.",
+        )
+    elif pod.exit_code == SETTINGS_EXIT:
+        last = pod.terminated_message.strip().rpartition("\n")[2]
+        yield _quoting(Reason.SETTINGS_REFUSED, f"The {word} connector refuses its settings", last)
+    elif pod.waiting_reason == "CrashLoopBackOff":
+        yield Trouble(
+            reason=Reason.CONNECTOR_CRASHING,
+            message=f"The {word} connector ends with exit status {pod.exit_code} again and again; its last words: "
+            f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
+        )
+
+
+def _quoting(reason: Reason, what: str, said: str) -> Trouble:
+    quote = bounded(said, QUOTE_MAX)
+    return Trouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
+
+
+def _missing(kind: str, name: str, word: str, flow: MirrorFlow | None) -> str:
+    keys = needed_keys(flow, name, is_secret=kind == "secret")
+    what = f" its {'key' if len(keys) == 1 else 'keys'} {', '.join(keys)}" if keys else " it"
+    return f"{_KINDS[kind]} {name} is missing; the {word} connector needs{what}. The pod starts when it is there."
+
+
+def is_rolling(seen: ConnectorSeen) -> bool:
+    """Whether the Deployment is not yet what it should be.
+
+    Once it has been, pods that are not ready (a cluster is away) are not a roll-out.
+    """
+    found = seen.deployment
+    if found is None:
+        return True
+    was_whole = any(
+        one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
+    )
+    return (
+        found.observed_generation < found.generation
+        or found.updated < found.wanted
+        or found.replicas > found.updated
+        or (found.ready < found.wanted and not was_whole)
+    )
+
+
+def is_overdue(seen: ConnectorSeen) -> bool:
+    """Whether Kubernetes has given up waiting for the new pods."""
+    return seen.deployment is not None and any(
+        one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
+        for one in seen.deployment.conditions
+    )
+
+
+def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
+    """What the status says of the workload."""
+    found = workload.seen.deployment
+    if found is None:
+        return ConnectorStatus(phase=Phase.PENDING)
+    return ConnectorStatus(
+        phase=_phase(workload, found, None if flow is None else flow.spec.state),
+        replicas=found.replicas,
+        ready_replicas=found.ready,
+        selector=found.selector[:512],
+        image=found.image[:512],
+    )
+
+
+def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) -> Phase:
+    if deployment.wanted == 0:
+        return Phase.STOPPED
+    if workload.serves:
+        return Phase.PAUSED if state is State.PAUSED else Phase.RUNNING
+    pods = workload.seen.pods
+    said = [pod.reading.summary.state for pod in pods if pod.reading and pod.reading.summary]
+    if "FAILED" in said or (
+        workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
+    ):
+        return Phase.FAILED
+    return Phase.UNKNOWN if any(pod.phase == "Unknown" for pod in pods) else Phase.PENDING
+
+
+def workload_name(flow: str, seen: ConnectorSeen) -> str:
+    """What `kubectl logs` takes."""
+    return f"deploy/{object_name(flow, seen.kind)}"

@@ -1,0 +1,105 @@
+"""Events on a MirrorFlow, as `kubectl describe` shows them: what the operator did, and why.
+
+For people, so never at the price of work: one that cannot be written is logged and let go. The same is not said twice within ten
+minutes, and no flow can flood the cluster with them.
+"""
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from mirrorflow_operator.api.spec import API_VERSION, KIND
+from mirrorflow_operator.assess.admission import Resource
+from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.kinds import EVENT
+from mirrorflow_operator.errors import ClusterError, ConflictError
+from mirrorflow_operator.metrics import Metrics
+
+_LOG = logging.getLogger(__name__)
+COMPONENT: Final = "mirrorflow-operator"
+NOTE_MAX: Final = 1_000  # letters; Kubernetes allows 1,024
+REPEAT_S: Final = 600.0
+REMEMBERED_MAX: Final = 2_000  # what was said, for not saying it again
+BURST: Final = 50  # at once, as many flows may change at once
+PER_SECOND: Final = 5.0  # in the long run; the API server keeps each for an hour
+
+
+@dataclass(slots=True, kw_only=True)
+class Events:
+    """Of one operator."""
+
+    client: Client
+    metrics: Metrics
+    instance: str
+    clock: Callable[[], float] = time.monotonic
+    _said: "OrderedDict[str, float]" = field(default_factory=OrderedDict)
+    _left: float = float(BURST)
+    _left_at: float = 0.0
+
+    async def say(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
+        """*reason* is a PascalCase word, *note* a sentence."""
+        note = note[:NOTE_MAX]
+        key = hashlib.sha256(f"{resource.uid} {reason} {note}".encode()).hexdigest()[:16]
+        now = self.clock()
+        if now - self._said.get(key, -REPEAT_S) < REPEAT_S or not self._may(now):
+            return
+        self._said[key] = now
+        self._said.move_to_end(key)
+        while len(self._said) > REMEMBERED_MAX:
+            self._said.popitem(last=False)
+        try:
+            await self.client.create(
+                EVENT, resource.namespace, self._body(resource, reason, note, key, warning=warning)
+            )
+        except ConflictError:
+            return  # another operator has said it within the same second
+        except ClusterError as error:
+            _LOG.warning("%s/%s: no event: %s", resource.namespace, resource.name, error)
+            return
+        self.metrics.count("events_total", "Events written, by reason.", reason=reason)
+
+    def _may(self, now: float) -> bool:
+        self._left = min(float(BURST), self._left + (now - self._left_at) * PER_SECOND)
+        self._left_at = now
+        if self._left < 1:
+            self.metrics.count("events_dropped_total", "Events not written, because there were too many.")
+            return False
+        self._left -= 1
+        return True
+
+    def _body(
+        self, resource: Resource, reason: str, note: str, key: str, *, warning: bool
+    ) -> dict[str, object]:
+        at = datetime.now(UTC)
+        moment = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{resource.name}.{key}.{int(at.timestamp()):x}",
+                "namespace": resource.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": resource.name,
+                "namespace": resource.namespace,
+                "uid": resource.uid,
+            },
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": note,
+            "action": reason,
+            "count": 1,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self.instance,
+        }

@@ -1,0 +1,215 @@
+"""Objects as the API gives them -> the facts that the operator keeps of them. Pure and total.
+
+An object of the API takes ten times the room of what is needed of it, and a cluster has thousands: nothing of it is kept but this.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.spec import API_VERSION, KIND
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.admission import Key, Resource
+from mirrorflow_operator.assess.moments import seconds
+from mirrorflow_operator.assess.observation import DeploymentCondition, DeploymentSeen, PodSeen
+from mirrorflow_operator.cluster.kinds import Kind
+from mirrorflow_operator.errors import FieldError, InvalidSpecError
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
+from mirrorflow_operator.plan.pod import CONTAINER
+
+CONTENT_HASH: Final = "mirrorflow.io/content-hash"
+MESSAGE_MAX: Final = 1_000  # letters of a container's or a condition's message
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """An object that bears a flow's label: whose it is, and its content, packed."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    flow: str
+    owner_uid: str  # of the MirrorFlow that controls it; "" if none does
+    content_hash: str  # of the plan that it was made by
+    digest: str  # of the content as it is
+    packed: bytes
+    deleting: bool = False
+
+    @property
+    def id(self) -> tuple[str, str, str]:
+        """Kind, namespace and name."""
+        return self.kind.name, self.namespace, self.name
+
+    def content(self) -> dict[str, Any]:
+        """Everything but the status and what the API server keeps for itself."""
+        found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSeen:
+    """A MirrorFlow and what the API server says of it."""
+
+    resource: Resource
+    resource_version: str
+    deleting: bool
+
+
+def flow_seen(body: Object) -> FlowSeen:
+    """Whatever the resource says, there is a Resource: one that cannot be read carries its errors."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    flow = None
+    slips: tuple[FieldError, ...] = ()
+    try:
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "spec": body.get("spec") or {},
+        }
+        flow = flow_of(document)
+    except InvalidSpecError as error:
+        slips = error.errors
+    return FlowSeen(
+        resource=Resource(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+            flow=flow,
+            errors=slips,
+            status=_status(status),
+        ),
+        resource_version=metadata["resourceVersion"],
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def child_seen(kind: Kind, body: Object) -> Child:
+    """*body* has the label of a flow."""
+    metadata = body["metadata"]
+    content = {
+        name: part for name, part in body.items() if name not in {"metadata", "status", "apiVersion", "kind"}
+    }
+    content["metadata"] = {
+        name: metadata.get(name) or {} for name in ("labels", "annotations", "ownerReferences")
+    }
+    text = as_text(content).encode()
+    return Child(
+        kind=kind,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        flow=(metadata.get("labels") or {}).get(FLOW_LABEL, ""),
+        owner_uid=owner_uid(body),
+        content_hash=(metadata.get("annotations") or {}).get(CONTENT_HASH, ""),
+        digest=hashlib.blake2b(text, digest_size=16).hexdigest(),
+        packed=zlib.compress(text, 1),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def owner_uid(body: Object) -> str:
+    """Of the MirrorFlow that controls *body*; "" if none does."""
+    for owner in body["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == KIND and owner.get("apiVersion", "").startswith("mirrorflow.io/"):
+            return str(owner.get("uid", ""))
+    return ""
+
+
+def owner_key(body: Object) -> Key:
+    """Of the flow whose label *body* has."""
+    metadata = body["metadata"]
+    return metadata["namespace"], (metadata.get("labels") or {}).get(FLOW_LABEL, "")
+
+
+def connector_word_of(body: Object) -> str:
+    """source, checkpoint or heartbeat, as the label says; "" without one."""
+    return str((body["metadata"].get("labels") or {}).get(CONNECTOR_LABEL, ""))
+
+
+def deployment_seen(body: Object) -> DeploymentSeen:
+    """The workload's counts and conditions."""
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+    containers = spec["template"]["spec"]["containers"]
+    selector = spec.get("selector", {}).get("matchLabels") or {}
+    return DeploymentSeen(
+        name=metadata["name"],
+        generation=metadata.get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        wanted=spec.get("replicas", 1),
+        replicas=status.get("replicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        ready=status.get("readyReplicas", 0),
+        unavailable=status.get("unavailableReplicas", 0),
+        conditions=tuple(
+            DeploymentCondition(
+                type=one.get("type", ""),
+                status=one.get("status", ""),
+                reason=one.get("reason", ""),
+                message=one.get("message", "")[:MESSAGE_MAX],
+            )
+            for one in status.get("conditions") or ()
+        ),
+        image=next((one.get("image", "") for one in containers if one["name"] == CONTAINER), ""),
+        selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
+    )
+
+
+def pod_seen(body: Object) -> PodSeen:
+    """The pod and its one container; events and readings are added by who has them."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    container: Object = next(
+        (one for one in status.get("containerStatuses") or () if one.get("name") == CONTAINER), {}
+    )
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    waiting, running = state.get("waiting") or {}, state.get("running") or {}
+    ended = state.get("terminated") or last.get("terminated") or {}
+    conditions = {one.get("type"): one for one in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled") or {}
+    return PodSeen(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        phase=status.get("phase", "Pending"),
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        ip=status.get("podIP", ""),
+        deleting="deletionTimestamp" in metadata,
+        image=next(
+            (one.get("image", "") for one in body["spec"]["containers"] if one["name"] == CONTAINER), ""
+        ),
+        created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+        started_s=seconds(running.get("startedAt", "")),
+        restarts=container.get("restartCount", 0),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", "")[:MESSAGE_MAX],
+        terminated_reason=ended.get("reason", ""),
+        terminated_message=ended.get("message", "")[:MESSAGE_MAX],
+        exit_code=ended.get("exitCode"),
+        unscheduled_message=scheduled.get("message", "")[:MESSAGE_MAX]
+        if scheduled.get("status") == "False"
+        else "",
+    )
+
+
+def as_text(value: Any) -> str:
+    """The same text for the same value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _status(value: Object) -> Status:
+    try:
+        return Status.model_validate_json(json.dumps(value))
+    except ValidationError:
+        # Of a later operator, or written by hand: nothing in it is needed so much as to stop for it.
+        return Status()

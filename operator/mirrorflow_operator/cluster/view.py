@@ -1,0 +1,167 @@
+"""What is known of the cluster: facts of flows, their objects and their pods, as lists and watches have told last.
+
+Older news than what is known are passed over, whoever brings them: a list, a watch, or the answer to an own write. What the
+operator has written it knows at once, so it never writes a thing twice because a watch is late.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirrorflow_operator.assess.admission import Key
+from mirrorflow_operator.assess.observation import DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.together import Together
+from mirrorflow_operator.cluster.kinds import DEPLOYMENT, MIRROR_FLOW, POD, Kind
+from mirrorflow_operator.cluster.observed import (
+    Child,
+    FlowSeen,
+    child_seen,
+    connector_word_of,
+    deployment_seen,
+    flow_seen,
+    owner_key,
+    pod_seen,
+)
+
+Id = tuple[str, str, str]  # kind, namespace, name
+NOTHING: frozenset[Key] = frozenset()
+
+
+@dataclass(slots=True)
+class _OfFlow:
+    """What bears a flow's label."""
+
+    children: dict[Id, Child] = field(default_factory=dict)
+    deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector's word
+    pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by name; with the connector's word
+
+
+@dataclass(slots=True)
+class View:
+    """One per operator; every change returns the keys of flows to look at again."""
+
+    flows: dict[Key, FlowSeen] = field(default_factory=dict)
+    together: Together = field(default_factory=Together)
+    # When a watch last brought something of a kind, by the monotonic clock.
+    watched_at: dict[str, float] = field(default_factory=dict)
+    _of: dict[Key, _OfFlow] = field(default_factory=lambda: defaultdict(_OfFlow))
+    # Version, uid and flow of everything that is known.
+    _known: dict[Id, tuple[int, str, Key]] = field(default_factory=dict)
+
+    def children(self, key: Key) -> Mapping[Id, Child]:
+        """The objects that bear the flow's label."""
+        return self._of[key].children if key in self._of else {}
+
+    def deployments(self, key: Key) -> Mapping[str, DeploymentSeen]:
+        """By connector's word."""
+        return self._of[key].deployments if key in self._of else {}
+
+    def pods(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
+        """With the connector's word, by name."""
+        return iter([pod for _, pod in sorted(self._of[key].pods.items())] if key in self._of else [])
+
+    def all_pods(self) -> Iterator[tuple[Key, PodSeen]]:
+        """Every pod of every flow that exists."""
+        return (
+            (key, pod) for key, of in self._of.items() if key in self.flows for _, pod in of.pods.values()
+        )
+
+    def news(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
+        """A watch says so; *event* is DELETED, or anything else for what is there."""
+        self.watched_at[kind.name] = time.monotonic()
+        if event == "DELETED":
+            return self.drop(
+                kind, body["metadata"]["namespace"], body["metadata"]["name"], body["metadata"]["uid"]
+            )
+        return self.put(kind, body)
+
+    def put(self, kind: Kind, body: Mapping[str, Any]) -> frozenset[Key]:
+        """*body* is there."""
+        metadata = body["metadata"]
+        found = (kind.name, metadata["namespace"], metadata["name"])
+        version = _number(metadata["resourceVersion"])
+        known = self._known.get(found)
+        if known is not None and known[0] >= version:
+            return NOTHING
+        gone = NOTHING
+        if known is not None and known[1] != metadata["uid"]:
+            gone = self._forget(found)
+        key = (metadata["namespace"], metadata["name"]) if kind is MIRROR_FLOW else owner_key(body)
+        if known is not None and known[2] != key:
+            gone |= self._forget(found)
+        self._known[found] = (version, metadata["uid"], key)
+        return gone | self._remember(kind, found, key, body)
+
+    def drop(self, kind: Kind, namespace: str, name: str, uid: str) -> frozenset[Key]:
+        """That very object is gone; another of its name may be there."""
+        found = (kind.name, namespace, name)
+        if found not in self._known or self._known[found][1] != uid:
+            return NOTHING
+        return self._forget(found)
+
+    def absent(
+        self, kind: Kind, namespace: str | None, seen: set[str], versions_until: int
+    ) -> frozenset[Key]:
+        """A whole list had the uids *seen*: what it did not have is gone, unless it is newer than the list."""
+        gone = [
+            found
+            for found, (version, uid, _) in self._known.items()
+            if found[0] == kind.name
+            and namespace in {None, found[1]}
+            and uid not in seen
+            and version <= versions_until
+        ]
+        return frozenset(key for found in gone for key in self._forget(found))
+
+    def _remember(self, kind: Kind, found: Id, key: Key, body: Mapping[str, Any]) -> frozenset[Key]:
+        if kind is MIRROR_FLOW:
+            seen = flow_seen(body)
+            before = self.flows.get(key)
+            self.flows[key] = seen
+            affected = self.together.put(seen.resource)
+            same = before is not None and (
+                before.resource == seen.resource and before.deleting == seen.deleting
+            )
+            return affected | (NOTHING if same else frozenset((key,)))
+        of = self._of[key]
+        if kind is POD:
+            pod = (connector_word_of(body), pod_seen(body))
+            same = of.pods.get(found[2]) == pod
+            of.pods[found[2]] = pod
+            return NOTHING if same else frozenset((key,))
+        child = child_seen(kind, body)
+        before_child = of.children.get(found)
+        same = before_child is not None and (before_child.digest, before_child.deleting) == (
+            child.digest,
+            child.deleting,
+        )
+        of.children[found] = child
+        if kind is DEPLOYMENT:
+            word, deployment = connector_word_of(body), deployment_seen(body)
+            same = same and of.deployments.get(word) == deployment
+            of.deployments[word] = deployment
+        return NOTHING if same else frozenset((key,))
+
+    def _forget(self, found: Id) -> frozenset[Key]:
+        _, _, key = self._known.pop(found)
+        kind, _, name = found
+        if kind == MIRROR_FLOW.name:
+            self.flows.pop(key, None)
+            return self.together.remove(key) | {key}
+        of = self._of[key]
+        if kind == POD.name:
+            of.pods.pop(name, None)
+        else:
+            of.children.pop(found, None)
+            if kind == DEPLOYMENT.name:
+                of.deployments = {word: one for word, one in of.deployments.items() if one.name != name}
+        if not (of.pods or of.children):
+            del self._of[key]
+        return frozenset((key,))
+
+
+def _number(version: str) -> int:
+    """Versions are numbers that grow (Kubernetes promises it since 1.35, and etcd always has)."""
+    return int(version) if version.isdigit() else 0

@@ -1,0 +1,82 @@
+"""Why a connector's pods are replaced: the difference of two Deployments and their properties, in words for people. Pure.
+
+Names of settings, never their values: an event is read by more people than a Secret's neighbour should be.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mirrorflow_operator.plan.differing import holds
+from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION
+from mirrorflow_operator.plan.pod import CONTAINER
+
+NAMED_MAX: Final = 10  # a sentence, not a file
+_POD_PARTS: Final = {
+    "serviceAccountName": "ServiceAccount",
+    "terminationGracePeriodSeconds": "grace period",
+    "nodeSelector": "node selector",
+    "tolerations": "tolerations",
+    "affinity": "affinity",
+    "topologySpreadConstraints": "topology spread",
+    "priorityClassName": "priority class",
+    "imagePullSecrets": "image pull Secrets",
+}
+
+
+def reasons_to_roll(
+    old: Mapping[str, Any], new: Mapping[str, Any], old_files: Mapping[str, str], new_files: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Of Deployment *old* becoming *new*, with the property files of both; empty where its pods stay as they are."""
+    before, after = old["spec"]["template"], new["spec"]["template"]
+    return tuple(_reasons(before, after, old_files, new_files))
+
+
+def _reasons(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    old_files: Mapping[str, str],
+    new_files: Mapping[str, str],
+) -> Iterator[str]:
+    old_notes, new_notes = _annotations(before), _annotations(after)
+    if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION):
+        changed = sorted(_changed_keys(old_files, new_files))
+        more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
+        yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
+    if old_notes.get(RESTART_ANNOTATION) != new_notes.get(RESTART_ANNOTATION):
+        yield f"restart {new_notes.get(RESTART_ANNOTATION, 'taken back')}"
+    old_pod, new_pod = before["spec"], after["spec"]
+    one, other = _container(old_pod), _container(new_pod)
+    if one.get("image") != other.get("image"):
+        yield f"image {one.get('image')} -> {other.get('image')}"
+    yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))
+    yield from (word for part, word in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
+
+
+def _differs(old: Any, new: Any) -> bool:
+    """The API server has filled *old* in, so it may say more; *new* may have left out what was there."""
+    return not (holds(old, new) and bool(old) == bool(new))
+
+
+def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = template.get("metadata", {}).get("annotations") or {}
+    return found
+
+
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next((one for one in pod["containers"] if one["name"] == CONTAINER), {})
+    return found
+
+
+def _changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    one, other = _properties(old), _properties(new)
+    return (key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def _properties(files: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for text in files.values():
+        for line in text.splitlines():
+            key, separator, value = line.partition("=")
+            if separator and not line.startswith("#"):
+                found[key.strip()] = value
+    return found

@@ -1,0 +1,273 @@
+"""One pass over one MirrorFlow: what is seen -> what should be -> the writes that are missing -> the status.
+
+Level-triggered: a pass needs no memory of what happened, so any of them may be the first, and one that was cut off anywhere is
+made good by the next. Where nothing changed, a pass writes nothing and plans nothing. One flow's trouble is its own: it is said in
+its status, and the others go on.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
+from mirrorflow_operator.assess.assess import Assessment, assess
+from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
+from mirrorflow_operator.assess.writing import held_s
+from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
+from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, MIRROR_FLOW
+from mirrorflow_operator.cluster.observed import Child
+from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
+from mirrorflow_operator.cluster.view import Id, View
+from mirrorflow_operator.errors import (
+    ForbiddenError,
+    NotOursError,
+    OperatorError,
+    RejectedError,
+)
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.changes import reasons_to_roll
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.polling.asking import Place
+from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+# Whose message belongs into the status: the user can act on it. What is unreachable or busy is neither his nor lasting.
+FRESH_POLLS: Final = 3  # a reading is believed for so many polls
+_TELLING: Final = (NotOursError, ForbiddenError, RejectedError)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """Of one flow, between two passes; all of it may be lost at any time."""
+
+    uid: str
+    memory: Memory = field(default_factory=Memory)
+    converged: frozenset[object] = frozenset()  # what was looked at when nothing was missing
+    wanted: tuple[int, frozenset[ConnectorKind]] | None = None  # of which generation, and what its plan has
+    written_at: float | None = None
+    written: Status | None = None  # and what the cluster made of it, where that is not the same
+    answered: Status | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """`poller` asks the pods that it is told of here, and is asked for what they said."""
+
+    settings: Settings
+    client: Client
+    view: View
+    applier: Applier
+    events: Events
+    pod_events: PodEvents
+    metrics: Metrics
+    poller: Poller
+    unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
+    wall_clock: Callable[[], float] = time.time
+    _remembered: dict[Key, _Remembered] = field(default_factory=dict)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """When to look again though nothing may happen. Raises OperatorError, after the status has told what it can."""
+        seen = self.view.flows.get(key)
+        if seen is None or seen.deleting:
+            # The owner's children go with it, by Kubernetes' own hand; nothing in Kafka is touched.
+            self._remembered.pop(key, None)
+            self.poller.remove(key)
+            return None
+        resource = seen.resource
+        remembered = self._remembered.get(key)
+        if remembered is None or remembered.uid != resource.uid:
+            remembered = self._remembered[key] = _Remembered(uid=resource.uid)
+        self.poller.put(key, _places(self.view.pods(key)))
+        conflict = self.view.together.refusal(key)
+        admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
+        failure: OperatorError | None = None
+        try:
+            await self._converge(resource, admission, remembered)
+        except _TELLING as error:
+            failure = error
+        assessment = await self._assess(resource, admission, remembered, failure)
+        remembered.memory = assessment.memory
+        told_s = await self._tell(resource, assessment.status, remembered)
+        if failure is not None:
+            raise failure
+        # Events of a pod that hangs are not watched: somebody has to look.
+        hangs_s = AGAIN_S if any(may_hang(pod) for _, pod in self.view.pods(key)) else None
+        again_s = [one for one in (assessment.again_after_s, told_s, hangs_s) if one is not None]
+        return min(again_s, default=None)
+
+    async def _converge(self, resource: Resource, admission: Admission, remembered: _Remembered) -> None:
+        key = resource.key
+        problem = self.unreadable.get(resource.namespace)
+        if problem is not None:
+            raise ForbiddenError(f"namespace {resource.namespace}", problem)
+        if admission.flow is None:
+            return
+        children = self.view.children(key)
+        if admission.refusal is not None and not any(child.kind is DEPLOYMENT for child in children.values()):
+            return  # it was never let in: nothing of it is there to be stopped
+        looked_at = self._looked_at(resource, admission)
+        if looked_at == remembered.converged:
+            return
+        flow = admission.flow
+        image = f"{self.settings.replicator_image}:{admission.version}"
+        planned = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+        await self._apply(resource, planned, children)
+        await self._prune(resource, planned)
+        remembered.converged = self._looked_at(resource, admission)
+
+    async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
+        # Before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
+        rolls = {
+            one["metadata"]["name"]: _why_it_rolls(one, planned, children)
+            for one in planned
+            if one["kind"] == DEPLOYMENT.name
+        }
+        made = []
+        for one in planned:
+            metadata = one["metadata"]
+            found = children.get((one["kind"], metadata["namespace"], metadata["name"]))
+            if not await self.applier.apply(resource, one, found):
+                continue
+            if one["kind"] == DEPLOYMENT.name:
+                if found is None:
+                    made.append(metadata["name"])
+                elif rolls[metadata["name"]]:
+                    why = ", ".join(rolls[metadata["name"]])
+                    await self.events.say(resource, "Rolling", f"{metadata['name']} gets new pods: {why}.")
+                elif found.content()["spec"].get("replicas") != one["spec"]["replicas"]:
+                    count = one["spec"]["replicas"]
+                    await self.events.say(resource, "Scaled", f"{metadata['name']} is to have {count} pods.")
+        if made:
+            await self.events.say(resource, "Created", f"Deployments {', '.join(made)}.")
+
+    async def _prune(self, resource: Resource, planned: list[Object]) -> None:
+        wanted = {(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in planned}
+        for child in list(self.view.children(resource.key).values()):
+            if child.id in wanted or child.deleting or child.owner_uid != resource.uid:
+                continue
+            await self.applier.prune(child)
+            await self.events.say(
+                resource, "Removed", f"{child.kind.name} {child.name}: the flow needs it no more."
+            )
+
+    async def _assess(
+        self,
+        resource: Resource,
+        admission: Admission,
+        remembered: _Remembered,
+        failure: OperatorError | None,
+    ) -> Assessment:
+        now_s = self.wall_clock()
+        observation = Observation(
+            resource=resource,
+            admission=admission,
+            now_s=now_s,
+            connectors=await self._connectors(resource, admission, now_s),
+            memory=remembered.memory,
+            refusal="" if failure is None else str(failure),
+            fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
+        )
+        return assess(observation)
+
+    async def _connectors(
+        self, resource: Resource, admission: Admission, now_s: float
+    ) -> tuple[ConnectorSeen, ...]:
+        key = resource.key
+        wanted = self._wanted(resource, admission)
+        deployments = self.view.deployments(key)
+        pods: dict[str, list[PodSeen]] = {}
+        for word, pod in self.view.pods(key):
+            events = await self.pod_events.of(resource.namespace, pod, now_s)
+            whole = replace(pod, events=events, reading=self.poller.reading(pod.uid))
+            pods.setdefault(word, []).append(whole)
+        return tuple(
+            ConnectorSeen(kind=kind, deployment=deployments.get(word), pods=tuple(pods.get(word, ())))
+            for kind in ConnectorKind
+            if (word := names.connector_word(kind)) in deployments or kind in wanted or word in pods
+        )
+
+    def _wanted(self, resource: Resource, admission: Admission) -> frozenset[ConnectorKind]:
+        """The connectors of the plan, which every poll asks for: planned once for each generation."""
+        if admission.flow is None:
+            return frozenset()
+        remembered = self._remembered[resource.key]
+        if remembered.wanted is None or remembered.wanted[0] != resource.generation:
+            kinds = frozenset(one.kind for one in plan(admission.flow, POD_LAYOUT).connectors)
+            remembered.wanted = (resource.generation, kinds)
+        return remembered.wanted[1]
+
+    async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> float | None:
+        """Writes *status* where it says something new. The seconds for which it is held back, if it is."""
+        seen = self.view.flows.get(resource.key)
+        if seen is None or seen.resource is not resource:
+            return None  # what was assessed is not what is there any more; the next pass has been asked for
+        now_s = self.wall_clock()
+        old = resource.status
+        if status == remembered.written and old == remembered.answered:
+            return None  # a definition older than this operator leaves something out, each time
+        wait_s = held_s(old, status, last_write_s=remembered.written_at, now_s=now_s)
+        if wait_s != 0:
+            return wait_s
+        body = {
+            "apiVersion": MIRROR_FLOW.api_version,
+            "kind": MIRROR_FLOW.name,
+            "metadata": {
+                "name": resource.name,
+                "namespace": resource.namespace,
+                "uid": resource.uid,
+                "resourceVersion": seen.resource_version,
+            },
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        answer = await self.client.apply(MIRROR_FLOW, body, subresource="status")
+        self.metrics.count(WRITES, WRITES_ABOUT, verb="apply", kind="mirrorflows/status")
+        self.view.put(MIRROR_FLOW, answer)
+        remembered.written_at, remembered.written = now_s, status
+        now_there = self.view.flows.get(resource.key)
+        remembered.answered = None if now_there is None else now_there.resource.status
+        return None
+
+    def _looked_at(self, resource: Resource, admission: Admission) -> frozenset[object]:
+        children = self.view.children(resource.key).values()
+        return frozenset(
+            (
+                (resource.uid, resource.generation, admission.version, admission.refusal),
+                *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
+            )
+        )
+
+
+def _places(pods: Iterator[tuple[str, PodSeen]]) -> list[Place]:
+    """Pods that have an address and are not on their way out."""
+    return [
+        Place(uid=pod.uid, host=pod.ip, ready=pod.ready)
+        for _, pod in pods
+        if pod.ip and pod.phase == "Running" and not pod.deleting
+    ]
+
+
+def _why_it_rolls(deployment: Object, planned: list[Object], children: Mapping[Id, Child]) -> tuple[str, ...]:
+    metadata = deployment["metadata"]
+    place = (metadata["namespace"], metadata["name"])
+    old = children.get((DEPLOYMENT.name, *place))
+    if old is None:
+        return ()
+    old_files = children.get((CONFIG_MAP.name, *place))
+    new_files = next(
+        one for one in planned if one["kind"] == CONFIG_MAP.name and one["metadata"]["name"] == place[1]
+    )
+    return reasons_to_roll(
+        old.content(),
+        deployment,
+        old_files.content().get("data", {}) if old_files is not None else {},
+        new_files["data"],
+    )

@@ -1,0 +1,89 @@
+"""The operator's settings, from the environment: each has a name, a bound and a default, and a wrong one stops the start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_operator.errors import SettingsError
+
+# More would only wait for the API server, which answers a client some tens of writes a second.
+WORKERS_MAX: Final = 64
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Names end in their unit. Times that tests shorten are settings, too."""
+
+    namespaces: tuple[str, ...] = ()  # whose MirrorFlows are served; none: the whole cluster's
+    replicator_image: str = "mirrorflow/replicator"  # the repository, without a tag
+    replicator_versions: tuple[str, ...] = ("0.1.0",)  # which it has; the first is for new flows
+    pod_namespace: str = "default"  # where the Lease is
+    pod_name: str = "mirrorflow-operator"  # who holds it
+    listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
+    listener_port: int = 8080
+    poll_s: float = 30.0
+    workers: int = 8
+    lease: str = "mirrorflow-operator"
+    lease_s: float = 15.0  # how long others wait for a holder that is silent; a third of it between renewals
+    resync_s: float = 600.0  # the watches say what changes; this is for what they may have missed
+    log_level: str = "INFO"
+
+
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Raises SettingsError for the first setting that makes no sense. Empty means not set."""
+    known = {name: value for name, value in environment.items() if value}
+    default = Settings()
+    host, port = _listener(known, default)
+    return Settings(
+        namespaces=_list(known, "MIRRORFLOW_NAMESPACES"),
+        replicator_image=known.get("MIRRORFLOW_REPLICATOR_IMAGE", default.replicator_image),
+        replicator_versions=_list(known, "MIRRORFLOW_REPLICATOR_VERSIONS") or default.replicator_versions,
+        pod_namespace=known.get("POD_NAMESPACE", default.pod_namespace),
+        pod_name=known.get("POD_NAME", default.pod_name),
+        listener_host=host,
+        listener_port=port,
+        poll_s=_seconds(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
+        workers=int(_seconds(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
+        lease=known.get("MIRRORFLOW_LEASE", default.lease),
+        lease_s=_seconds(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),
+        resync_s=_seconds(known, "MIRRORFLOW_RESYNC_S", default.resync_s, least=1),
+        log_level=_level(known, default),
+    )
+
+
+def _list(known: Mapping[str, str], name: str) -> tuple[str, ...]:
+    parts = (part.strip() for part in known.get(name, "").split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def _seconds(
+    known: Mapping[str, str], name: str, default: float, *, least: float, most: float = 86_400.0
+) -> float:
+    text = known.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        raise SettingsError(name, text, f"write a number from {least:g} to {most:g}")
+    return number
+
+
+def _listener(known: Mapping[str, str], default: Settings) -> tuple[str, int]:
+    text = known.get("MIRRORFLOW_LISTENER")
+    if text is None:
+        return default.listener_host, default.listener_port
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise SettingsError("MIRRORFLOW_LISTENER", text, "write host:port, for example 0.0.0.0:8080")
+    return host.strip("[]"), int(port)
+
+
+def _level(known: Mapping[str, str], default: Settings) -> str:
+    level = known.get("MIRRORFLOW_LOG_LEVEL", default.log_level).upper()
+    if level not in _LEVELS:
+        raise SettingsError("MIRRORFLOW_LOG_LEVEL", level, f"write one of {', '.join(_LEVELS)}")
+    return level

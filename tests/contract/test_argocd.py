@@ -1,0 +1,108 @@
+"""Argo CD's health check, run by a Lua interpreter on every recorded status, without the libraries that Argo CD leaves out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lupa import lua51
+
+ROOT = Path(__file__).parents[2]
+CHECK = ROOT / "charts" / "mirrorflow" / "files" / "argocd" / "mirrorflow.io" / "MirrorFlow"
+STATUSES = {path.stem: path for path in sorted((ROOT / "tests" / "examples" / "statuses").glob("*.yaml"))}
+LIBRARIES = (
+    "io",
+    "os",
+    "string",
+    "table",
+    "math",
+    "debug",
+    "package",
+    "require",
+    "coroutine",
+    "load",
+    "loadstring",
+    "dofile",
+)
+EXPECTED = {
+    "Healthy": {"advancing", "idle", "throttled", "groups-failing"},
+    "Suspended": {"paused", "stopped"},
+}
+
+
+def health(resource: dict[str, Any]) -> tuple[str, str]:
+    """Status and message, as the Lua file gives them."""
+    lua = lua51.LuaRuntime(unpack_returned_tuples=True, register_eval=False, register_builtins=False)
+    for name in LIBRARIES:
+        lua.globals()[name] = None
+    lua.globals()["python"] = None
+    lua.globals()["obj"] = lua.table_from(resource, recursive=True)
+    found = lua.execute((CHECK / "health.lua").read_text())
+    return found["status"], found["message"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(path.read_text())
+    return read
+
+
+def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(
+        (one for one in resource["status"]["conditions"] if one["type"] == kind), {"status": "Unknown"}
+    )
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_health_says_what_the_conditions_say(name: str) -> None:
+    """Healthy where kstatus would say Current; Degraded where somebody has to act; the message is a condition's."""
+    resource = _read(STATUSES[name])
+    status, message = health(resource)
+    ready, stalled, reconciling = (_condition(resource, one) for one in ("Ready", "Stalled", "Reconciling"))
+    current = (ready["status"], stalled["status"], reconciling["status"]) == ("True", "False", "False")
+
+    assert (status == "Healthy") == current
+    assert status == "Degraded" or stalled["status"] != "True"
+    assert message in {one["message"] for one in (ready, stalled, reconciling)}
+    assert status in {"Healthy", "Degraded", "Progressing", "Suspended"}
+
+
+@pytest.mark.parametrize("status", EXPECTED)
+def test_these_situations_and_no_others(status: str) -> None:
+    """Of those that are recorded."""
+    assert EXPECTED[status] == {name for name, path in STATUSES.items() if health(_read(path))[0] == status}
+
+
+def test_a_spec_that_was_not_looked_at_is_in_progress() -> None:
+    """New, changed, or without any status: the last word was about something else."""
+    resource = _read(STATUSES["advancing"])
+    changed = {**resource, "metadata": {**resource["metadata"], "generation": 2}}
+    new = {key: value for key, value in resource.items() if key != "status"}
+
+    assert [health(one)[0] for one in (changed, new, {**new, "status": {}})] == ["Progressing"] * 3
+
+
+def test_the_check_comes_with_argo_cds_own_tests() -> None:
+    """In the form of its resource_customizations, with recorded statuses."""
+    cases = _read(CHECK / "health_test.yaml")["tests"]
+
+    assert {one["inputPath"] for one in cases} == {
+        f"testdata/{path.name}" for path in (CHECK / "testdata").iterdir()
+    }
+    for one in cases:
+        path = CHECK / one["inputPath"]
+        assert health(_read(path)) == (one["healthStatus"]["status"], one["healthStatus"]["message"])
+    assert {one["healthStatus"]["status"] for one in cases} == {
+        "Healthy",
+        "Degraded",
+        "Progressing",
+        "Suspended",
+    }
+
+
+def test_the_documents_show_the_check_as_it_is() -> None:
+    """docs/gitops.md holds the whole of it, to be copied into argocd-cm."""
+    indented = "".join(
+        f"    {line}".rstrip() + "\n" for line in (CHECK / "health.lua").read_text().splitlines()
+    )
+
+    assert indented in (ROOT / "docs" / "gitops.md").read_text()

@@ -1,0 +1,80 @@
+"""MirrorFlow on a cluster as its users install it: the images of this work tree, and the chart by Helm.
+
+    release = Release(cluster=cluster)
+    release.load_images()
+    release.install()
+
+In a namespace of its own, which may read progress; MirrorFlows of the whole cluster are served.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.helm import Helm
+from tests.harness.kubernetes.images import TARGETS, build
+from tests.harness.kubernetes.kubectl import Kubectl
+
+CHART = Path(__file__).parents[3] / "charts" / "mirrorflow"
+NAME = "mirrorflow"
+NAMESPACE = "mirrorflow-system"
+VERSION = "0.1.0"
+WAIT_S = 180  # ten seconds alone; more when a whole suite runs on two cores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """*values* are the chart's, on top of those that every release here has."""
+
+    cluster: Cluster
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """In the operator's namespace."""
+        return self.cluster.kubectl.within(NAMESPACE)
+
+    @property
+    def helm(self) -> Helm:
+        return Helm(kubectl=self.kubectl)
+
+    def load_images(self) -> None:
+        """Built from this work tree, unless that was done before."""
+        self.cluster.load(*(build(target, version=VERSION).archive for target in TARGETS))
+
+    def install(self) -> None:
+        """Returns when the operator is ready."""
+        self.cluster.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": NAMESPACE,
+                    "labels": {
+                        "mirrorflow.io/reads-progress": "true",
+                        "pod-security.kubernetes.io/enforce": "restricted",
+                    },
+                },
+            }
+        )
+        self._helm("install")
+
+    def upgrade(self, **values: Any) -> None:
+        """With *values* on top; returns when the new operator is ready and the old one gone."""
+        self._helm("upgrade", **values)
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", NAME, "--wait", f"--timeout={WAIT_S}s")
+
+    def operators(self) -> list[dict[str, Any]]:
+        """The operator's pods that are not on their way out."""
+        found = self.kubectl.get("pods", "--selector=app.kubernetes.io/name=mirrorflow-operator")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def _helm(self, command: str, **values: Any) -> None:
+        given = {"watch": {"cluster": True}, **self.values, **values}
+        settings = [f"--set-json={name}={json.dumps(value)}" for name, value in given.items()]
+        self.helm(command, NAME, str(CHART), *settings, "--wait", f"--timeout={WAIT_S}s")

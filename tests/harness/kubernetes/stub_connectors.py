@@ -1,0 +1,139 @@
+"""Connectors that only answer HTTP: thousands of pods' addresses in one process, each with a `/progress` of its own.
+
+    python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT     # for a benchmark: `addresses(BLOCK, COUNT)`
+
+Within a test's own loop: `StubConnectors`, whose `answers` a test changes at any time. What is answered is bytes, so that
+it may be anything. The process has traffic from SIGUSR1 on: with each question the lag is another bucket; SIGUSR2 ends it.
+"""
+
+import asyncio
+import json
+import signal
+import ssl
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+SUMMARY: dict[str, Any] = {
+    "version": 1,
+    "flow": "east-west",
+    "state": "RUNNING",
+    "uptimeSeconds": 3600.5,
+    "tasks": {"total": 2, "failed": 0},
+    "partitions": {"total": 12, "stopped": 0},
+    "caughtUp": True,
+    "lagRecords": 0,
+    "lagSeconds": 0.0,
+    "recordsPerSecond": 0.0,
+    "bytesPerSecond": 0.0,
+    "replicating": "Idle",
+    "reasons": [],
+    "source": {"reach": "Reachable", "sinceSeconds": 3600.0, "clusterId": "r4zt_wrqTRuT7W2NJsB_GA"},
+    "target": {"reach": "Reachable", "sinceSeconds": 3600.0, "clusterId": "5L6g3nShT-eMCtK--X86sw"},
+    "checkpoints": {"groups": 3, "failing": 0, "ageSeconds": 12.0, "intervalSeconds": 60.0},
+}
+LAGGING = {"caughtUp": False, "lagRecords": 500, "recordsPerSecond": 90.0, "replicating": "Advancing"}
+EVERYWHERE = ("0.0.0.0",)
+SILENT = b""  # accepts, reads, and says nothing
+
+
+def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    """A whole HTTP answer."""
+    lines = (
+        f"HTTP/1.1 {status}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def summary(**changes: object) -> bytes:
+    """An answer with SUMMARY but for *changes*."""
+    return answer(json.dumps({**SUMMARY, **changes}).encode())
+
+
+def addresses(block: int, count: int) -> list[str]:
+    """The first *count* of 127.*block*.0.0/16, all of which are this machine's."""
+    return [f"127.{block}.{number // 250}.{number % 250 + 1}" for number in range(count)]
+
+
+class StubConnectors:
+    """Listens on *hosts* at one port; `answers` is by the address that was asked."""
+
+    def __init__(
+        self, *, port: int = 0, hosts: Sequence[str] = EVERYWHERE, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.port = port
+        self.traffic = False
+        self._hosts = hosts
+        self.default = summary()
+        self.answers: dict[str, bytes] = {}
+        self.asked: Counter[str] = Counter()
+        self.open = 0
+        self.open_max = 0
+        self._tls = tls
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Conversation(self), self._hosts, self.port, backlog=4096, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+
+    def said(self, address: str) -> bytes:
+        if self.traffic:
+            return _WITH_TRAFFIC[self.asked[address] % 2]
+        return self.answers.get(address, self.default)
+
+
+_WITH_TRAFFIC = [summary(**LAGGING, lagSeconds=lag_s) for lag_s in (0.5, 5.0)]
+
+
+class _Conversation(asyncio.Protocol):
+    def __init__(self, stubs: StubConnectors) -> None:
+        self._stubs = stubs
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._stubs.open += 1
+        self._stubs.open_max = max(self._stubs.open, self._stubs.open_max)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stubs.open -= 1
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if b"\r\n\r\n" not in self._got:
+            return
+        address = self._transport.get_extra_info("sockname")[0]
+        self._stubs.asked[address] += 1
+        self._got = b""
+        said = self._stubs.said(address)
+        if said:
+            self._transport.write(said)
+            self._transport.close()
+
+
+async def _serve(port: int, block: int, count: int) -> None:
+    async with StubConnectors(port=port, hosts=addresses(block, count)) as stubs:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, setattr, stubs, "traffic", True)
+        loop.add_signal_handler(signal.SIGUSR2, setattr, stubs, "traffic", False)
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(*map(int, sys.argv[1:4])))

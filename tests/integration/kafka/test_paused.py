@@ -1,0 +1,80 @@
+"""`mirrorflow.state=paused` in a standalone process: nothing is copied, and how much there is to copy is still told."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.comparing import assert_copied
+
+TOLD_WAIT_S = 60.0
+Names = Callable[[], str]
+
+
+def flow(east: KafkaCluster, west: KafkaCluster, topic: str, folder: Path, *, state: str) -> Replicator:
+    """A flow of its own for *topic* in one process: paused all three connectors, else the source connector alone."""
+    alias = topic.upper()
+    lines = {"source.cluster.alias": alias, "mirrorflow.state": state}
+    source = Replicator.standalone(east, west, topics=topic, folder=folder, connector=lines)
+    process, connector = source.files
+    assert not isinstance(connector, str)
+    if state == "running":
+        return source
+    names = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
+    others = [{**connector, "name": name, "connector.class": name} for name in names]
+    return Replicator(form="standalone", files=(process, connector, *others), folder=folder, source=east)
+
+
+def told(replicator: Replicator, **expected: Any) -> dict[str, Any]:
+    """The summary, once it says so."""
+
+    def found() -> dict[str, Any]:
+        summary = replicator.progress()
+        return summary if expected == {key: summary[key] for key in expected} else {}
+
+    return wait_until(f"it tells {expected}", found, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+
+
+def states(replicator: Replicator) -> set[str]:
+    """What REST says of each connector, and of its tasks."""
+    found = [replicator.rest(f"/connectors/{name}/status")[1] for name in replicator.rest("/connectors")[1]]
+    return {part["state"] for one in found for part in (one["connector"], *one["tasks"])}
+
+
+def test_a_paused_flow_copies_nothing_tells_its_lag_and_goes_on_where_it_was(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Before the first record, in the middle, and after: the pod is ready, the lag grows, each record comes once."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    copy = f"{topic.upper()}.{topic}"
+    load(east, topic, 200, keys=True)
+
+    with flow(east, west, topic, tmp_path, state="paused") as replicator:
+        new = told(replicator, lagRecords=200, replicating="Paused")
+        ready = wait_until("it is ready", lambda: replicator.rest("/readyz")[0] == 200, timeout_s=TOLD_WAIT_S)
+        assert {"PAUSED"} == states(replicator)
+        assert 0 == replicator.stop()
+    assert {copy, "heartbeats"}.isdisjoint(west.topics())
+
+    with flow(east, west, topic, tmp_path, state="running") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        assert 0 == replicator.stop()
+
+    with flow(east, west, topic, tmp_path, state="paused") as replicator:
+        told(replicator, lagRecords=0, replicating="Paused")
+        load(east, topic, 300, keys=True, first=200)
+        behind = told(replicator, lagRecords=300)
+        assert 0 == replicator.stop()
+    assert 200 == sum(west.end_offsets(copy).values())
+
+    with flow(east, west, topic, tmp_path, state="running") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+
+    assert ready
+    assert ("PAUSED", 2, False) == (new["state"], new["partitions"]["total"], new["caughtUp"])
+    assert {"Reachable"} == {behind[side]["reach"] for side in ("source", "target")}
+    assert 0 < behind["lagSeconds"] < TOLD_WAIT_S
+    assert_copied(east, topic, west, copy, count=500)

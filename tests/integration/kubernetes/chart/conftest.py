@@ -1,0 +1,57 @@
+"""An API server on which Helm has installed the chart, for the whole cluster; no pod runs, so nobody is at work."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.kafka.processes import HarnessError
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.chart import (
+    CHART,
+    NAMESPACE,
+    OPERATOR_GROUPS,
+    OPERATOR_USER,
+    RELEASE,
+    require_helm,
+)
+from tests.harness.kubernetes.helm import Helm
+from tests.harness.kubernetes.installation import cluster_is_required
+from tests.harness.kubernetes.kubectl import Kubectl
+
+TEAM = "team"
+
+
+@pytest.fixture(scope="session")
+def with_helm(built: None) -> None:  # noqa: ARG001  without a control plane, Helm is of no use
+    """Skips where no Helm could be built."""
+    try:
+        require_helm()
+    except HarnessError as error:
+        if cluster_is_required():
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def installed(
+    with_helm: None,  # noqa: ARG001
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ApiServer]:
+    """Its own server: the release's policies are about every namespace."""
+    with ApiServer(folder=tmp_path_factory.mktemp("chart"), controllers=False) as server:
+        helm = Helm(kubectl=server.kubectl.within(NAMESPACE))
+        helm("install", RELEASE, str(CHART), "--create-namespace", "--set=watch.cluster=true")
+        server.kubectl("create", "namespace", TEAM)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def administrator(installed: ApiServer) -> Kubectl:
+    """Who may do everything, in a team's namespace."""
+    return installed.kubectl.within(TEAM)
+
+
+@pytest.fixture(scope="session")
+def operator(installed: ApiServer) -> Kubectl:
+    """Whom the chart calls the operator, with the rights that it gives, in a team's namespace."""
+    return installed.user(OPERATOR_USER, OPERATOR_GROUPS).within(TEAM)

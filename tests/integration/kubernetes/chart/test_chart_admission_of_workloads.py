@@ -1,0 +1,202 @@
+"""What the operator may write is bounded by the chart's policy, whatever roles its account has."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.plan import plan
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR
+from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
+from tests.harness.kubernetes.requests import Answer, Requests
+from tests.integration.kubernetes.chart.conftest import TEAM
+
+VALID = sorted((Path(__file__).parents[3] / "examples" / "valid").glob("*.yaml"))
+IMAGE = "mirrorflow/replicator:0.1.0"
+Object = dict[str, Any]
+
+
+def _planned(example: Path, image: str = IMAGE) -> list[Object]:
+    document = dict(read_document(example.read_text()))
+    document["metadata"]["namespace"] = TEAM
+    flow = flow_of(document)
+    return objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+
+
+def _one(kind: str) -> Object:
+    return next(one for one in _planned(VALID[0]) if one["kind"] == kind)
+
+
+@pytest.fixture(scope="module")
+def bounded(operator: Kubectl) -> Kubectl:
+    """The operator, once the policy is in force."""
+
+    wait_until(
+        "the policy is enforced",
+        lambda: "ValidatingAdmissionPolicy" in _applied(operator, _of_pod(hostNetwork=True)).message,
+    )
+    return operator
+
+
+def _applied(user: Kubectl, manifest: Object) -> Answer:
+    """What the API server says of a server-side apply, of which it keeps nothing."""
+    api, kind = manifest["apiVersion"], manifest["kind"]
+    root = "/api/v1" if api == "v1" else f"/apis/{api}"
+    plural = "networkpolicies" if kind == "NetworkPolicy" else f"{kind.lower()}s"
+    path = f"{root}/namespaces/{TEAM}/{plural}/{manifest['metadata']['name']}"
+    return Requests(user.kubeconfig)(
+        "PATCH",
+        f"{path}?dryRun=All&force=true&fieldManager=mirrorflow-operator&fieldValidation=Strict",
+        manifest,
+        content_type="application/apply-patch+yaml",
+    )
+
+
+def _of_pod(**changes: Any) -> Object:
+    deployment = copy.deepcopy(_one("Deployment"))
+    deployment["spec"]["template"]["spec"] |= changes
+    return deployment
+
+
+def _of_container(**changes: Any) -> Object:
+    deployment = copy.deepcopy(_one("Deployment"))
+    deployment["spec"]["template"]["spec"]["containers"][0] |= changes
+    return deployment
+
+
+def _with_volume(source: Object) -> Object:
+    volumes = _one("Deployment")["spec"]["template"]["spec"]["volumes"]
+    return _of_pod(volumes=[*volumes, {"name": "another", **source}])
+
+
+def _secured(**changes: Any) -> Object:
+    container = _one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return _of_container(securityContext=container["securityContext"] | changes)
+
+
+@pytest.mark.parametrize("example", VALID, ids=lambda path: path.stem)
+def test_what_is_planned_is_let_in(bounded: Kubectl, example: Path):
+    """With the rights that the chart gives, too."""
+    answers = [_applied(bounded, one) for one in _planned(example)]
+
+    assert {200, 201} >= {answer.status for answer in answers}, [answer.message for answer in answers]
+
+
+HOST_PATH = {"hostPath": {"path": "/"}}
+TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+CASES: dict[str, tuple[Callable[[], Object], str]] = {
+    "host-path": (lambda: _with_volume(HOST_PATH), "a volume is no ConfigMap, Secret or emptyDir"),
+    "token-volume": (lambda: _with_volume(TOKEN), "a volume is no ConfigMap, Secret or emptyDir"),
+    "host-network": (lambda: _of_pod(hostNetwork=True), "the node's network or processes"),
+    "host-pid": (lambda: _of_pod(hostPID=True), "the node's network or processes"),
+    "host-ipc": (lambda: _of_pod(hostIPC=True), "the node's network or processes"),
+    "token": (lambda: _of_pod(automountServiceAccountToken=True), "or a token"),
+    "token-by-default": (lambda: _of_pod(automountServiceAccountToken=None), "or a token"),
+    "root-allowed": (lambda: _of_pod(securityContext={}), "restricted Pod Security Standard"),
+    "other-image": (
+        lambda: _of_container(image="mirrorflow/replicator-x:1"),
+        "an image is none of mirrorflow/replicator",
+    ),
+    "untagged-image": (lambda: _of_container(image="mirrorflow/replicator"), "an image is none of"),
+    "second-image": (
+        lambda: _of_pod(initContainers=[{"name": "first", "image": "other:1"}]),
+        "an image is none of",
+    ),
+    "escalation": (lambda: _secured(allowPrivilegeEscalation=True), "restricted Pod Security Standard"),
+    "capability": (
+        lambda: _secured(capabilities={"drop": ["ALL"], "add": ["NET_RAW"]}),
+        "restricted Pod Security",
+    ),
+    "root": (lambda: _secured(runAsUser=0), "restricted Pod Security Standard"),
+    "host-port": (
+        lambda: _of_container(ports=[{"containerPort": 1, "hostPort": 1}]),
+        "restricted Pod Security",
+    ),
+    "secret-variable": (
+        lambda: _of_container(env=[{"name": "P", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+        "a container has variables from Secrets",
+    ),
+    "secret-variables": (
+        lambda: _of_container(envFrom=[{"secretRef": {"name": "s"}}]),
+        "variables from Secrets",
+    ),
+    "account-with-token": (
+        lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
+        "a ServiceAccount gives pods a token",
+    ),
+    "outward-service": (lambda: _service(type="LoadBalancer"), "a Service leads out of the cluster"),
+    "external-name": (
+        lambda: _service(type="ExternalName", externalName="example.com"),
+        "a Service leads out of the cluster",
+    ),
+    "unlabelled": (
+        lambda: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "any"}},
+        "labelled app.kubernetes.io/managed-by=mirrorflow-operator, and nothing else",
+    ),
+}
+
+
+def _service(**spec: Any) -> Object:
+    metadata = {**_one("ConfigMap")["metadata"], "name": "outward"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {"ports": [{"port": 80}], **spec},
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_planned_is_refused(bounded: Kubectl, case: str):
+    """Though the operator's roles allow the request: the policy's own sentence comes back."""
+    made, sentence = CASES[case]
+    answer = _applied(bounded, made())
+
+    assert answer.status in {403, 422}
+    assert "ValidatingAdmissionPolicy" in answer.message
+    assert sentence in answer.message
+
+
+def test_what_is_somebody_elses_is_left_alone(bounded: Kubectl, administrator: Kubectl):
+    """Neither taken over under a flow's name, nor deleted."""
+    theirs = _one("ConfigMap")
+    administrator("create", "configmap", theirs["metadata"]["name"], "--from-literal=a=b")
+
+    with pytest.raises(KubectlError, match="and nothing else"):
+        bounded.apply(theirs, "--force-conflicts", "--field-manager=mirrorflow-operator")
+    with pytest.raises(KubectlError, match="and nothing else"):
+        bounded("delete", "configmap", theirs["metadata"]["name"])
+
+    assert administrator.get("configmap", theirs["metadata"]["name"])["data"] == {"a": "b"}
+
+
+def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
+    """Whoever binds the operator's account to cluster-admin, or takes its token, still cannot write other things by it."""
+    installed.kubectl(
+        "create", "clusterrolebinding", "mistake", "--clusterrole=cluster-admin",
+        f"--serviceaccount={NAMESPACE}:{OPERATOR}",
+    )  # fmt: skip
+    try:
+        wait_until("it is granted", lambda: "yes" in bounded("auth", "can-i", "create", "pods"))
+        for arguments in (
+            ("create", "job", "any", "--image=mirrorflow/replicator:1"),
+            ("create", "secret", "generic", "any"),
+            ("create", "rolebinding", "any", "--clusterrole=admin", "--user=any"),
+            ("create", "token", OPERATOR, f"--namespace={NAMESPACE}"),
+            ("create", "namespace", "any"),
+            ("delete", "namespace", TEAM, "--dry-run=server"),
+            ("label", "namespace", TEAM, "any=any"),
+        ):
+            with pytest.raises(KubectlError, match="the operator has no business with") as refused:
+                bounded(*arguments)
+            assert "ValidatingAdmissionPolicy" in str(refused.value)
+    finally:
+        installed.kubectl("delete", "clusterrolebinding", "mistake")

@@ -1,0 +1,251 @@
+"""What Helm makes of the chart in each mode: rights, names, security, and a word on each wrong value."""
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from mirrorflow_operator.settings import from_environment
+from tests.harness.kubernetes import chart
+from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
+from tests.harness.kubernetes.helm import HelmError
+
+pytestmark = pytest.mark.usefixtures("with_helm")
+EVERYTHING: Values = {
+    "monitors": {"enabled": True, "labels": {"release": "prometheus"}},
+    "alerts": {"enabled": True},
+    "dashboards": {"enabled": True},
+    "networkPolicy": {"egress": [{"ports": [{"port": 443}]}]},
+    "imagePullSecrets": ["registry"],
+    "priorityClassName": "system-cluster-critical",
+    "podLabels": {"team": "kafka"},
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+}
+MODES: dict[str, Values] = {
+    "own": chart.OWN_NAMESPACE,
+    "several": chart.SEVERAL_NAMESPACES,
+    "cluster": chart.WHOLE_CLUSTER,
+    "everything": {**EVERYTHING, **chart.WHOLE_CLUSTER},
+}
+FORBIDDEN = {
+    "secrets",
+    "roles",
+    "rolebindings",
+    "clusterroles",
+    "clusterrolebindings",
+    "pods/exec",
+    "serviceaccounts/token",
+}
+
+
+@functools.cache
+def _of(mode: str) -> list[Manifest]:
+    return rendered(MODES[mode])
+
+
+def _one(manifests: list[Manifest], kind: str, name: str = OPERATOR) -> Manifest:
+    return next(one for one in manifests if one["kind"] == kind and one["metadata"]["name"] == name)
+
+
+def _pods(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
+    for one in manifests:
+        if one["kind"] == "Pod":
+            yield one["spec"]
+        elif one["kind"] == "Deployment":
+            yield one["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_helm_finds_nothing_wrong(mode: str):
+    """Not even a warning."""
+    said = chart.helm(
+        "lint",
+        str(CHART),
+        f"--kube-version={chart.KUBERNETES}",
+        "--strict",
+        "--values=-",
+        stdin=yaml.safe_dump(MODES[mode]),
+    )
+
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
+    """By name, and by no wildcard either."""
+    rules = rules_of(_of(mode))
+
+    assert rules
+    for rule in rules:
+        assert not FORBIDDEN & set(rule["resources"])
+        assert "*" not in (*rule["resources"], *rule["verbs"], *rule["apiGroups"])
+        assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
+
+
+def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
+    """Each mode by the kind of role and its namespaces; the same rules in all."""
+    found = {}
+    for mode in ("own", "several", "cluster"):
+        roles = [
+            one
+            for one in _of(mode)
+            if one["kind"] in {"Role", "ClusterRole"}
+            and any("deployments" in rule["resources"] for rule in one["rules"])
+        ]
+        found[mode] = [(one["kind"], one["metadata"].get("namespace")) for one in roles]
+        assert all(one["rules"] == roles[0]["rules"] for one in roles)
+
+    assert found == {
+        "own": [("Role", NAMESPACE)],
+        "several": [("Role", "kafka-east"), ("Role", "kafka-west")],
+        "cluster": [("ClusterRole", None)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "namespaces"),
+    [("own", (NAMESPACE,)), ("several", ("kafka-east", "kafka-west")), ("cluster", ())],
+)
+def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...]):
+    """Each variable of the Deployment is one that it knows, with a value that it takes."""
+    container = next(iter(_pods(_of(mode))))["containers"][0]
+    variables = {one["name"]: one.get("value", "from-the-pod") for one in container["env"]}
+    settings = from_environment(variables)
+
+    assert settings.namespaces == namespaces
+    assert (settings.replicator_image, settings.replicator_versions) == ("mirrorflow/replicator", ("0.1.0",))
+    assert (settings.lease, settings.listener_host, settings.listener_port) == (OPERATOR, "0.0.0.0", 8080)
+    assert (settings.pod_namespace, settings.pod_name) == ("from-the-pod", "from-the-pod")
+    assert settings == from_environment(
+        {name: variables[name] for name in ("POD_NAME", "POD_NAMESPACE", "MIRRORFLOW_NAMESPACES")}
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_pod_is_held_to_the_restricted_standard(mode: str):
+    """And to a read-only root; the only volume is a bounded folder for Python."""
+    pods = list(_pods(_of(mode)))
+
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert [list(one) for one in pod.get("volumes", ())] in ([], [["name", "emptyDir"]])
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_two_releases_do_not_meet():
+    """What belongs to no namespace carries the release's own in its name; every name has room."""
+    one, other = rendered(namespace="a"), rendered(namespace="b")
+    names = [
+        {
+            (thing["kind"], thing["metadata"]["name"])
+            for thing in release
+            if "namespace" not in thing["metadata"]
+        }
+        for release in (one, other)
+    ]
+
+    assert names[0] & names[1] == {("CustomResourceDefinition", "mirrorflows.mirrorflow.io")}
+    longest = rendered({"fullnameOverride": "a" * 40})
+    assert all(
+        len(one["metadata"]["name"]) <= 63
+        for one in longest
+        if one["kind"] in {"Service", "Pod", "Deployment"}
+    )
+
+
+def test_the_definition_is_the_one_of_the_types_and_stays():
+    """Beside labels, the chart adds the word that keeps Helm from deleting it."""
+    written = yaml.safe_load((CHART.parents[1] / "crds" / "mirrorflows.yaml").read_text())
+    definition = _one(_of("own"), "CustomResourceDefinition", "mirrorflows.mirrorflow.io")
+
+    assert definition["spec"] == written["spec"]
+    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    kinds = {one["kind"] for one in rendered({"crds": {"enabled": False}})}
+    assert "CustomResourceDefinition" not in kinds
+
+
+def test_the_secrets_policy_knows_where_pods_mount_secrets():
+    """The folder is written in two languages."""
+    from mirrorflow_operator.plan.layout import POD_LAYOUT
+
+    policy = _one(_of("own"), "ValidatingAdmissionPolicy", f"{NAMESPACE}-{OPERATOR}-secrets")
+
+    assert f"'{POD_LAYOUT.secrets}/'" in json.dumps(policy)
+
+
+def test_values_are_described_each():
+    """In the schema and, in the same words, nowhere contradicted by a default that it refuses (Helm checks those)."""
+    nodes = [json.loads((CHART / "values.schema.json").read_text())]
+    while nodes:
+        node = nodes.pop()
+        for name, one in node.get("properties", {}).items():
+            assert one.get("description"), name
+            nodes.append(one)
+        if "properties" in node and "items" not in node and node.get("additionalProperties") is not False:
+            assert "name" in node["properties"], (
+                "only Kubernetes' own objects may have fields that are not listed"
+            )
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert set(schema["properties"]) - {"global"} == set(defaults)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"wtach": {}}, "additional properties 'wtach' not allowed"),
+        ({"watch": {"namespace": ["a"]}}, "at '/watch': additional properties 'namespace' not allowed"),
+        ({"watch": {"namespaces": ["A_B"]}}, "at '/watch/namespaces/0'"),
+        ({"watch": {"namespaces": "a"}}, "at '/watch/namespaces': got string, want array"),
+        ({"pollSeconds": "30s"}, "at '/pollSeconds': got string, want integer"),
+        ({"pollSeconds": 0}, "at '/pollSeconds': minimum"),
+        ({"logLevel": "TRACE"}, "at '/logLevel': value must be one of"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest'"),
+        ({"replicator": {"repository": "a b"}}, "at '/replicator/repository'"),
+        ({"env": [{"name": "MIRRORFLOW_LEASE", "value": "x"}]}, "at '/env/0/name'"),
+        ({"alerts": {"disabled": ["lag"]}}, "at '/alerts/disabled/0'"),
+        (
+            {"watch": {"namespaces": ["a"], "cluster": True}},
+            "watch.namespaces and watch.cluster are both set",
+        ),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is missing"),
+    ],
+    ids=lambda one: json.dumps(one)[:40] if isinstance(one, dict) else "",
+)
+def test_a_wrong_value_is_named(values: dict[str, Any], sentence: str):
+    """Before anything is installed."""
+    with pytest.raises(HelmError) as refused:
+        rendered(values)
+
+    assert sentence in str(refused.value)
+
+
+def test_an_old_kubernetes_is_refused():
+    """With the version that it would need."""
+    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.30"):
+        chart.helm("template", "x", str(CHART), "--kube-version=1.29.0")
+
+
+def test_helms_test_asks_with_no_right_of_its_own():
+    """Its account is bound to nothing, and its pod has no other."""
+    pod = next(one for one in rendered() if one["kind"] == "Pod")
+    account = pod["spec"]["serviceAccountName"]
+    bound = [
+        one["metadata"]["name"]
+        for one in rendered()
+        if one["kind"].endswith("Binding") and any(who["name"] == account for who in one.get("subjects", ()))
+    ]
+
+    assert bound == []
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"

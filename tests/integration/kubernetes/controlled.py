@@ -1,0 +1,70 @@
+"""What the tests of the running operator share: small flows, what should be there for them, and what is."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import plan
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import Written
+from tests.harness.kubernetes.kubectl import Kubectl
+
+IMAGE = "mirrorflow/replicator:0.1.0"
+KINDS = "serviceaccounts,networkpolicies,configmaps,deployments"
+OURS = "--selector=mirrorflow.io/flow"
+_ports = itertools.count(1024)
+
+
+def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
+    """A small flow; no two of them share a cluster."""
+    port = next(_ports)
+    return {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": name},
+        "spec": {
+            "source": {"alias": "east", "bootstrapServers": [f"east:{port}"]},
+            "target": {"alias": "west", "bootstrapServers": [f"west:{port}"]},
+            "topics": {"include": ["orders"]},
+            **spec,
+        },
+    }
+
+
+def planned(document: dict[str, Any], namespace: str) -> list[Object]:
+    """What should be there for *document*."""
+    flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace}})
+    return objects(flow, plan(flow, POD_LAYOUT), image=IMAGE, layout=POD_LAYOUT)
+
+
+def there(namespace: Kubectl) -> dict[str, dict[str, Any]]:
+    """The objects that bear a flow's label, by kind and name."""
+    found = namespace.get(KINDS, OURS)["items"]
+    return {f"{one['kind']} {one['metadata']['name']}": one for one in found}
+
+
+def names(found: list[Object]) -> set[str]:
+    return {f"{one['kind']} {one['metadata']['name']}" for one in found}
+
+
+def unchanging(look: Callable[[], list[Written]]) -> list[Written]:
+    """What *look* gives for a whole second: the controllers go on making pods for a moment."""
+    seen: list[list[Written]] = [[]]
+    since = [time.monotonic()]
+
+    def still() -> bool:
+        now = look()
+        if now != seen[0]:
+            seen[0], since[0] = now, time.monotonic()
+        return time.monotonic() - since[0] > 1.0
+
+    wait_until("nothing is written for a second", still)
+    return seen[0]
+
+
+def events(namespace: Kubectl, reason: str) -> list[str]:
+    return [one["message"] for one in namespace.get("events", f"--field-selector=reason={reason}")["items"]]

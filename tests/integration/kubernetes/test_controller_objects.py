@@ -1,0 +1,267 @@
+"""The operator, as a process, on a real API server: a MirrorFlow becomes its objects, follows its changes, and nothing is written twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.yaml_text import read_document
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer, Written
+from tests.harness.kubernetes.flows import condition
+from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.operator_process import OperatorProcess
+from tests.integration.kubernetes.controlled import OURS, events, manifest, names, planned, there, unchanging
+
+USER = "operator-of-all"
+
+
+@pytest.fixture(scope="module")
+def operator(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One for all tests of this module: it serves the whole cluster, each test has its namespace."""
+    user = mirrorflows.user(USER, groups=["system:masters"])
+    folder = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(kubeconfig=user.kubeconfig, folder=folder) as process:
+        process.wait_until_leading()
+        yield process
+
+
+@pytest.fixture
+def settled(
+    operator: OperatorProcess, mirrorflows: ApiServer, namespace: Kubectl
+) -> Callable[[], list[Written]]:
+    """Waits until nothing is due and the status is about the spec that is there; all that was written in the namespace."""
+
+    def wait() -> list[Written]:
+        def quiet() -> bool:
+            operator.child.must_run()
+            flows = namespace.get("mirrorflows")["items"]
+            observed = all(
+                one.get("status", {}).get("observedGeneration") == one["metadata"]["generation"]
+                for one in flows
+            )
+            return observed and operator.idle
+
+        wait_until("the operator has settled", quiet)
+        return unchanging(lambda: mirrorflows.written_by(USER, namespace.namespace))
+
+    return wait
+
+
+def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """All of the plan and nothing else, as planned, owned by the flow, each written once."""
+    document = manifest()
+    namespace.apply(document)
+
+    written = settled()
+
+    found = there(namespace)
+    uid = namespace.get("mirrorflow", "east-to-west")["metadata"]["uid"]
+    wanted = planned(document, namespace.namespace)
+    assert set(found) == names(wanted)
+    for one in wanted:
+        live = found[f"{one['kind']} {one['metadata']['name']}"]
+        owner = live["metadata"]["ownerReferences"]
+        assert [(own["kind"], own["uid"], own["controller"]) for own in owner] == [("MirrorFlow", uid, True)]
+        assert live["metadata"]["labels"] == one["metadata"]["labels"]
+        if one["kind"] == "ConfigMap":
+            assert live["data"] == one["data"]
+    assert len(namespace.get("pods", OURS)["items"]) == 3
+    children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
+    assert len(children) == len(wanted) == len({(one.resource, one.name) for one in children})
+    assert events(namespace, "Created")
+
+
+def test_the_resource_itself_is_left_as_its_user_wrote_it(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """No finalizer, no annotation, no label; the operator owns the status and nothing else."""
+    namespace.apply(manifest())
+    settled()
+
+    metadata = namespace.get("mirrorflow", "east-to-west", "--show-managed-fields")["metadata"]
+
+    assert {"finalizers", "annotations", "labels"}.isdisjoint(metadata)
+    owned = [
+        set(one["fieldsV1"]) for one in metadata["managedFields"] if one["manager"] == "mirrorflow-operator"
+    ]
+    assert owned == [{"f:status"}]
+
+
+def test_a_change_of_one_connector_touches_that_one_alone_and_says_why(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """One ConfigMap, one Deployment, one Event with the names of the properties; the other two keep their pods."""
+    document = manifest()
+    namespace.apply(document)
+    before = settled()
+    old = there(namespace)
+
+    document["spec"]["connectors"] = {"source": {"tasks": 3}}
+    namespace.apply(document)
+    written = settled()[len(before) :]
+
+    children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
+    assert [(one.resource, one.name) for one in children] == [
+        ("configmaps", "east-to-west-source"),
+        ("deployments", "east-to-west-source"),
+    ]
+    assert events(namespace, "Rolling") == ["east-to-west-source gets new pods: properties tasks.max."]
+    assert "tasks.max" in namespace("describe", "mirrorflow", "east-to-west")
+    now = there(namespace)
+    assert {name for name in now if _version(now[name]) != _version(old[name])} == {
+        "ConfigMap east-to-west-source",
+        "Deployment east-to-west-source",
+    }
+
+
+def _version(found: dict[str, Any]) -> object:
+    """What changes with the content: status is not in it where there is a generation."""
+    metadata = found["metadata"]
+    return metadata.get("generation", metadata["resourceVersion"])
+
+
+def test_what_the_plan_has_no_more_goes(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """A flow without groups has no checkpoint connector; what else bears a label of ours but not our owner stays."""
+    document = manifest()
+    namespace.apply(document)
+    settled()
+    stranger = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "stranger", "labels": {"mirrorflow.io/flow": "east-to-west"}},
+    }
+    namespace.apply(stranger)
+
+    document["spec"]["groups"] = {"include": []}
+    namespace.apply(document)
+
+    wanted = names(planned(document, namespace.namespace)) | {"ConfigMap stranger"}
+    wait_until("the checkpoint connector is gone", lambda: set(there(namespace)) == wanted)
+    assert "Deployment east-to-west-checkpoint" not in wanted
+    assert events(namespace, "Removed")
+
+
+def test_what_somebody_changes_by_hand_is_mended(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """A scaled Deployment, a deleted ConfigMap, a label that was taken away."""
+    namespace.apply(manifest())
+    settled()
+    wanted = set(there(namespace))
+
+    namespace("scale", "deployment", "east-to-west-source", "--replicas=4")
+    namespace("delete", "configmap", "east-to-west-heartbeat")
+    namespace("label", "serviceaccount", "east-to-west", "mirrorflow.io/flow-")
+
+    def mended() -> bool:
+        now = there(namespace)
+        return set(now) == wanted and now["Deployment east-to-west-source"]["spec"]["replicas"] == 1
+
+    wait_until("all three are mended", mended)
+
+
+def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
+    """The stranger's ConfigMap keeps its data; the flow says whose name it wants, and goes on when it is free."""
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "east-to-west-source"},
+        "data": {"worker.properties": "theirs"},
+    }
+    namespace.apply(theirs)
+    namespace.apply(manifest())
+
+    def told() -> bool:
+        flow = namespace.get("mirrorflow", "east-to-west")
+        return "ConfigMap east-to-west-source" in json.dumps(flow.get("status", {}))
+
+    wait_until("the status names it", told)
+    left = namespace.get("configmap", "east-to-west-source")
+    assert left["data"] == {"worker.properties": "theirs"}
+    assert "labels" not in left["metadata"]
+    assert "Deployment east-to-west-source" not in there(namespace)
+
+    namespace("delete", "configmap", "east-to-west-source")
+    wait_until("it goes on", lambda: "Deployment east-to-west-source" in there(namespace), timeout_s=90)
+
+
+def test_stopped_means_no_pods_and_running_brings_them_back(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """The objects stay: only the number of pods changes."""
+    document = manifest(state="Stopped")
+    namespace.apply(document)
+    settled()
+    replicas = {
+        name: one["spec"]["replicas"] for name, one in there(namespace).items() if "Deployment" in name
+    }
+    assert set(replicas.values()) == {0}
+
+    namespace.apply({**document, "spec": {**document["spec"], "state": "Running"}})
+
+    wait_until("the pods are there", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
+
+
+def test_a_deleted_flow_takes_its_objects_with_it_and_nothing_is_made_again(
+    namespace: Kubectl, settled: Callable[[], list[Written]], mirrorflows: ApiServer
+):
+    """Kubernetes deletes what is owned; the operator deletes nothing. A flow of the same name begins anew."""
+    document = manifest()
+    namespace.apply(document)
+    before = settled()
+
+    namespace("delete", "mirrorflow", "east-to-west", "--cascade=foreground", "--timeout=60s")
+
+    wait_until("all are gone", lambda: not there(namespace) and not namespace.get("pods", OURS)["items"])
+    assert mirrorflows.written_by(USER, namespace.namespace) == before
+    namespace.apply(document)
+    settled()
+    assert set(there(namespace)) == names(planned(document, namespace.namespace))
+
+
+def test_a_spec_that_cannot_be_run_changes_nothing_that_runs(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """A version that this operator does not have: said in the status, and the pods stay as they are."""
+    document = manifest()
+    namespace.apply(document)
+    before = settled()
+
+    document["spec"]["version"] = "9.9.9"
+    document["spec"]["connectors"] = {"source": {"tasks": 5}}
+    namespace.apply(document)
+    written = settled()[len(before) :]
+
+    assert {one.resource for one in written} <= {"mirrorflows/status", "events"}
+    accepted = condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "UnknownVersion")
+
+
+def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
+    mirrorflows: ApiServer,
+    namespace: Kubectl,
+    settled: Callable[[], list[Written]],
+    tmp_path: Path,
+):
+    """A second operator with the same task, started beside, and one that is started after: neither writes anything."""
+    examples = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
+    for number, example in enumerate(examples):
+        document = dict(read_document(example.read_text()))
+        for side in ("source", "target"):
+            document["spec"][side]["bootstrapServers"] = [f"{side}-{number}:9092"]
+        document["metadata"] = {"name": f"flow-{number}"}
+        namespace.apply(document)
+    settled()
+
+    other = mirrorflows.user("operator-again", groups=["system:masters"])
+    with OperatorProcess(
+        kubeconfig=other.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
+    ) as again:
+        again.wait_until_leading()
+        wait_until(
+            "it has looked at each", lambda: again.metric('reconciles_total{result="ok"}') >= len(examples)
+        )
+        wait_until("nothing is due", lambda: again.idle)
+
+    assert mirrorflows.written_by("operator-again") == []

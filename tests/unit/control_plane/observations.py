@@ -1,0 +1,189 @@
+"""Observations to assess: a flow that works, and what is otherwise in each case."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.admission import Admission, Resource, admit
+from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.observation import (
+    ConnectorSeen,
+    DeploymentCondition,
+    DeploymentSeen,
+    Observation,
+    PodSeen,
+)
+from mirrorflow_operator.assess.progress import (
+    Checkpoints,
+    Reach,
+    Reading,
+    Replicating,
+    SideSummary,
+    Summary,
+)
+from mirrorflow_operator.plan.plan import ConnectorKind
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOW_S = 1_795_000_000.0
+VERSIONS = ("1.1.0", "1.0.0")
+SOURCE, CHECKPOINT, HEARTBEAT = ConnectorKind
+REACHED = SideSummary(reach=Reach.REACHABLE, cluster_id="east-id")
+WELL = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    """The smallest flow, with *spec* besides."""
+    text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
+    found: dict[str, Any] = yaml.safe_load(text)
+    found["metadata"]["namespace"] = "mirrors"
+    found["spec"] |= spec
+    return found
+
+
+def mirror_flow(**spec: Any) -> MirrorFlow:
+    return flow_of(document(**spec))
+
+
+def resource(flow: MirrorFlow | None = None, *, status: Status | None = None, **changes: Any) -> Resource:
+    flow = flow or mirror_flow()
+    return replace(
+        Resource(
+            namespace="mirrors",
+            name=flow.metadata.name,
+            uid="8a7a0f6c-0000-4000-8000-000000000001",
+            generation=1,
+            created_s=NOW_S - 3600,
+            flow=flow,
+            status=status or Status(),
+        ),
+        **changes,
+    )
+
+
+def summary(**changes: Any) -> Summary:
+    return replace(
+        Summary(
+            version=1,
+            flow="east-to-west",
+            state="RUNNING",
+            uptime_s=900.0,
+            tasks_total=1,
+            partitions=12,
+            caught_up=True,
+            replicating=Replicating.IDLE,
+            lag_s=0.0,
+            source=REACHED,
+            target=replace(REACHED, cluster_id="west-id"),
+        ),
+        **changes,
+    )
+
+
+def reading(now_s: float = NOW_S, **changes: Any) -> Reading:
+    return Reading(read_at_s=now_s - 5, summary=summary(**changes))
+
+
+def pod(**changes: Any) -> PodSeen:
+    return replace(
+        PodSeen(
+            name="east-to-west-source-7d9f-x2k4q",
+            phase="Running",
+            ready=True,
+            ip="10.1.2.3",
+            created_s=NOW_S - 910,
+            started_s=NOW_S - 900,
+            image="mirrorflow/replicator:1.1.0",
+            reading=reading(),
+        ),
+        **changes,
+    )
+
+
+def deployment(kind: ConnectorKind = SOURCE, **changes: Any) -> DeploymentSeen:
+    word = {SOURCE: "source", CHECKPOINT: "checkpoint", HEARTBEAT: "heartbeat"}[kind]
+    return replace(
+        DeploymentSeen(
+            name=f"east-to-west-{word}",
+            generation=1,
+            observed_generation=1,
+            replicas=1,
+            updated=1,
+            ready=1,
+            conditions=(WELL,),
+            image="mirrorflow/replicator:1.1.0",
+            selector=f"mirrorflow.io/connector={word},mirrorflow.io/flow=east-to-west",
+        ),
+        **changes,
+    )
+
+
+def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ConnectorSeen:
+    found = pod()
+    if kind is CHECKPOINT:
+        done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
+        found = pod(reading=reading(checkpoints=done))
+    return replace(ConnectorSeen(kind=kind, deployment=deployment(kind), pods=(found,)), **changes)
+
+
+def observed(
+    source: Mapping[str, Any] | None = None,
+    *,
+    flow: MirrorFlow | None = None,
+    admission: Admission | None = None,
+    **changes: Any,
+) -> Observation:
+    """A flow that works and has nothing to copy; *source* changes its source connector's one pod."""
+    found = changes.pop("resource", None) or resource(flow)
+    first = connector(pods=(pod(**source),)) if source is not None else connector()
+    return replace(
+        Observation(
+            resource=found,
+            admission=admission or admit(found, versions=VERSIONS),
+            now_s=NOW_S,
+            connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)),
+        ),
+        **changes,
+    )
+
+
+def advanced(
+    observation: Observation, before: Observation, status: Status, memory: Any, *, after_s: float
+) -> Observation:
+    """*observation*, made so long after *before*, whose assessment gave *status* and *memory*; readings are as young."""
+    now_s = before.now_s + after_s
+    moved = tuple(
+        replace(seen, pods=tuple(_later(one, now_s - observation.now_s) for one in seen.pods))
+        for seen in observation.connectors
+    )
+    return replace(
+        observation,
+        resource=replace(observation.resource, status=status),
+        memory=memory,
+        now_s=now_s,
+        connectors=moved,
+    )
+
+
+def _later(one: PodSeen, by_s: float) -> PodSeen:
+    events = tuple(replace(event, last_seen_s=event.last_seen_s + by_s) for event in one.events)
+    read = one.reading
+    return replace(
+        one,
+        events=events,
+        reading=None if read is None else replace(read, read_at_s=read.read_at_s + by_s),
+    )
+
+
+def settled(observation: Observation, *, steps: int = 8, every_s: float = 30.0) -> Status:
+    """The status after *observation* has been seen for some minutes."""
+    assessment, current = assess(observation), observation
+    for _ in range(steps):
+        following = advanced(observation, current, assessment.status, assessment.memory, after_s=every_s)
+        assessment, current = assess(following), following
+    return assessment.status

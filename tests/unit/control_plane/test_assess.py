@@ -1,0 +1,448 @@
+"""Whatever is seen, a status comes of it that the CRD takes, that changes as conditions may, and that comes to rest.
+
+The states of a hundred minutes are drawn at random; `test_statuses` says what single situations mean.
+"""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_operator.api.status import (
+    CONDITIONS_MAX,
+    MESSAGE_MAX,
+    Condition,
+    ConditionStatus,
+    Lag,
+    Status,
+)
+from mirrorflow_operator.assess.admission import Refusal, admit
+from mirrorflow_operator.assess.assess import Assessment, assess
+from mirrorflow_operator.assess.moments import moment, seconds
+from mirrorflow_operator.assess.observation import (
+    ConnectorSeen,
+    DeploymentCondition,
+    DeploymentSeen,
+    Memory,
+    Observation,
+    PodEvent,
+    PodSeen,
+)
+from mirrorflow_operator.assess.progress import (
+    Checkpoints,
+    MissingReference,
+    Reach,
+    Reading,
+    Replicating,
+    SideSummary,
+    Summary,
+    Unread,
+)
+from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
+from mirrorflow_operator.assess.writing import FIGURES_EVERY_S, status_document, status_of, worth_writing
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.plan import ConnectorKind
+from tests.unit.control_plane.observations import (
+    NOW_S,
+    VERSIONS,
+    advanced,
+    connector,
+    deployment,
+    mirror_flow,
+    observed,
+    reading,
+    resource,
+    settled,
+)
+
+ROOT = Path(__file__).parents[3]
+FLOWS = {
+    state: mirror_flow(state=state, version=version)
+    for state, version in (("Running", ""), ("Paused", ""), ("Stopped", ""), ("Running ", "9.9"))
+    for state in [state.strip()]
+} | {"Other": mirror_flow(version="9.9"), "Seeding": mirror_flow(seed={"runId": "1"}, verify={"runId": "1"})}
+
+_text = st.text(max_size=3000)
+_word = st.sampled_from(["", "Unreachable", "FlowExists", "RecordTooLarge", "TopicNotCopied", "Nonsense"])
+_seconds = st.one_of(st.none(), st.floats(0, 1e9))
+_count = st.integers(0, 2**63)
+_side = st.builds(
+    SideSummary,
+    reach=st.sampled_from(Reach),
+    reason=_word,
+    since_s=_seconds,
+    cluster_id=st.sampled_from(["", "a", "b"]),
+)
+_summary = st.builds(
+    Summary,
+    version=st.just(1),
+    state=st.sampled_from(["RUNNING", "FAILED", "PAUSED", ""]),
+    uptime_s=st.floats(0, 1e6),
+    partitions=_count,
+    partitions_stopped=st.sampled_from([0, 1]),
+    lag_records=st.sampled_from([0, 5]),
+    lag_s=_seconds,
+    records_per_s=st.sampled_from([0.0, 4.0]),
+    replicating=st.sampled_from(Replicating),
+    reasons=st.lists(st.tuples(_word.filter(bool), _count), max_size=8).map(tuple),
+    source=_side,
+    target=_side,
+    missing=st.one_of(st.none(), st.builds(MissingReference, name=st.just("east"), key=st.just("password"))),
+    checkpoints=st.one_of(
+        st.none(), st.builds(Checkpoints, groups=_count, failing=st.sampled_from([0, 2]), age_s=_seconds)
+    ),
+)
+_reading = st.one_of(
+    st.none(),
+    st.builds(Reading, read_at_s=st.just(NOW_S), summary=_summary),
+    st.builds(Reading, read_at_s=st.just(NOW_S), unread=st.sampled_from(Unread), problem=_text),
+)
+_event = st.builds(
+    PodEvent,
+    reason=st.sampled_from(["FailedMount", "BackOff"]),
+    message=st.one_of(_text, st.just('secret "east-mirror" not found')),
+    last_seen_s=st.floats(NOW_S - 2000, NOW_S + 2000),
+)
+_pod = st.builds(
+    PodSeen,
+    name=st.just("east-to-west-source-x"),
+    phase=st.sampled_from(["Pending", "Running", "Failed", "Unknown"]),
+    ready=st.booleans(),
+    deleting=st.booleans(),
+    image=_text,
+    created_s=st.floats(NOW_S - 5000, NOW_S),
+    started_s=st.one_of(st.none(), st.just(NOW_S - 100)),
+    restarts=st.integers(0, 9),
+    waiting_reason=st.sampled_from(["", "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff"]),
+    waiting_message=_text,
+    terminated_reason=st.sampled_from(["", "OOMKilled", "Error"]),
+    terminated_message=_text,
+    exit_code=st.one_of(st.none(), st.sampled_from([0, 1, 2, 137])),
+    unscheduled_message=st.one_of(st.just(""), _text),
+    events=st.lists(_event, max_size=2).map(tuple),
+    reading=_reading,
+)
+_deployment = st.builds(
+    DeploymentSeen,
+    name=st.just("east-to-west-source"),
+    generation=st.just(3),
+    observed_generation=st.integers(0, 3),
+    wanted=st.integers(0, 2),
+    replicas=st.integers(0, 3),
+    updated=st.integers(0, 2),
+    ready=st.integers(0, 2),
+    conditions=st.lists(
+        st.builds(
+            DeploymentCondition,
+            type=st.sampled_from(["Progressing", "Available", "ReplicaFailure"]),
+            status=st.sampled_from(["True", "False"]),
+            reason=st.sampled_from(["NewReplicaSetAvailable", "ProgressDeadlineExceeded", "FailedCreate"]),
+            message=_text,
+        ),
+        max_size=3,
+    ).map(tuple),
+    image=_text,
+    selector=_text,
+)
+_connectors = st.tuples(
+    *(
+        st.builds(
+            ConnectorSeen,
+            kind=st.just(kind),
+            deployment=st.one_of(st.none(), _deployment),
+            pods=st.lists(_pod, max_size=2).map(tuple),
+        )
+        for kind in ConnectorKind
+    )
+).flatmap(lambda three: st.sampled_from([three, three[:1], ()]))
+
+
+@st.composite
+def _observations(draw: st.DrawFn) -> Observation:
+    flow = draw(st.sampled_from([None, *FLOWS.values()]))
+    found = resource(flow, generation=draw(st.integers(1, 3)))
+    if flow is None:
+        slip = FieldError(path="spec.topics", message=draw(_text))
+        found = replace(found, flow=None, errors=(slip,))
+    conflict = draw(
+        st.sampled_from([None, None, Refusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")])
+    )
+    return Observation(
+        resource=found,
+        admission=admit(found, versions=VERSIONS, conflict=conflict),
+        now_s=NOW_S,
+        connectors=draw(_connectors),
+        refusal=draw(st.sampled_from(["", "exceeded quota"])),
+    )
+
+
+def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
+    """What must hold for every status, whatever was seen."""
+    status = assessment.status
+    # Pydantic checks the bounds and patterns of the CRD, which is made of the same types.
+    assert status == status_of(status_document(status)) == Status.model_validate(status_document(status))
+    kinds = [condition.type for condition in status.conditions]
+    assert kinds == [kind.value for kind in Kind if kind.value in kinds]
+    assert len(kinds) <= CONDITIONS_MAX
+    known = {condition.type: condition for condition in before.conditions}
+    for condition in status.conditions:
+        assert condition.message
+        assert len(condition.message) <= MESSAGE_MAX
+        assert condition.message.isprintable()
+        assert condition.reason in {reason.value for reason in Reason}
+        assert condition.observed_generation == status.observed_generation
+        told = known.get(condition.type)
+        if told is not None and told.status is condition.status:
+            assert told.last_transition_time == condition.last_transition_time
+        else:
+            assert moment(now_s) == condition.last_transition_time
+    return status
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(_observations(), st.sampled_from([0.0, 5.0, 30.0, 70.0, -40.0])), min_size=1, max_size=6
+    )
+)
+def test_every_observation_gives_a_status_that_the_api_server_takes(
+    steps: list[tuple[Observation, float]],
+) -> None:
+    """One after the other, and with a clock that is set back; and once nothing changes any more, neither does the status."""
+    status, memory, before = Status(), Memory(), steps[0][0]
+    for observation, after_s in steps:
+        seen = advanced(observation, before, status, memory, after_s=after_s)
+        assessment = assess(seen)
+        assert assessment == assess(seen)
+        status, memory, before = _checked(status, assessment, seen.now_s), assessment.memory, seen
+    for _ in range(12):
+        seen = advanced(steps[-1][0], before, status, memory, after_s=30.0)
+        assessment = assess(seen)
+        last, status, memory, before = status, assessment.status, assessment.memory, seen
+    assert last == status
+    assert assessment.again_after_s is None
+
+
+def _ready(status: Status) -> Condition:
+    return next(condition for condition in status.conditions if condition.type == "Ready")
+
+
+WELL = observed()
+STUCK = observed({"reading": reading(replicating=Replicating.STUCK, lag_records=9, lag_s=90.0)})
+SILENT = observed({"reading": Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)})
+
+
+class _Life:
+    """A flow that is observed again and again, and what Ready was told to be."""
+
+    def __init__(self) -> None:
+        self.status, self.memory, self.last = Status(), Memory(), WELL
+        self.told: list[tuple[float, str]] = []
+
+    def see(self, observation: Observation, after_s: float) -> Condition:
+        seen = advanced(observation, self.last, self.status, self.memory, after_s=after_s)
+        assessment = assess(seen)
+        self.status, self.memory, self.last = assessment.status, assessment.memory, seen
+        ready = _ready(self.status)
+        if not self.told or self.told[-1][1] != ready.status.value:
+            self.told.append((seen.now_s, ready.status.value))
+        return ready
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([WELL, STUCK, SILENT]), st.sampled_from([1.0, 10.0, 29.0, 31.0, 61.0])),
+        max_size=60,
+    ),
+    st.sets(st.integers(0, 59), max_size=5),
+)
+def test_ready_never_changes_twice_within_a_minute(
+    steps: list[tuple[Observation, float]], restarts: set[int]
+) -> None:
+    """However quickly things come and go, and though the operator forgets in between; once it was told what it is."""
+    life = _Life()
+    life.see(WELL, 0)
+    for at, (observation, after_s) in enumerate(steps):
+        if at in restarts:
+            life.memory = Memory()
+        life.see(observation, after_s)
+
+    changes = [at for at, _ in life.told]
+    known = [at for at, status in life.told if status != "Unknown"]
+    assert all(later - earlier >= 60 for earlier, later in pairwise(known))
+    assert len(changes) <= 1 + 2 * len(known)
+
+
+def test_ready_stays_for_a_minute_and_then_says_why_not() -> None:
+    """A flow whose records do not advance while its source has data is not Ready."""
+    life = _Life()
+    life.see(WELL, 0)
+    told = [life.see(STUCK, 20) for _ in range(5)]
+
+    assert ["True", "True", "True", "False", "False"] == [one.status.value for one in told]
+    assert ("Stuck", moment(life.last.now_s - 20)) == (told[-1].reason, told[-1].last_transition_time)
+
+
+def test_what_comes_back_is_ready_after_a_minute_of_it() -> None:
+    """Not with the first good answer."""
+    life = _Life()
+    life.see(STUCK, 0)
+
+    assert ["False", "False", "True"] == [life.see(WELL, 30).status.value for _ in range(3)]
+
+
+def test_pods_that_cannot_be_reached_are_unknown_and_not_false() -> None:
+    """Nobody knows that they do not copy."""
+    life = _Life()
+    life.see(WELL, 0)
+    told = [life.see(SILENT, 30) for _ in range(4)]
+
+    assert ["True", "True", "Unknown", "Unknown"] == [one.status.value for one in told]
+    assert ("ProgressUnknown", None) == (told[-1].reason, life.status.lag)
+
+
+def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minute() -> None:
+    """It has asked no pod yet, and must neither say that all is lost nor for ever that all is well."""
+    life = _Life()
+    life.see(WELL, 0)
+    before = life.status
+    unasked = observed({"reading": None})
+    life.memory = Memory()
+
+    life.see(unasked, 5)
+
+    assert before == life.status
+    assert "True" == life.see(unasked, 30).status.value
+    assert "Unknown" == life.see(unasked, 60).status.value
+
+
+@pytest.mark.parametrize("state", ["Paused", "Stopped"])
+def test_what_somebody_has_decided_is_told_at_once(state: str) -> None:
+    """And so is that he has decided otherwise: nobody waits a minute for what he has asked for."""
+    life = _Life()
+    life.see(WELL, 0)
+    halted = observed(flow=mirror_flow(state=state))
+
+    assert ("False", state) == (life.see(halted, 1).status.value, _ready(life.status).reason)
+    assert "True" == life.see(WELL, 1).status.value
+
+
+def test_assess_says_when_to_look_again() -> None:
+    """Else nobody would, where nothing else happens."""
+    life = _Life()
+    life.see(WELL, 0)
+    seen = advanced(STUCK, life.last, life.status, life.memory, after_s=1)
+    first = assess(seen)
+    assert 60 == first.again_after_s
+    again = advanced(STUCK, seen, first.status, first.memory, after_s=45)
+
+    assert 15 == assess(again).again_after_s
+
+
+def test_short_timings_are_a_setting() -> None:
+    """Tests, and those who want to know sooner."""
+    life = _Life()
+    life.see(WELL, 0)
+    quick = replace(STUCK, settle_s=2.0)
+
+    assert ["True", "False"] == [life.see(quick, 2).status.value for _ in range(2)]
+
+
+def test_the_first_status_of_a_flow_is_of_its_generation_and_unknown() -> None:
+    """kstatus takes a resource without either for finished."""
+    new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
+    seen = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
+    status = assess(seen).status
+    told = {condition.type: condition.status.value for condition in status.conditions}
+
+    assert 7 == status.observed_generation
+    assert ("Unknown", "True", "False") == (told["Ready"], told["Reconciling"], told["Stalled"])
+
+
+def test_a_new_spec_does_not_keep_the_ids_of_the_old_ones_clusters() -> None:
+    """It may name others: the pods tell again."""
+    status = settled(WELL)
+    silent = observed({"reading": None}, resource=resource(generation=2, status=status), connectors=())
+
+    assert status.cluster_ids is not None
+    assert assess(silent).status.cluster_ids is None
+
+
+def test_figures_are_written_once_a_minute_and_meaning_at_once() -> None:
+    """With traffic, records come and go and the lag with them."""
+    old = settled(WELL)
+    busy = old.model_copy(update={"lag": Lag.UNDER_A_MINUTE})
+    worse = settled(STUCK)
+
+    assert not worth_writing(old, old, last_write_s=None, now_s=NOW_S)
+    assert worth_writing(old, busy, last_write_s=None, now_s=NOW_S)
+    assert not worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S + 1, now_s=NOW_S)
+    assert worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S, now_s=NOW_S)
+    assert worth_writing(old, worse, last_write_s=NOW_S - 1, now_s=NOW_S)
+
+
+def test_traffic_costs_at_most_a_write_a_minute() -> None:
+    """An hour of polls every half minute, with records now and then."""
+    life = _Life()
+    life.see(WELL, 0)
+    written, last_write_s, writes = life.status, life.last.now_s, 0
+    busy = observed(
+        {"reading": reading(replicating=Replicating.ADVANCING, records_per_s=1.0, lag_records=3, lag_s=12.0)}
+    )
+    for at in range(120):
+        life.see(busy if at % 2 else WELL, 30)
+        now_s = life.last.now_s
+        if worth_writing(written, life.status, last_write_s=last_write_s, now_s=now_s):
+            written, last_write_s, writes = life.status, now_s, writes + 1
+
+    assert 0 < writes <= 60
+
+
+def test_a_status_of_another_release_is_read_field_by_field() -> None:
+    """The pinned version must not be lost for a field that nobody here knows."""
+    found = status_of(
+        {
+            "version": "1.0.0",
+            "lag": "a while",
+            "moods": [1],
+            "conditions": [{"type": "Ready"}, 3],
+            "seed": None,
+        }
+    )
+
+    assert Status(version="1.0.0") == found
+    assert Status() == status_of(None) == status_of("no")
+
+
+@given(st.floats(0, 4e9))
+def test_moments_are_read_as_they_were_written(at_s: float) -> None:
+    """To the second."""
+    assert int(at_s) == seconds(moment(at_s))
+    assert seconds("yesterday") is None
+
+
+def test_every_condition_and_reason_is_documented() -> None:
+    """docs/conditions.md says of each what it means and what to do."""
+    text = (ROOT / "docs" / "conditions.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+
+    assert {reason.value for reason in Reason} <= rows
+    assert {kind.value for kind in Kind} <= set(re.findall(r"^## (\w+)", text, re.MULTILINE))
+
+
+def test_the_crd_takes_every_word() -> None:
+    """The pattern of a condition's words is the schema's."""
+    crd: dict[str, Any] = yaml.safe_load((ROOT / "crds" / "mirrorflows.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    pattern = schema["properties"]["conditions"]["items"]["properties"]["reason"]["pattern"]
+
+    assert all(re.search(pattern, one.value) for one in (*Reason, *Kind))
+    assert all(isinstance(reason, Reason) for reason in DECIDED)
+    assert {one.value for one in ConditionStatus} == {"True", "False", "Unknown"}

@@ -1,0 +1,250 @@
+"""The poller reads connectors over real sockets: what fails is said, what is unchanged wakes nobody, nobody waits for the dead."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from mirrorflow_operator.assess.admission import Key
+from mirrorflow_operator.assess.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
+from mirrorflow_operator.polling import asking
+from mirrorflow_operator.polling.asking import Place, Verified, ask, session
+from mirrorflow_operator.polling.poller import Poller
+from tests.harness.kafka.processes import free_port
+from tests.harness.kubernetes.authority import Authority
+from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary
+
+HOST, OTHER = "127.1.0.1", "127.1.0.2"
+FLOW: Key = ("here", "east-west")
+WAIT_S = 10.0
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Bounded; the loop turns meanwhile."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  any condition, not one event
+            await asyncio.sleep(0.005)
+
+
+def _place(port: int, host: str = HOST, **changes: object) -> Place:
+    return Place(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
+
+
+def _asked_once(said: bytes) -> Reading:
+    async def once() -> Reading:
+        async with StubConnectors() as stubs, session() as client:
+            stubs.default = said
+            return await ask(client, _place(stubs.port), now_s=7.0)
+
+    return asyncio.run(once())
+
+
+def test_a_summary_is_read():
+    """With the moment at which the question was asked."""
+    reading = _asked_once(summary(replicating="Advancing"))
+
+    assert reading.summary is not None
+    assert (7.0, Replicating.ADVANCING) == (reading.read_at_s, reading.summary.replicating)
+
+
+@pytest.mark.parametrize(
+    ("said", "unread"),
+    [
+        (answer(b"", "503 Service Unavailable"), Unread.REFUSED),
+        (answer(b"", "302 Found", "Location: http://127.0.0.1:1/progress"), Unread.REFUSED),
+        (answer(b"<html>"), Unread.UNREADABLE),
+        (answer(b" " * (BODY_MAX_BYTES + 1)), Unread.UNREADABLE),
+        (answer(b"{}" * 10)[:-4], Unread.UNREADABLE),
+        (answer(b"{}", "200 OK", "Content-Encoding: gzip"), Unread.UNREADABLE),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", Unread.UNREADABLE),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", Unread.UNREADABLE),
+        (summary(version=99), Unread.UNKNOWN_VERSION),
+    ],
+    ids=["503", "redirect", "html", "long", "cut", "zipped", "long-head", "ssh", "other-version"],
+)
+def test_what_is_no_summary_has_a_reason(said: bytes, unread: Unread):
+    """Never an exception, and no redirect is followed."""
+    reading = _asked_once(said)
+
+    assert reading.summary is None
+    assert unread is reading.unread
+    assert reading.problem
+
+
+def test_a_body_without_end_is_not_read_to_its_end():
+    """The bound holds, whatever the pod promises."""
+    endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000_000
+
+    assert _asked_once(endless).unread is Unread.UNREADABLE
+
+
+def test_nobody_there_is_unreachable():
+    """A refused connection is data."""
+
+    async def once() -> Reading:
+        async with session() as client:
+            return await ask(client, _place(free_port()), now_s=0.0)
+
+    assert asyncio.run(once()).unread is Unread.UNREACHABLE
+
+
+def test_who_accepts_and_says_nothing_is_unreachable(monkeypatch: pytest.MonkeyPatch):
+    """Within the time that an answer may take."""
+    monkeypatch.setattr(asking, "ANSWER_MAX_S", 0.1)
+
+    assert _asked_once(SILENT).unread is Unread.UNREACHABLE
+
+
+def test_a_certificate_must_be_for_the_name(tmp_path: Path):
+    """Where a place has one: an address that another pod got meanwhile does not answer for it."""
+    authority = Authority(tmp_path)
+    identity = authority.server("pod", "right.example")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(identity.certificate, identity.key)
+    believed = ssl.create_default_context(cafile=authority.own.certificate)
+
+    async def both() -> list[Reading]:
+        async with StubConnectors(tls=served) as stubs, session() as client:
+            return [
+                await ask(client, _place(stubs.port, tls=Verified(context=believed, name=name)), now_s=0.0)
+                for name in ("right.example", "wrong.example")
+            ]
+
+    right, wrong = asyncio.run(both())
+    assert right.summary is not None
+    assert wrong.unread is Unread.REFUSED
+
+
+class _Polling:
+    """A poller at work, quick, beside its stubs; `told` is whom it woke."""
+
+    def __init__(self, *, interval_s: float = 0.05, at_once: int = 4) -> None:
+        self.told: list[Key] = []
+        self.poller = Poller(
+            changed=self.told.append,
+            telling=_word,
+            interval_s=interval_s,
+            at_once=at_once,
+            wall_s=lambda: 1.0,
+        )
+        self.stubs = StubConnectors()
+
+    async def __aenter__(self) -> Self:
+        await self.stubs.__aenter__()
+        self.task = asyncio.create_task(self.poller.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.stubs.__aexit__(None, None, None)
+
+    def put(self, *hosts: str, **changes: object) -> None:
+        self.poller.put(FLOW, [_place(self.stubs.port, host, **changes) for host in hosts])
+
+
+def _word(reading: Reading) -> object:
+    return reading.unread if reading.summary is None else reading.summary.replicating
+
+
+def test_a_pod_is_asked_again_and_again_and_wakes_nobody_while_it_says_the_same():
+    """The flow is told of the first answer and of another one, not of figures."""
+
+    async def scenario() -> None:
+        async with _Polling() as polling:
+            polling.put(HOST)
+            await _until(lambda: polling.stubs.asked[HOST] >= 3)
+            polling.stubs.default = summary(lagRecords=17, uptimeSeconds=9.0)
+            await _until(lambda: polling.stubs.asked[HOST] >= 8)
+            assert [FLOW] == polling.told
+            reading = polling.poller.reading(HOST)
+            assert reading is not None
+            assert reading.summary is not None
+            assert reading.summary.lag_records == 17
+
+            polling.stubs.default = summary(replicating="Stuck")
+            await _until(lambda: len(polling.told) == 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_is_gone_is_not_asked():
+    """Nor is what it said kept."""
+
+    async def scenario() -> None:
+        async with _Polling() as polling:
+            polling.put(HOST, OTHER)
+            await _until(lambda: polling.stubs.asked[OTHER] >= 1)
+            polling.put(HOST)
+            assert polling.poller.reading(OTHER) is None
+            before, others = polling.stubs.asked[HOST], polling.stubs.asked[OTHER]
+            await _until(lambda: polling.stubs.asked[HOST] >= before + 5)
+            assert polling.stubs.asked[OTHER] <= others + 1  # one may have been under way
+
+            polling.poller.remove(FLOW)
+            assert len(polling.poller) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_turns_ready_is_asked_soon():
+    """Long before its interval is over; nothing else makes a put ask anybody."""
+
+    async def scenario() -> None:
+        async with _Polling(interval_s=15.0) as polling:
+            polling.put(HOST)
+            await _until(lambda: polling.stubs.asked[HOST] == 1)
+            polling.put(HOST)
+            polling.stubs.default = summary(replicating="Advancing")
+            polling.put(HOST, ready=True)
+            await _until(lambda: polling.told == [FLOW, FLOW])
+
+    asyncio.run(scenario())
+
+
+def test_a_starting_pod_is_asked_sooner_than_one_at_work():
+    """Whoever waits for Ready waits for seconds, not for a whole interval."""
+
+    async def scenario() -> None:
+        async with _Polling(interval_s=3.0) as polling:
+            polling.stubs.answers[HOST] = summary(replicating="Waiting")
+            polling.put(HOST, OTHER)
+            await _until(lambda: polling.stubs.asked[HOST] >= 3)
+            assert polling.stubs.asked[OTHER] == 1
+
+    asyncio.run(scenario())
+
+
+def test_pods_that_do_not_answer_are_few_at_a_time_and_do_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A bound on what is under way, and on how long."""
+    monkeypatch.setattr(asking, "ANSWER_MAX_S", 0.05)
+    dead = [f"127.2.0.{number}" for number in range(1, 41)]
+
+    async def scenario() -> None:
+        async with _Polling(at_once=4) as polling:
+            polling.stubs.answers.update(dict.fromkeys(dead, SILENT))
+            polling.put(HOST, *dead)
+            await _until(lambda: polling.stubs.asked[HOST] >= 3)
+            await _until(lambda: all(polling.stubs.asked[one] for one in dead))
+            assert polling.stubs.open_max <= 4
+            assert polling.poller.failed >= 20
+
+    asyncio.run(scenario())
+
+
+def test_a_poller_that_is_cancelled_leaves_nothing_behind():
+    """Also with questions under way."""
+
+    async def scenario() -> None:
+        async with _Polling() as polling:
+            polling.stubs.default = SILENT
+            polling.put(HOST)
+            await _until(lambda: polling.stubs.open == 1)
+        await _until(lambda: polling.stubs.open == 0)
+
+    asyncio.run(scenario())

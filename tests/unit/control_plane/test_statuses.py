@@ -1,0 +1,427 @@
+"""Typical situations, the status that each of them gets, and that a person finds the cause in it.
+
+Each is recorded whole in tests/examples/statuses/<situation>.yaml, which other tests read too (Argo CD's health check);
+`MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.admission import Refusal, admit
+from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.observation import DeploymentCondition, Observation, PodEvent
+from mirrorflow_operator.assess.progress import (
+    Checkpoints,
+    MissingReference,
+    Reach,
+    Reading,
+    Replicating,
+    SideSummary,
+    Unread,
+)
+from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.writing import status_document, status_of
+from mirrorflow_operator.errors import FieldError
+from tests.unit.control_plane.observations import (
+    CHECKPOINT,
+    EXAMPLES,
+    HEARTBEAT,
+    NOW_S,
+    VERSIONS,
+    connector,
+    deployment,
+    document,
+    mirror_flow,
+    observed,
+    pod,
+    reading,
+    resource,
+    settled,
+)
+
+STATUSES = EXAMPLES / "statuses"
+LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
+AWAY = SideSummary(reach=Reach.UNREACHABLE, reason="Unreachable", since_s=300.0)
+SCRAM: dict[str, Any] = {
+    "source": {
+        "alias": "east",
+        "bootstrapServers": ["kafka-east:9093"],
+        "authentication": {
+            "type": "ScramSha512",
+            "username": {"value": "mirror"},
+            "password": {"secretName": "east-mirror", "key": "password"},
+        },
+    }
+}
+PENDING = {"phase": "Pending", "ready": False, "started_s": None, "reading": None, "ip": ""}
+
+
+def _starting(**changes: Any) -> Observation:
+    """Just applied: Deployments that nobody has looked at."""
+    new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
+    connectors = tuple(
+        connector(kind, deployment=replace(new, name=deployment(kind).name), pods=())
+        for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+    )
+    return observed(connectors=connectors, **changes)
+
+
+def _not_started(flow: dict[str, Any], **changes: Any) -> Observation:
+    """The source connector's new pod does not start; there is no other."""
+    first = connector(deployment=deployment(ready=0, conditions=()), pods=(pod(**PENDING | changes),))
+    return observed(flow=mirror_flow(**flow), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+def _invalid() -> Observation:
+    slip = FieldError(
+        path="spec.topics.include[0]", message="(orders is no regular expression", action="close it"
+    )
+    found = replace(resource(), flow=None, errors=(slip,))
+    return observed(resource=found, admission=admit(found, versions=VERSIONS), connectors=())
+
+
+def _refused(reason: Reason, message: str) -> Observation:
+    found = resource()
+    admission = admit(found, versions=VERSIONS, conflict=Refusal(reason=reason, message=message))
+    return replace(_stopped(), resource=found, admission=admission)
+
+
+def _stopped() -> Observation:
+    flow = mirror_flow(state="Stopped")
+    none = {"wanted": 0, "replicas": 0, "updated": 0, "ready": 0}
+    connectors = tuple(
+        connector(kind, deployment=deployment(kind, **none), pods=())
+        for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+    )
+    return observed(flow=flow, connectors=connectors)
+
+
+def _paused() -> Observation:
+    told = pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED, lag_records=900, lag_s=75.0))
+    connectors = (
+        connector(pods=(told,)),
+        *(
+            connector(kind, pods=(pod(reading=reading(state="PAUSED", replicating=Replicating.PAUSED)),))
+            for kind in (CHECKPOINT, HEARTBEAT)
+        ),
+    )
+    return observed(flow=mirror_flow(state="Paused"), connectors=connectors)
+
+
+def _checkpoints(**changes: Any) -> Observation:
+    told = pod(reading=reading(**changes))
+    return observed(connectors=(connector(), connector(CHECKPOINT, pods=(told,)), connector(HEARTBEAT)))
+
+
+def _mounting(*, secret: str) -> dict[str, Any]:
+    said = f'MountVolume.SetUp failed for volume "secret-0" : secret "{secret}" not found'
+    event = PodEvent(reason="FailedMount", message=said, last_seen_s=NOW_S - 10)
+    return {"waiting_reason": "ContainerCreating", "events": (event,)}
+
+
+def _rolling(**changes: Any) -> Observation:
+    """The old pod works, the new one does not start."""
+    new = pod(**PENDING | {"name": "east-to-west-source-66b4-new", "created_s": NOW_S - 60} | changes)
+    seen = connector(
+        deployment=deployment(generation=2, observed_generation=2, replicas=2, updated=1),
+        pods=(pod(reading=reading(replicating=Replicating.ADVANCING, records_per_s=10.0)), new),
+    )
+    return observed(connectors=(seen, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+STUCK: dict[str, Any] = {
+    "replicating": Replicating.STUCK,
+    "lag_records": 4000,
+    "lag_s": 700.0,
+    "caught_up": False,
+}
+PULL = {
+    "waiting_reason": "ImagePullBackOff",
+    "waiting_message": 'Back-off pulling image "mirrorflow/replicator:1.1.0"',
+    "image": "mirrorflow/replicator:1.1.0",
+}
+QUOTA = DeploymentCondition(
+    type="ReplicaFailure",
+    status="True",
+    reason="FailedCreate",
+    message='pods "east-to-west-source-7d9f-" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=9, limited: pods=9',
+)
+# By situation: what was seen, and Ready, as status and reason, once it has been so for some minutes.
+SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
+    "starting": (_starting, "Unknown", "Starting"),
+    "idle": (observed, "True", "Replicating"),
+    "advancing": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING, records_per_s=9.0, lag_records=5, lag_s=0.4
+                )
+            }
+        ),
+        "True",
+        "Replicating",
+    ),
+    "throttled": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.THROTTLED, records_per_s=9.0, lag_records=5, lag_s=80.0
+                )
+            }
+        ),
+        "True",
+        "Replicating",
+    ),
+    "rolling-out": (_rolling, "True", "Replicating"),
+    "paused": (_paused, "False", "Paused"),
+    "stopped": (_stopped, "False", "Stopped"),
+    "invalid-spec": (_invalid, "False", "InvalidSpec"),
+    "unknown-version": (
+        lambda: observed(flow=mirror_flow(version="7.0.0")),
+        "False",
+        "UnknownVersion",
+    ),
+    "loop-found": (
+        lambda: _refused(Reason.LOOP_FOUND, "Flows east-to-west and west-to-east make a loop: ..."),
+        "False",
+        "LoopFound",
+    ),
+    "flow-exists": (
+        lambda: observed({"reading": reading(state="FAILED", reasons=(("FlowExists", 1),))}),
+        "False",
+        "FlowExists",
+    ),
+    "cluster-changed": (
+        lambda: observed({"reading": reading(state="FAILED", reasons=(("ClusterChanged", 1),))}),
+        "False",
+        "ClusterChanged",
+    ),
+    "secret-missing": (
+        lambda: _not_started(SCRAM, **_mounting(secret="east-mirror")),
+        "False",
+        "SecretMissing",
+    ),
+    "secret-key-missing": (
+        lambda: observed(
+            {
+                "ready": False,
+                "reading": reading(
+                    state="UNASSIGNED",
+                    replicating=Replicating.STUCK,
+                    reasons=(("SecretMissing", 1),),
+                    missing=MissingReference(name="east-mirror", key="password"),
+                ),
+            },
+            flow=mirror_flow(**SCRAM),
+        ),
+        "False",
+        "SecretMissing",
+    ),
+    "source-unreachable": (
+        lambda: observed({"reading": reading(**STUCK | {"source": AWAY, "reasons": (("Unreachable", 12),)})}),
+        "False",
+        "SourceUnreachable",
+    ),
+    "target-refuses-credentials": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    **STUCK,
+                    target=replace(AWAY, reason="AuthenticationFailed"),
+                    reasons=(("AuthenticationFailed", 12),),
+                )
+            }
+        ),
+        "False",
+        "TargetUnreachable",
+    ),
+    "stuck": (lambda: observed({"reading": reading(**STUCK)}), "False", "Stuck"),
+    "partitions-stopped": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING,
+                    records_per_s=5.0,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stopped=1,
+                    reasons=(("RecordTooLarge", 1),),
+                )
+            }
+        ),
+        "False",
+        "PartitionsStopped",
+    ),
+    "source-data-lost": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.SOURCE_DATA_LOST,
+                    partitions_stopped=2,
+                    lag_records=7,
+                    lag_s=20.0,
+                    reasons=(("SourceDataLost", 2),),
+                )
+            }
+        ),
+        "False",
+        "SourceDataLost",
+    ),
+    "topics-not-copied": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.STUCK, reasons=(("TopicNotCopied", 3),), caught_up=False
+                )
+            }
+        ),
+        "False",
+        "TopicsNotCopied",
+    ),
+    "waiting-for-another-copier": (
+        lambda: observed({"reading": reading(replicating=Replicating.WAITING, lag_records=5, lag_s=9.0)}),
+        "Unknown",
+        "Waiting",
+    ),
+    "pods-unreachable": (
+        lambda: observed(
+            {"reading": Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE, problem="timed out")}
+        ),
+        "Unknown",
+        "ProgressUnknown",
+    ),
+    "image-not-pulled": (lambda: _not_started({}, **PULL), "False", "ImageNotPulled"),
+    "not-scheduled": (
+        lambda: _not_started({}, unscheduled_message="0/3 nodes are available: 3 Insufficient memory."),
+        "False",
+        "NotScheduled",
+    ),
+    "quota-exceeded": (
+        lambda: observed(
+            connectors=(
+                connector(
+                    deployment=deployment(replicas=0, updated=0, ready=0, conditions=(QUOTA,)), pods=()
+                ),
+                connector(CHECKPOINT),
+                connector(HEARTBEAT),
+            )
+        ),
+        "False",
+        "PodsRefused",
+    ),
+    "out-of-memory": (
+        lambda: _not_started(
+            {},
+            started_s=None,
+            waiting_reason="CrashLoopBackOff",
+            restarts=4,
+            exit_code=137,
+            terminated_reason="OOMKilled",
+        ),
+        "False",
+        "OutOfMemory",
+    ),
+    "settings-refused": (
+        lambda: _not_started(
+            {},
+            waiting_reason="CrashLoopBackOff",
+            restarts=2,
+            exit_code=2,
+            terminated_reason="Error",
+            terminated_message="2026-11-22 INFO starting\ntransforms is refused: it needs a Java class.\n",
+        ),
+        "False",
+        "SettingsRefused",
+    ),
+    "roll-out-failed": (
+        lambda: replace(
+            _rolling(**PULL),
+            connectors=(
+                replace(
+                    _rolling(**PULL).connectors[0],
+                    deployment=deployment(
+                        generation=2, observed_generation=2, replicas=2, conditions=(LATE,)
+                    ),
+                ),
+                *_rolling().connectors[1:],
+            ),
+        ),
+        "True",
+        "Replicating",
+    ),
+    "checkpoints-stale": (
+        lambda: _checkpoints(
+            state="FAILED",
+            checkpoints=Checkpoints(groups=3, age_s=900.0, interval_s=60.0),
+            reasons=(("NotAuthorized", 1),),
+        ),
+        "False",
+        "CheckpointsStale",
+    ),
+    "groups-failing": (
+        lambda: _checkpoints(checkpoints=Checkpoints(groups=3, failing=1, age_s=9.0, interval_s=60.0)),
+        "True",
+        "Replicating",
+    ),
+}
+
+
+def _document(observation: Observation, status: Status) -> dict[str, Any]:
+    flow = observation.resource.flow
+    found = document()
+    if flow is not None:
+        found["spec"] = flow.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    found["metadata"] |= {"generation": observation.resource.generation}
+    return {**found, "status": status_document(status)}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_status_of(situation: str) -> None:
+    """Ready, and the whole of it as it is recorded."""
+    make, status, reason = SITUATIONS[situation]
+    observation = make()
+    found = settled(observation)
+    ready = next(one for one in found.conditions if one.type == "Ready")
+    path = STATUSES / f"{situation}.yaml"
+    text = yaml.safe_dump(_document(observation, found), sort_keys=False, width=200)
+    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    assert (status, reason) == (ready.status.value, ready.reason)
+    assert text == path.read_text()
+
+
+def test_every_recorded_status_is_one_of_a_situation() -> None:
+    """A file that nothing writes any more would still be believed."""
+    assert set(SITUATIONS) == {path.stem for path in STATUSES.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_status_that_was_written_is_read_again(situation: str) -> None:
+    """From the document in the cluster, with what a later release may have added."""
+    found = settled(SITUATIONS[situation][0]())
+    written = status_document(found)
+    later = {**written, "moods": 3, "conditions": [{**one, "mood": 1} for one in written["conditions"]]}
+
+    assert found == status_of(written) == status_of(later)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_stays_as_it_is_writes_nothing(situation: str) -> None:
+    """Time alone changes no status, and leaves nothing to wait for."""
+    observation = SITUATIONS[situation][0]()
+
+    assert settled(observation, steps=8) == settled(observation, steps=40)
+    assert (
+        settled(observation)
+        == assess(
+            replace(observation, resource=replace(observation.resource, status=settled(observation)))
+        ).status
+    )

@@ -1,0 +1,170 @@
+"""What a pod answers to GET /progress, as the operator reads it: our own replicator's, an older one's, and anybody's."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.progress import (
+    BODY_MAX_BYTES,
+    NUMBER_MAX,
+    REASONS_MAX,
+    Checkpoints,
+    MissingReference,
+    Reach,
+    Reading,
+    Replicating,
+    Summary,
+    Unread,
+    read_summary,
+)
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_replicator.connect import progress
+from mirrorflow_replicator.flow.report import GroupsReport, SideReport
+from tests.unit.connect.reports import NOW_S, connector, content, partition, task, view
+from tests.unit.control_plane.observations import observed
+
+# As the replicator answered before it told of its clusters.
+OF_BEFORE = (
+    b'{"version":1,"connector":"MirrorSourceConnector","flow":"east-to-west","state":"RUNNING","uptimeSeconds":61.5,'
+    b'"tasks":{"total":1,"running":1,"failed":0},"partitions":{"total":3,"starting":0,"copying":3,"waiting":0,'
+    b'"stopped":0,"behindStart":0},"caughtUp":true,"lagRecords":0,"lagSeconds":0.0,"recordsPerSecond":12.5,'
+    b'"bytesPerSecond":1250.0,"records":9000,"bytes":900000,"batches":{"raw":90,"coalesced":0,"reencoded":0},'
+    b'"skippedRecords":0,"lostRecords":0,"losses":0,"refusedWrites":0,"guarantee":{"exactly-once":3,'
+    b'"exactly-once-single-writer":0},"reasons":[],"warnings":0,"refusedSettings":0,"replicating":"Advancing"}'
+)
+
+
+def _summary(report) -> Summary:
+    reading = read_summary(content(progress.answer({}, view(report))), read_at_s=1.0)
+    assert reading.summary is not None, reading
+    return reading.summary
+
+
+def test_what_the_replicator_tells_is_what_the_operator_reads() -> None:
+    """Both clusters, what is missing, checkpoints, and the sums."""
+    report = replace(
+        connector(task(partition(), state="RUNNING")),
+        source=SideReport(reason="", since_s=NOW_S - 50, cluster_id="east-id"),
+        target=SideReport(reason="AuthenticationFailed", since_s=NOW_S - 40),
+        missing=(f"{POD_LAYOUT.secrets}/east-mirror", "password"),
+        groups=GroupsReport(selected=4, failing=1, passed_s=NOW_S - 30, interval_s=60.0),
+    )
+    found = _summary(report)
+
+    assert (Reach.REACHABLE, "", 50.0, "east-id") == (
+        found.source.reach,
+        found.source.reason,
+        found.source.since_s,
+        found.source.cluster_id,
+    )
+    assert (Reach.UNREACHABLE, "AuthenticationFailed", 40.0) == (
+        found.target.reach,
+        found.target.reason,
+        found.target.since_s,
+    )
+    assert MissingReference(name="east-mirror", key="password") == found.missing
+    assert Checkpoints(groups=4, failing=1, age_s=30.0, interval_s=60.0) == found.checkpoints
+    assert (1, 10, Replicating.STUCK, "RUNNING") == (
+        found.partitions,
+        found.lag_records,
+        found.replicating,
+        found.state,
+    )
+
+
+def test_a_missing_file_elsewhere_is_no_secret() -> None:
+    """What is not below the mounts of Secrets and ConfigMaps is not named as one."""
+    paths = ["/etc/east-mirror", f"{POD_LAYOUT.secrets}/..", f"{POD_LAYOUT.secrets}/a/b", "east-mirror", "/"]
+
+    assert [None] * 5 == [_summary(connector(missing=(path, "key"))).missing for path in paths]
+    certificate = _summary(connector(missing=(f"{POD_LAYOUT.config_maps}/east-ca", "ca.crt"))).missing
+    assert MissingReference(name="east-ca", key="ca.crt", is_secret=False) == certificate
+
+
+def test_a_replicator_of_the_release_before_is_understood() -> None:
+    """What it does not tell is unknown, and the rest counts."""
+    found = read_summary(OF_BEFORE, read_at_s=1.0).summary
+
+    assert found is not None
+    assert (Reach.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
+        found.source.reach,
+        found.replicating,
+        found.partitions,
+        found.records_per_s,
+    )
+    assert (
+        assess(observed({"reading": Reading(read_at_s=observed().now_s, summary=found)}))
+        .status.conditions[0]
+        .status.value
+        == "True"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "unread"),
+    [
+        (b"", Unread.UNREADABLE),
+        (b"[]", Unread.UNREADABLE),
+        (b'{"version":"1"}', Unread.UNREADABLE),
+        (b'{"version":true}', Unread.UNREADABLE),
+        (b'{"version":2}', Unread.UNKNOWN_VERSION),
+        (b'{"version":1%s}' % (b"0" * 4080), Unread.UNKNOWN_VERSION),
+        (b"[" * BODY_MAX_BYTES, Unread.UNREADABLE),
+        (b'{"version":1,"a":"%s"}' % (b"x" * BODY_MAX_BYTES), Unread.UNREADABLE),
+        (b'{"version":1}\xff', Unread.UNREADABLE),
+    ],
+)
+def test_what_is_no_summary_is_said_to_be_none(body: bytes, unread: Unread) -> None:
+    """With the reason; nothing of the body is repeated."""
+    reading = read_summary(body, read_at_s=1.0)
+
+    assert (None, unread) == (reading.summary, reading.unread)
+    assert reading.problem
+
+
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+_keys = [*sorted(json.loads(OF_BEFORE)), "source", "target", "missing", "checkpoints"]
+_hostile = st.dictionaries(st.sampled_from(_keys), _json, max_size=8).map(
+    lambda value: {**value, "version": 1}
+)
+
+
+@given(_hostile)
+@example({"version": 1, "lagRecords": float("inf"), "uptimeSeconds": float("nan"), "lagSeconds": 10**4000})
+@example({"version": 1, "replicating": ["Idle"], "source": {"reach": {}}, "missing": {"path": "/" * 4000}})
+@example(
+    {
+        "version": 1,
+        "reasons": [{"reason": "A" * 65}, {"reason": "a\nb", "count": -1}, 3, {"reason": "Ok"}] * 9,
+    }
+)
+def test_no_summary_breaks_the_operator(value: dict[str, object]) -> None:
+    """Whatever it holds, what comes of it is bounded, and a status."""
+    reading = read_summary(json.dumps(value).encode(), read_at_s=observed().now_s)
+    if reading.summary is None:
+        return
+    found = reading.summary
+    assert len(found.reasons) <= REASONS_MAX
+    assert all(word.isalnum() and len(word) <= 64 for word, _ in found.reasons)
+    numbers = [found.lag_records, found.uptime_s, found.records_per_s, *(count for _, count in found.reasons)]
+    assert all(0 <= number <= NUMBER_MAX for number in numbers)
+    status = assess(observed({"reading": reading})).status
+    assert all(condition.message.isprintable() for condition in status.conditions)
+
+
+@given(st.binary(max_size=BODY_MAX_BYTES + 10))
+def test_no_bytes_break_the_operator(body: bytes) -> None:
+    """A port that something else listens on."""
+    reading = read_summary(body, read_at_s=1.0)
+
+    assert (reading.summary is None) != (reading.unread is None)

@@ -1,0 +1,115 @@
+"""What the poller need not tell of, `assess` does not see; what a person would want to know is told."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.observation import Observation
+from mirrorflow_operator.assess.progress import (
+    Checkpoints,
+    Reach,
+    Reading,
+    Replicating,
+    SideSummary,
+    Summary,
+    Unread,
+)
+from mirrorflow_operator.assess.telling import telling
+from tests.unit.control_plane import observations
+from tests.unit.control_plane.observations import CHECKPOINT, NOW_S, connector, observed, pod, summary
+
+SIDES = st.builds(
+    SideSummary,
+    reach=st.sampled_from(Reach),
+    reason=st.sampled_from(["", "AuthenticationFailed", "Unheard"]),
+    since_s=st.sampled_from([None, 0.0, 9.9, 10.0, 500.0]),
+    cluster_id=st.sampled_from(["", "one"]),
+)
+FIGURES: dict[str, st.SearchStrategy[Any]] = {
+    "uptime_s": st.sampled_from([0.0, 179.0, 181.0, 9_999.0]),
+    "state": st.sampled_from(["RUNNING", "FAILED"]),
+    "partitions_stopped": st.integers(0, 2),
+    "caught_up": st.booleans(),
+    "lag_records": st.integers(0, 2),
+    "lag_s": st.sampled_from([None, 0.0, 0.9, 1.0, 9.0, 10.0, 59.0, 60.0, 599.0, 600.0]),
+    "records_per_s": st.sampled_from([0.0, 0.1, 7.0]),
+    "bytes_per_s": st.sampled_from([0.0, 7.0]),
+    "replicating": st.sampled_from(Replicating),
+    "reasons": st.lists(
+        st.tuples(st.sampled_from(["TopicNotCopied", "TopicGone"]), st.integers(1, 3)), max_size=2
+    ).map(tuple),
+    "source": SIDES,
+    "target": SIDES,
+    "checkpoints": st.none()
+    | st.builds(
+        Checkpoints,
+        groups=st.integers(0, 2),
+        failing=st.integers(0, 2),
+        age_s=st.sampled_from([None, 0.0, 179.0, 181.0, 400.0]),
+        interval_s=st.sampled_from([None, 60.0, 100.0]),
+    ),
+}
+
+
+def _observation(said: Summary) -> Observation:
+    reading = Reading(read_at_s=NOW_S - 5, summary=said)
+    seen = pod(reading=reading)
+    return observed(connectors=(connector(pods=(seen,)), connector(CHECKPOINT, pods=(seen,))))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    first=st.fixed_dictionaries(FIGURES),
+    changes=st.lists(st.sampled_from(sorted(FIGURES)), min_size=1, max_size=4, unique=True),
+    second=st.fixed_dictionaries(FIGURES),
+)
+def test_what_is_not_told_is_not_assessed(first: dict[str, Any], changes: list[str], second: dict[str, Any]):
+    """Two readings that tell the same give the same status, whatever the figures."""
+    one = replace(summary(), **first)
+    other = replace(one, **{name: second[name] for name in changes})
+    assume(telling(Reading(read_at_s=0.0, summary=one)) == telling(Reading(read_at_s=9.0, summary=other)))
+
+    assert assess(_observation(one)).status == assess(_observation(other)).status
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicating": Replicating.STUCK},
+        {"lag_records": 5, "lag_s": 70.0},
+        {"reasons": (("TopicGone", 1),)},
+        {"partitions_stopped": 1},
+        {"state": "FAILED"},
+        {"target": SideSummary(reach=Reach.UNREACHABLE)},
+        {"source": replace(observations.REACHED, cluster_id="another")},
+        {"checkpoints": Checkpoints(age_s=1.0)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_matters_is_told(changes: dict[str, Any]):
+    """Each of these is worth a look."""
+    before, after = (Reading(read_at_s=0.0, summary=summary(**one)) for one in ({}, changes))
+
+    assert telling(before) != telling(after)
+
+
+def test_figures_that_move_are_not_told():
+    """A flow with steady traffic wakes nobody."""
+    moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, bytes_per_s=3.0, lag_s=0.4)
+
+    assert telling(Reading(read_at_s=0.0, summary=summary())) == telling(
+        Reading(read_at_s=30.0, summary=moved)
+    )
+
+
+def test_why_a_pod_cannot_be_read_is_told_as_a_word():
+    """Not with the wording of an error, which may differ each time."""
+    first, again = (Reading(read_at_s=0.0, unread=Unread.UNREACHABLE, problem=text) for text in "ab")
+    other = Reading(read_at_s=0.0, unread=Unread.REFUSED)
+
+    assert telling(first) == telling(again)
+    assert telling(first) != telling(other)

@@ -1,0 +1,258 @@
+"""All flows of the cluster at once: who is refused, with which sentence, and that it is the same in whatever order they come."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.status import ClusterIds, Status
+from mirrorflow_operator.assess.admission import Key, Resource
+from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.together import CLOSELY_MAX, Together
+from tests.unit.control_plane.observations import NOW_S
+
+
+def resource(
+    name: str,
+    source: str,
+    target: str,
+    *,
+    age_s: float = 100.0,
+    identity: bool = False,
+    state: str = "Running",
+    namespace: str = "mirrors",
+    ids: tuple[str, str] | None = None,
+    include: Sequence[str] = (".*",),
+    at: tuple[str, str] | None = None,
+) -> Resource:
+    """From the cluster called *source* to that called *target*, at hosts of these names."""
+    hosts = at or (f"{source}.example", f"{target}.example")
+    document: dict[str, Any] = {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "state": state,
+            "source": {"alias": source, "bootstrapServers": [f"{hosts[0]}:9092"]},
+            "target": {"alias": target, "bootstrapServers": [f"{hosts[1]}:9092"]},
+            "topics": {
+                "include": list(include),
+                "naming": {"policy": "Identity" if identity else "Prefix"},
+            },
+        },
+    }
+    status = Status(observed_generation=1)
+    if ids is not None:
+        status = Status(observed_generation=1, cluster_ids=ClusterIds(source=ids[0], target=ids[1]))
+    return Resource(
+        namespace=namespace,
+        name=name,
+        uid=name,
+        generation=1,
+        created_s=NOW_S - age_s,
+        flow=flow_of(document),
+        status=status,
+    )
+
+
+def refused(*resources: Resource) -> dict[str, Reason]:
+    together = Together()
+    for one in resources:
+        together.put(one)
+    found = {one.name: together.refusal(one.key) for one in resources}
+    return {name: refusal.reason for name, refusal in found.items() if refusal is not None}
+
+
+def test_the_younger_of_two_that_make_a_loop_is_refused_and_told_of_the_other() -> None:
+    """Names are kept both ways: every record would come back for ever."""
+    there = resource("east-to-west", "east", "west", identity=True, age_s=200)
+    back = resource("west-to-east", "west", "east", identity=True)
+    together = Together()
+    together.put(back)
+
+    assert {back.key} == together.put(there)
+    assert together.refusal(there.key) is None
+    refusal = together.refusal(back.key)
+    assert refusal is not None
+    assert Reason.LOOP_FOUND is refusal.reason
+    assert "mirrors/east-to-west and mirrors/west-to-east make a loop" in refusal.message
+    assert refusal.message.endswith("This flow is the youngest of them and does not run.")
+
+
+def test_of_one_age_the_name_decides() -> None:
+    """Both came by one `kubectl apply`, within the second that Kubernetes tells."""
+    one = resource("a", "east", "west", identity=True)
+    other = resource("b", "west", "east", identity=True)
+
+    assert {"b": Reason.LOOP_FOUND} == refused(one, other) == refused(other, one)
+
+
+def test_one_alias_twice_on_one_target_is_refused() -> None:
+    """Positions and identity are kept there by that name."""
+    first = resource("first", "east", "west", age_s=200)
+    second = resource("second", "east", "west", namespace="others", include=("orders",))
+
+    assert {"second": Reason.FLOW_EXISTS} == refused(first, second)
+
+
+def test_two_that_write_to_one_topic_are_refused() -> None:
+    """Names are kept, and both sources have it."""
+    first = resource("first", "east", "hub", identity=True, include=("orders",), age_s=200)
+    second = resource("second", "west", "hub", identity=True, include=("orders",))
+    apart = resource("apart", "north", "hub", identity=True, include=("payments",))
+
+    assert {"second": Reason.TOPIC_COLLISION} == refused(first, second, apart)
+
+
+def test_source_and_target_that_are_one_cluster_are_refused() -> None:
+    """By the id that both sides told, whatever they are called."""
+    assert {"self": Reason.LOOP_FOUND} == refused(resource("self", "east", "west", ids=("one", "one")))
+
+
+def test_both_ways_with_prefixes_run_together() -> None:
+    """Active-active, as MM2 means it."""
+    assert {} == refused(resource("there", "east", "west"), resource("back", "west", "east"))
+
+
+def test_a_stopped_flow_is_in_nobodys_way() -> None:
+    """Prepared for the way back, or left from before: it copies nothing."""
+    there = resource("there", "east", "west", identity=True, age_s=200, state="Stopped")
+    back = resource("back", "west", "east", identity=True)
+
+    assert {} == refused(there, back)
+
+
+def test_the_refused_one_runs_when_the_other_goes_or_changes() -> None:
+    """Whose refusal has changed is told, so that it is looked at again."""
+    there = resource("there", "east", "west", identity=True, age_s=200)
+    back = resource("back", "west", "east", identity=True, include=("orders",))
+    together = Together()
+    together.put(there)
+    together.put(back)
+
+    assert {back.key} == together.put(
+        resource("there", "east", "west", identity=True, age_s=200, include=("payments",))
+    )
+    assert together.refusal(back.key) is None
+    assert {back.key} == together.put(there)
+    assert together.refusal(back.key) is not None
+    assert {back.key} == together.remove(there.key)
+    assert together.refusal(back.key) is None
+
+
+def test_a_third_is_free_where_the_second_was_refused() -> None:
+    """Who does not run is in nobody's way either."""
+    first = resource("first", "east", "hub", identity=True, age_s=300)
+    second = resource("second", "hub", "east", identity=True, age_s=200)
+    third = resource("third", "hub", "north", identity=True)
+
+    assert {"second": Reason.LOOP_FOUND} == refused(first, second, third)
+
+
+def test_a_spec_that_cannot_be_read_any_more_counts_as_it_was() -> None:
+    """Its pods are left as they are, so they still copy."""
+    there = resource("there", "east", "west", identity=True, age_s=200)
+    back = resource("back", "west", "east", identity=True)
+    together = Together()
+    together.put(there)
+    together.put(replace(there, flow=None))
+    together.put(back)
+
+    assert together.refusal(back.key) is not None
+
+
+def test_short_names_are_of_the_namespace() -> None:
+    """`kafka:9092` of two namespaces are two clusters, and of one namespace one."""
+    hosts = ("kafka", "copy")
+    one = resource("one", "east", "west", at=hosts, age_s=200)
+    same = resource("same", "east", "north", at=("kafka.mirrors.svc.cluster.local", "copy.mirrors.svc"))
+    apart = resource("apart", "east", "west", at=hosts, namespace="others")
+
+    assert {"same": Reason.FLOW_EXISTS} == refused(one, same)
+    assert {} == refused(one, apart)
+
+
+def test_ids_of_other_addresses_say_nothing() -> None:
+    """The spec was changed to end a loop; the ids in the status are still those of before."""
+    there = resource("there", "east", "west", identity=True, age_s=200, ids=("1", "2"))
+    back = resource("back", "west", "east", identity=True, at=("w", "e"), ids=("2", "1"))
+
+    assert {"back": Reason.LOOP_FOUND} == refused(there, back)
+    assert {} == refused(there, replace(back, generation=2))
+
+
+_WAYS = (
+    ("east", "north"),
+    ("east", "hub"),
+    ("east", "west"),
+    ("west", "north"),
+    ("west", "hub"),
+    ("hub", "east"),
+)
+_RESOURCES = st.lists(
+    st.builds(
+        lambda name, way, **others: resource(name, *way, **others),
+        st.sampled_from("abcdef"),
+        st.sampled_from(_WAYS),
+        age_s=st.sampled_from((100.0, 200.0, 300.0)),
+        identity=st.booleans(),
+        state=st.sampled_from(("Running", "Stopped")),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=40)
+@given(_RESOURCES, st.data())
+def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
+    """Put, replaced, taken away: what is left decides; and whose refusal changed was told at each step."""
+    together, known = Together(), dict[Key, Resource]()
+    refusals: dict[Key, object] = {}
+    for one in resources:
+        key = one.key
+        goes: Key | None = data.draw(st.sampled_from([None, *sorted(known)]))
+        if goes is not None:
+            key = goes
+            told = together.remove(key)
+            del known[key]
+        else:
+            told = together.put(one)
+            known[key] = one
+        now = {each: together.refusal(each) for each in known}
+        assert {each for each in known if each != key and now[each] != refusals.get(each)} == told
+        refusals = dict(now)
+
+    again = Together()
+    for one in data.draw(st.permutations(list(known.values()))):
+        again.put(one)
+    assert refusals == {each: again.refusal(each) for each in known}
+
+
+def test_a_thousand_flows_into_one_cluster_cost_little() -> None:
+    """Each of an alias of its own: nothing to look at closely."""
+    together = Together()
+    flows = [resource(f"flow-{at}", f"source-{at}", "hub") for at in range(1000)]
+    began = time.process_time()
+    for one in flows:
+        assert frozenset() == together.put(one)
+
+    assert time.process_time() - began < 15
+
+
+def test_many_that_may_collide_are_looked_at_within_a_second_or_two() -> None:
+    """The most that are looked at at once, in a ring."""
+    together = Together()
+    names = [f"c{at}" for at in range(CLOSELY_MAX)]
+    flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
+    for one in flows[:-1]:
+        together.put(one)
+    began = time.process_time()
+    together.put(flows[-1])
+
+    assert [max(one.name for one in flows)] == [one.name for one in flows if together.refusal(one.key)]
+    assert time.process_time() - began < 10

@@ -1,0 +1,36 @@
+"""A status that is held back comes later, never not at all, and pods are counted once for many of them."""
+
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.api.status import ConnectorStatus, ConnectorStatuses, Lag, Phase, Status
+from mirrorflow_operator.assess.writing import COUNTS_EVERY_S, FIGURES_EVERY_S, held_s
+
+NOW_S = 1_795_000_000.0
+
+
+def _status(*, lag: Lag = Lag.NONE, **source: Any) -> Status:
+    return Status(lag=lag, connectors=ConnectorStatuses(source=ConnectorStatus(**source)))
+
+
+@pytest.mark.parametrize(
+    ("new", "expected_s"),
+    [
+        (_status(), None),
+        (_status(lag=Lag.MORE), FIGURES_EVERY_S - 2),
+        (_status(replicas=1), COUNTS_EVERY_S - 2),
+        (_status(replicas=1, lag=Lag.MORE), COUNTS_EVERY_S - 2),
+        (_status(phase=Phase.FAILED, replicas=1), 0.0),
+    ],
+    ids=["same", "lag", "count", "count-and-lag", "phase"],
+)
+def test_what_moves_is_held_back_for_so_long(new: Status, expected_s: float | None):
+    """Two seconds after the last write; the caller looks again by then."""
+    assert expected_s == held_s(_status(), new, last_write_s=NOW_S - 2, now_s=NOW_S)
+
+
+@pytest.mark.parametrize("last_write_s", [None, NOW_S - FIGURES_EVERY_S, NOW_S + 5])
+def test_nothing_is_held_back_for_ever(last_write_s: float | None):
+    """Not by a process that has written nothing, not by a clock that was set back, not after its time."""
+    assert held_s(_status(), _status(lag=Lag.MORE), last_write_s=last_write_s, now_s=NOW_S) == 0
