@@ -19,10 +19,6 @@ WORKER_KEYS: tuple[Key, ...] = (
                 "part of the names of the worker's own clients; in `distributed` with several nodes the group that they join",
             ),
             (
-                SEVERAL_KEY,
-                "in `distributed`, default false: the only node; true has all processes with the same `group.id` share the work",
-            ),
-            (
                 "offset.storage.store",
                 "`kafka` (default) or `file` (KIP-304); in `distributed` always `kafka`",
             ),

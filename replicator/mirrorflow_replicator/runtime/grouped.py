@@ -129,11 +129,11 @@ class Grouped(Herding):
             return await super().carry_out(command, request)
         if self._configs is None or self._node is None or self._stopping:
             return await super().carry_out(command, request)  # which says that it cannot be
+        await self._met()  # first: only then is it known whether the group signs
         if isinstance(command, PutTasks | Fence) and self._node.signs:
             if self._configs.configs.session_key is None:
                 await self._read_new()
             check(request.body, request.signature, self._configs.configs.session_key, self._group.keys)
-        await self._met()
         if isinstance(command, RestartTask):
             url = self._owner(command)
             if url:

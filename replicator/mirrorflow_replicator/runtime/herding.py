@@ -361,7 +361,7 @@ class Herding:
         return Response(status=204)
 
     def _restart_tasks(self, name: str, tasks: Iterable[int]) -> None:
-        hosted = self._places[name].hosted
+        hosted = self._places[name].hosted if name in self._places else None
         if not isinstance(hosted, HostedConnector):
             # Its task is no process of its own: the whole begins again.
             self._again(name)

@@ -21,12 +21,14 @@ EVERY_S = 0.02
 
 
 @contextmanager
-def nodes(site: Site, count: int, **properties: str) -> Iterator[list[Replicator]]:
-    """*count* nodes that take commands."""
+def nodes(
+    site: Site, count: int, *connectors: Mapping[str, str], **properties: str
+) -> Iterator[list[Replicator]]:
+    """*count* nodes that take commands, all with the files of *connectors*."""
     with ExitStack() as stack:
         found = []
         for number in range(count):
-            node = site.worker(**GROUP, **properties)
+            node = site.worker(*connectors, **GROUP, **properties)
             node.name = f"node{number}"
             found.append(stack.enter_context(node))
         for node in found:

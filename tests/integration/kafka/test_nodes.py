@@ -23,6 +23,7 @@ from tests.integration.kafka.distributed import (
     WAIT_S,
     Site,
     change,
+    offsets,
     start,
     wait_for_copies,
     wait_for_state,
@@ -133,6 +134,55 @@ def test_the_leader_dies_while_tasks_change(site: Site, unique_topic: Callable[[
         wait_until_shared(left, 3)
         for topic in topics:
             wait_for_copies(site, topic, 100)
+
+
+def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Nodes restart one after the other with a file that names one more topic; a node with the old file says so."""
+    topic, added = unique_topic(), unique_topic()
+    for name in (topic, added):
+        site.source.create_topic(name, partitions=2)
+        load(site.source, name, 100)
+    old, new = ({**site.connector(text, tasks_max="2"), "name": NAME} for text in (topic, f"{topic}|{added}"))
+    with nodes(site, 2, old, rest_modify_enable="false") as both:
+        wait_until_shared(both, 2)
+        wait_for_copies(site, topic, 100)
+        for node in both:
+            assert 0 == node.stop()
+            node.files = (node.files[0], new)
+            node.start()
+            start(node)
+            wait_until_shared(both, 2)
+        wait_for_copies(site, added, 100)
+        assert all(node.rest(f"/connectors/{NAME}/config") == (200, new) for node in both)
+        load(site.source, added, 50)
+        wait_for_copies(site, added, 150)
+
+
+def test_any_node_takes_every_command(site: Site, unique_topic: Callable[[], str]) -> None:
+    """Restarts reach each node's part; positions are altered only when no node copies any more."""
+    topic = unique_topic()
+    site.source.create_topic(topic, partitions=2)
+    load(site.source, topic, 100)
+    with nodes(site, 2) as both:
+        change(both[0], "PUT", f"/connectors/{NAME}/config", site.connector(topic, tasks_max="2"), expect=201)
+        wait_until_shared(both, 2)
+        wait_for_copies(site, topic, 100)
+        before = {pid for node in both for pid in node.task_pids()}
+        for node in both:
+            for task in range(2):
+                change(node, "POST", f"/connectors/{NAME}/tasks/{task}/restart", expect=204)
+            wait_until_shared(both, 2)
+            change(node, "POST", f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=false", expect=202)
+            wait_until_shared(both, 2)
+            change(node, "POST", f"/connectors/{NAME}/tasks/7/restart", expect=404)
+        assert before != {pid for node in both for pid in node.task_pids()}
+        for node, other in (both, both[::-1]):
+            change(node, "PUT", f"/connectors/{NAME}/stop", expect=204)
+            change(other, "DELETE", f"/connectors/{NAME}/offsets", expect=200)
+            assert {} == offsets(node)
+            change(node, "PUT", f"/connectors/{NAME}/resume", expect=202)
+            wait_until_shared(both, 2)
+        wait_for_copies(site, topic, 300)
 
 
 def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callable[[], str]) -> None:
