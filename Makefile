@@ -50,13 +50,18 @@ units: $(READY)
 # REQUIRE_CLUSTER=1. What is not there is skipped, and says why; with REQUIRE_CLUSTER=1 that is a failure.
 test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
-	@$(KUBERNETES) $(NODE) & build=$$!; \
+	@{ $(KUBERNETES) $(NODE) && { [ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images; }; } & build=$$!; \
 	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
-	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadgroup tests/integration
+	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadgroup tests/e2e tests/integration
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
+
+demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root
+	@$(KUBERNETES) packages
+	@$(KUBERNETES) cluster
+	@$(BIN)/python -m tests.harness.demo.kubernetes
 
 cluster: $(READY)  ## a real Kubernetes on this machine, as root; prints where its kubeconfig is
 	@$(KUBERNETES) packages
@@ -87,4 +92,4 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test cluster cluster-down demo bench chaos crds conformance format clean
+.PHONY: help setup check style types units test cluster cluster-down demo demo-kubernetes bench chaos crds conformance format clean

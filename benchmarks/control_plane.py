@@ -21,19 +21,20 @@ from typing import Any
 
 from benchmarks.machine import operator_facts
 from benchmarks.results import Result, document
+from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import Child, cpu_s, start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.imagined_pods import listed, run_pods
+from tests.harness.kubernetes.kubectl import KubectlError
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.harness.kubernetes.requests import Requests
-from tests.harness.kubernetes.stub_connectors import addresses
+from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 USER = "operator"
 PER_NAMESPACE = 100
 CONNECTORS = 3  # of each flow here: source, checkpoint, heartbeat
-PROGRESS_PORT = 8080  # as connectors listen
 BLOCK = 77  # of 127.0.0.0/8
 QUIET_S = 5.0
 SETTLE_WAIT_S = 1_800.0
@@ -187,8 +188,7 @@ def _from_nothing(stand: Stand) -> None:
     )
 
 
-def _again(stand: Stand, operator: OperatorProcess, since: int) -> None:
-    began = time.monotonic()
+def _again(stand: Stand, operator: OperatorProcess, since: int, began: float) -> None:
     stand.settled(operator, since)
     calls = stand.calls(since)
     stand.result.add(
@@ -208,10 +208,8 @@ def _again(stand: Stand, operator: OperatorProcess, since: int) -> None:
 def _connectors(stand: Stand) -> Iterator[Child]:
     """A stub for each pod, and every pod Running."""
     count = stand.flows * CONNECTORS
-    arguments = [str(one) for one in (PROGRESS_PORT, BLOCK, count)]
-    command = [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors", *arguments]
     log = stand.folder / "stubs.log"
-    stubs = start("stubs", command, log=log)
+    stubs = start("stubs", stub_command(HTTP_PORT, BLOCK, count), log=log)
     try:
         wait_until("stubs listen", lambda: "ready" in log.read_text(), timeout_s=60)
 
@@ -238,12 +236,12 @@ def scale(stand: Stand, seconds: float) -> None:
     """The whole story of one installation."""
     stand.create_flows()
     _from_nothing(stand)
-    since = stand.server.log_size()
+    since, began = stand.server.log_size(), time.monotonic()
     with stand.operator("second") as operator:
         operator.wait_until_leading(SETTLE_WAIT_S)
-        _again(stand, operator, since)
+        _again(stand, operator, since, began)
         with _connectors(stand) as stubs:
-            with stand.measured(operator, "pods start, flows become Ready"):
+            with stand.measured(operator, "every pod is Ready, flows become so"):
                 _settle_ready(stand, operator, since)
             polled = f"polling {stand.flows * CONNECTORS:,} pods, no traffic"
             with stand.measured(operator, polled):
@@ -306,8 +304,8 @@ def main(arguments: list[str]) -> int:
             server.kubectl(
                 "apply", "--server-side", f"--filename={HERE.parent / 'crds' / 'mirrorflows.yaml'}"
             )
-            server.kubectl("wait", "--for=condition=Established", "crd/mirrorflows.mirrorflow.io")
             requests = Requests(server.kubectl.kubeconfig)
+            wait_until("MirrorFlows are known", lambda: _knows_flows(server))
             stand = Stand(server=server, requests=requests, folder=place, flows=flows, result=result)
             (quiescence if options.quiescence else scale)(stand, seconds)
     text = document([result], heading=heading, title=TITLE)
@@ -316,6 +314,14 @@ def main(arguments: list[str]) -> int:
     target.write_text(text)
     print(f"{text}\n{target}")
     return 0 if all(demand.is_met for demand in result.demands) else 1
+
+
+def _knows_flows(server: ApiServer) -> bool:
+    try:
+        server.kubectl("get", "mirrorflows")
+    except KubectlError:
+        return False
+    return True
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

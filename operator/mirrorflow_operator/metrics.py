@@ -54,7 +54,8 @@ class Metrics:
 
     def _lines(self) -> Iterator[str]:
         for name, (about, value) in sorted(self._gauges.items()):
-            yield from _head(name, "gauge", about)
+            # What only grows is a counter, whoever counts it.
+            yield from _head(name, "counter" if name.endswith("_total") else "gauge", about)
             yield f"{PREFIX}{name} {value():g}"
         for name, family in sorted(self._families.items()):
             yield from _head(name, family.kind, family.about)

@@ -83,7 +83,7 @@ def _listener(known: Mapping[str, str], default: Settings) -> tuple[str, int]:
 
 
 def _level(known: Mapping[str, str], default: Settings) -> str:
-    level = known.get("MIRRORFLOW_LOG_LEVEL", default.log_level).upper()
-    if level not in _LEVELS:
+    level = known.get("MIRRORFLOW_LOG_LEVEL", default.log_level)
+    if level.upper() not in _LEVELS:
         raise SettingsError("MIRRORFLOW_LOG_LEVEL", level, f"write one of {', '.join(_LEVELS)}")
-    return level
+    return level.upper()

@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-INTERVAL_S: Final = 0.5  # a rollout makes a dozen events within a second; one pass sees them all
+INTERVAL_S: Final = (
+    1.0  # a rollout makes a dozen events within a second; one pass, and one status, sees them all
+)
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 60.0  # after an outage of the API server every flow is looked at within a minute
 _COMPACT_ABOVE: Final = 64

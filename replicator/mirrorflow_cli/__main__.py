@@ -5,30 +5,35 @@ nothing was started; 130 and 143 stopped by Ctrl-C or SIGTERM. Errors are senten
 """
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from mirrorflow_cli import acls, check, convert, dump, export, offsets, planning, run, validate
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE, CommandError
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 
+# Name -> module and what it does; a module is loaded when its command is asked for, and takes its time only then.
 COMMANDS = {
-    "run": (run, "run a flow on this machine until stopped"),
-    "validate": (validate, "say what is wrong with a file; nothing is contacted"),
-    "plan": (planning, "show the connectors, their properties, and the topics that match now"),
-    "check": (check, "ask both clusters whether the flow would run; nothing is changed"),
-    "convert": (convert, "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
-    "export": (export, "make an mm2.properties of MirrorFlows"),
-    "dump": (dump, "print the records of a flow's own topics"),
-    "offsets": (offsets, "show where each group stands on both sides, and what a failover would read again"),
-    "acls": (acls, "print the least ACLs, as kafka-acls commands"),
+    "run": ("run", "run a flow on this machine until stopped"),
+    "validate": ("validate", "say what is wrong with a file; nothing is contacted"),
+    "plan": ("planning", "show the connectors, their properties, and the topics that match now"),
+    "check": ("check", "ask both clusters whether the flow would run; nothing is changed"),
+    "convert": ("convert", "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
+    "export": ("export", "make an mm2.properties of MirrorFlows"),
+    "dump": ("dump", "print the records of a flow's own topics"),
+    "offsets": (
+        "offsets",
+        "show where each group stands on both sides, and what a failover would read again",
+    ),
+    "acls": ("acls", "print the least ACLs, as kafka-acls commands"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of the command *arguments* (default: those of the process)."""
-    parsed = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parsed = _parser(next((word for word in given if word in COMMANDS), "")).parse_args(given)
     try:
         return int(parsed.execute(parsed))
     except CommandError as error:
@@ -48,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_DONE
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mirrorflow",
         description="Replicate Kafka topics from one cluster to another.",
@@ -57,8 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        module.add_arguments(command)
-        command.set_defaults(execute=module.execute)
+        if name == asked:
+            loaded = importlib.import_module(f"mirrorflow_cli.{module}")
+            loaded.add_arguments(command)
+            command.set_defaults(execute=loaded.execute)
     return parser
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_cli.findings import Findings
+from mirrorflow_cli.guarantee import check_guarantee
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_selection
@@ -72,8 +73,10 @@ async def check_target(
         needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
     await lacking(target, _together(needed, more), settings.target_alias, findings)
     identity = transactional_id(settings.source_alias)
-    if not await admin.may_write_as(target, identity):
+    may_write = await admin.may_write_as(target, identity)
+    if not may_write:
         findings.problem(refused(settings.target_alias, "Write", f"transactional id {identity}"))
+    await check_guarantee(target, settings, findings, may_write=may_write)
     if settings.sync_acls_s is not None:
         changing = () if settings.acls_report_only else (ALTER,)
         await _check_cluster(target, settings.target_alias, (DESCRIBE, *changing), findings)

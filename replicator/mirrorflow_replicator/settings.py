@@ -184,6 +184,8 @@ class SourceSettings:
     on_source_loss: LossPolicy = LossPolicy.FAIL
     read_committed: bool = False
     flush_interval_s: float = 5.0
+    # The target's coordinator aborts what nobody has committed for so long: old records then are copied again.
+    transaction_timeout_ms: int = 60_000
     bytes_per_second: int | None = None
     offsets: OffsetStorageSettings
     syncs: OffsetSyncSettings | None = None  # None: `emit.offset-syncs.enabled=false`

@@ -78,6 +78,16 @@ def test_changelog_has_the_version():
     assert version[1] == heads[0]
 
 
+def test_the_chart_installs_this_version():
+    """Images are tagged with it, and both numbers of the chart are it."""
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    chart = (ROOT / "charts" / "mirrorflow" / "Chart.yaml").read_text()
+
+    assert {version[1]} == set(re.findall(r'^(?:version|appVersion): "?([^"\s]+)', chart, re.MULTILINE))
+    assert {version[1]} == set(re.findall(r"image: mirrorflow/\w+:(\S+)", chart))
+
+
 def test_every_dependency_has_its_reason():
     """docs/decisions/002-dependencies.md names each package of pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]

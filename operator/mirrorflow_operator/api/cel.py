@@ -149,6 +149,13 @@ def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
                 "a key is set by a field of the resource: use that field",
             ),
         ),
+        f"{connector}.autoscale": (
+            _rule(
+                "self.minReplicas <= self.maxReplicas",
+                "it is less than minReplicas: raise it",
+                ".maxReplicas",
+            ),
+        ),
         f"{path}.labels": (_NOT_OURS,),
         f"{path}.annotations": (_NOT_OURS,),
         f"{path}.env": (
@@ -171,6 +178,11 @@ def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
     }
 
 
+_ONE_MASTER: Final = _rule(
+    "!has(self.autoscale) || self.replicas == 1",
+    "replicas is set, too, and two masters would set one number: use one of both",
+    ".autoscale",
+)
 RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     "spec": (
         _rule(
@@ -233,7 +245,10 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     "spec.connectors.heartbeat": (
         _rule("self.tasks <= 1", "heartbeats are one task: write 1", ".tasks"),
         _rule("self.replicas <= 1", "heartbeats are one task: write 1", ".replicas"),
+        _ONE_MASTER,
     ),
+    "spec.connectors.source": (_ONE_MASTER,),
+    "spec.connectors.checkpoint": (_ONE_MASTER,),
     **_of_cluster("source"),
     **_of_cluster("target"),
     **_of_connector("source"),

@@ -3,6 +3,8 @@
 The part of its pod that may be changed is `template`'s.
 """
 
+from typing import Annotated
+
 from pydantic import Field
 
 from mirrorflow_operator.api.model import ApiModel, Properties
@@ -30,10 +32,25 @@ class ServiceAccount(ApiModel):
     annotations: Annotations = Field(default_factory=dict, description="For example a cloud role.")
 
 
+class Autoscale(ApiModel):
+    """Between how many pods the operator may choose. Reserved: this release does not scale by itself."""
+
+    min_replicas: int = Field(1, ge=1, le=100, description="Pods that are there without lag.")
+    max_replicas: int = Field(ge=1, le=100, description="Pods that are there at most.")
+    lag_seconds_max: int = Field(60, ge=1, le=86_400, description="The lag above which pods are added.")
+
+
 class Connector(ApiModel):
     """One connector's workload."""
 
     replicas: int = Field(1, ge=0, le=100, description="Pods; more than one share the connector's work.")
+    autoscale: Autoscale | None = Field(
+        None,
+        description="Reserved: this release does not scale by itself, and refuses a flow that asks for it.",
+    )
+    image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] | None = Field(
+        None, description="Run instead of the operator's own replicator, for example to try a build."
+    )
     tasks: int = Field(1, ge=1, le=1_000, description="Processes that copy (tasks.max).")
     resources: Resources = Field(default_factory=Resources, description="Of the container.")
     service_account: ServiceAccount = Field(

@@ -83,6 +83,32 @@ def one_heartbeat_is_enough(flow: MirrorFlow) -> Iterable[FieldError]:
             )
 
 
+def nothing_scales_by_itself(flow: MirrorFlow) -> Iterable[FieldError]:
+    """What is accepted is done; a field that does nothing yet is refused."""
+    for path, connector in _connectors(flow):
+        scale = connector.autoscale
+        if scale is None:
+            continue
+        if connector.replicas != 1:
+            yield FieldError(
+                path=f"{path}.autoscale",
+                message=f"replicas is {connector.replicas}, and two masters would set one number",
+                action="use one of autoscale and replicas",
+            )
+        elif scale.min_replicas > scale.max_replicas:
+            yield FieldError(
+                path=f"{path}.autoscale.maxReplicas",
+                message=f"it is less than minReplicas, {scale.min_replicas}",
+                action="raise it",
+            )
+        else:
+            yield FieldError(
+                path=f"{path}.autoscale",
+                message="this release does not scale by itself",
+                action="set replicas, or let an autoscaler of the cluster do so",
+            )
+
+
 def _connectors(flow: MirrorFlow) -> Iterator[tuple[str, Connector]]:
     connectors = flow.spec.connectors
     yield "spec.connectors.source", connectors.source
@@ -96,4 +122,5 @@ RULES = (
     environment_is_not_ours,
     tolerations_are_complete,
     one_heartbeat_is_enough,
+    nothing_scales_by_itself,
 )

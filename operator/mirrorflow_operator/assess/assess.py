@@ -22,8 +22,8 @@ from mirrorflow_operator.assess.settling import Patience, Settled, settle
 from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
 from mirrorflow_operator.plan.names import connector_word
 
-# Paused or stopped, and not any more: nobody has to wait a minute to see that it was meant.
-_HALTED: Final = frozenset({Reason.PAUSED.value, Reason.STOPPED.value})
+# Decided, and not any more: nobody has to wait a minute to see that it was meant.
+_DECIDED: Final = frozenset(reason.value for reason in DECIDED)
 _REACHED: Final = frozenset({Kind.SOURCE_REACHABLE, Kind.TARGET_REACHABLE})
 # A cluster is told to be back, or gone, sooner than a flow to be Ready again.
 _REACHED_SOONER: Final = 6.0
@@ -85,8 +85,8 @@ def _findings(
         found[Kind.CHECKPOINTS_FRESH] = checkpoints
     found |= {finding.kind: finding for finding in _runs(flow)}
     found[Kind.READY] = ready(found, state, workloads, observation)
-    found[Kind.RECONCILING] = reconciling(observation, workloads)
     found[Kind.STALLED] = stalled(found[Kind.ACCEPTED], workloads)
+    found[Kind.RECONCILING] = reconciling(observation, workloads, found[Kind.STALLED])
     yield from (found[kind] for kind in Kind if kind in found)
 
 
@@ -102,7 +102,7 @@ def _runs(flow: MirrorFlow | None) -> Iterator[Finding]:
 
 
 def _settled(finding: Finding, before: Condition | None, observation: Observation) -> Settled:
-    was_halted = before is not None and before.reason in _HALTED
+    was_decided = before is not None and before.reason in _DECIDED
     return settle(
         finding,
         before,
@@ -110,7 +110,7 @@ def _settled(finding: Finding, before: Condition | None, observation: Observatio
         _patience(finding.kind, observation.settle_s),
         generation=observation.resource.generation,
         now_s=observation.now_s,
-        at_once=finding.reason in DECIDED or (was_halted and finding.reason.value not in _HALTED),
+        at_once=was_decided or finding.reason in DECIDED,
     )
 
 

@@ -72,17 +72,13 @@ def _is_scaled_away(workload: Workload) -> bool:
     return workload.seen.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
 
 
-def reconciling(observation: Observation, workloads: Sequence[Workload]) -> Finding:
-    """Whether the cluster is still on its way to what the spec says."""
-    kind, refusal = Kind.RECONCILING, observation.admission.refusal
-    if refusal is not None and observation.admission.flow is None:
-        return no(kind, refusal.reason, "Nothing is changed as long as the flow is not accepted.")
+def reconciling(observation: Observation, workloads: Sequence[Workload], stalled: Finding) -> Finding:
+    """Whether the cluster is still on its way to what the spec says; kstatus looks at this before it looks at Stalled."""
+    kind = Kind.RECONCILING
+    if stalled.status is ConditionStatus.TRUE:
+        return no(kind, stalled.reason, "The flow has come to a stand; see Stalled.")
     if observation.refusal:
         return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
-    for workload in workloads:
-        if is_overdue(workload.seen):
-            message = "Kubernetes has waited long enough for new pods; see Stalled."
-            return no(kind, Reason.DEADLINE_EXCEEDED, message)
     rolling = [workload for workload in workloads if is_rolling(workload.seen)]
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")

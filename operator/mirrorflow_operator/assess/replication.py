@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.assess import told
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
 from mirrorflow_operator.assess.observation import ConnectorSeen, Observation
@@ -56,13 +57,19 @@ _STALE_AFTER_S: Final = 180.0
 def replicating(observation: Observation, state: State) -> Finding:
     """Whether records advance, or have nowhere to go."""
     if state is not State.RUNNING:
-        return _halted(_KIND, state)
+        return _halted(_KIND, state, observation)
     seen = told.connector(observation, ConnectorKind.SOURCE)
     found = told.summaries(observation, seen)
     if seen is None or not found:
         return _untold(_KIND, observation, seen)
+    finding = _seen(found, workload_name(observation.resource.name, seen))
+    if finding.status is ConditionStatus.FALSE and all(told.is_young(summary) for summary in found):
+        return _waiting()
+    return finding
+
+
+def _seen(found: Sequence[Summary], where: str) -> Finding:
     worst = min(found, key=lambda summary: _WORST_FIRST.index(summary.replicating))
-    where = workload_name(observation.resource.name, seen)
     match worst.replicating:
         case Replicating.STUCK:
             return _stuck(found, where)
@@ -73,11 +80,12 @@ def replicating(observation: Observation, state: State) -> Finding:
         case Replicating.ADVANCING | Replicating.IDLE:
             return _stopped(found, where) or _well(worst.replicating)
         case _:
-            return unknown(
-                _KIND,
-                Reason.WAITING,
-                "The connector waits: it has just started, or another copier of the flow is at work.",
-            )
+            return _waiting()
+
+
+def _waiting() -> Finding:
+    sentence = "The connector waits: it has just started, or another copier of the flow is at work."
+    return unknown(_KIND, Reason.WAITING, sentence)
 
 
 def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
@@ -86,12 +94,12 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     if seen is None:
         return None
     if state is not State.RUNNING:
-        return _halted(_FRESH, state)
+        return _halted(_FRESH, state, observation)
     found = told.summaries(observation, seen)
     if not found:
         return _untold(_FRESH, observation, seen)
     newest = max(found, key=lambda summary: summary.uptime_s)
-    failed = newest.state == "FAILED"
+    failed = newest.state == "FAILED" and not told.is_young(newest)
     stale = no(_FRESH, Reason.STALE, f"Consumer groups are not translated{_because(newest)}.")
     done = newest.checkpoints
     if done is None or done.age_s is None:
@@ -114,7 +122,10 @@ def stale_after_s(done: Checkpoints | None) -> float:
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 
 
-def _halted(kind: Kind, state: State) -> Finding:
+def _halted(kind: Kind, state: State, observation: Observation) -> Finding:
+    refusal = observation.admission.refusal
+    if refusal is not None:
+        return no(kind, refusal.reason, "The flow is not accepted: it has no pods.")
     if state is State.PAUSED:
         return no(kind, Reason.PAUSED, "spec.state is Paused: nothing is copied, the pods stay.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")

@@ -30,7 +30,8 @@ def telling(reading: Reading) -> Hashable:
         target=_side(summary.target),
         checkpoints=None if summary.checkpoints is None else _checkpoints(summary.checkpoints, long_s),
     )
-    return figures, told.bucket(summary), summary.records_per_s > 0, summary.uptime_s > long_s
+    ages = told.is_young(summary), summary.uptime_s > long_s
+    return figures, told.bucket(summary), summary.records_per_s > 0, ages
 
 
 def _side(side: SideSummary) -> SideSummary:

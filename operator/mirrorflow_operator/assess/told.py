@@ -12,6 +12,9 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 
 # A broker that restarts is away for less; a cluster that is away for longer is news.
 UNREACHABLE_AFTER_S: Final = 10.0
+# What fails right after the start mostly waits for another connector's topic, or for a broker's second answer; and what was
+# told to have failed has to go well for a minute before anybody hears of it.
+YOUNG_S: Final = 30.0
 _SIDES: Final = {Kind.SOURCE_REACHABLE: "source", Kind.TARGET_REACHABLE: "target"}
 _ACTIONS: Final = {
     Reason.UNREACHABLE: "no broker answers; check bootstrapServers, the network and the listener",
@@ -50,6 +53,11 @@ def unread(observation: Observation, seen: ConnectorSeen | None) -> Unread | Non
     """Why nothing could be read, of the pod that was asked last."""
     failed = [one for one in readings(observation, seen) if one.unread is not None]
     return max(failed, key=lambda one: one.read_at_s).unread if failed else None
+
+
+def is_young(summary: Summary) -> bool:
+    """Whether the connector has just started, so that what fails may still be on its way."""
+    return summary.uptime_s < YOUNG_S
 
 
 def reachable(observation: Observation, kind: Kind, alias: str) -> Finding:

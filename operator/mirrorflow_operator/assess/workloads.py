@@ -11,6 +11,7 @@ from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.needed_keys import needed_keys
 from mirrorflow_operator.assess.observation import ConnectorSeen, DeploymentSeen, PodSeen
 from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.told import is_young
 from mirrorflow_operator.plan.names import connector_word, object_name
 
 QUOTE_MAX: Final = 300  # letters of what Kubernetes or a process said, within a sentence of ours
@@ -158,10 +159,11 @@ def is_overdue(seen: ConnectorSeen) -> bool:
 def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
     """What the status says of the workload."""
     found = workload.seen.deployment
+    state = None if flow is None else flow.spec.state
     if found is None:
-        return ConnectorStatus(phase=Phase.PENDING)
+        return ConnectorStatus(phase=Phase.STOPPED if state is State.STOPPED else Phase.PENDING)
     return ConnectorStatus(
-        phase=_phase(workload, found, None if flow is None else flow.spec.state),
+        phase=_phase(workload, found, state),
         replicas=found.replicas,
         ready_replicas=found.ready,
         selector=found.selector[:512],
@@ -175,8 +177,8 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     if workload.serves:
         return Phase.PAUSED if state is State.PAUSED else Phase.RUNNING
     pods = workload.seen.pods
-    said = [pod.reading.summary.state for pod in pods if pod.reading and pod.reading.summary]
-    if "FAILED" in said or (
+    said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
+    if any(one.state == "FAILED" and not is_young(one) for one in said) or (
         workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
     ):
         return Phase.FAILED

@@ -40,8 +40,8 @@ def holds(live: Any, planned: Any, *, amount: bool = False) -> bool:
 def _holds_list(live: Any, planned: Sequence[Any]) -> bool:
     if not isinstance(live, Sequence) or isinstance(live, str):
         return live is None and not planned
-    key = next((one for one in _KEYS if planned and all(_has(member, one) for member in planned)), None)
-    if key is None or not all(_has(member, key) for member in live):
+    key = next((one for one in _KEYS if planned and _tells_apart(planned, one)), None)
+    if key is None or not _tells_apart(live, key):
         return len(live) == len(planned) and all(
             holds(there, wanted) for there, wanted in zip(live, planned, strict=True)
         )
@@ -49,8 +49,10 @@ def _holds_list(live: Any, planned: Sequence[Any]) -> bool:
     return all(holds(found.get(member[key]), member) for member in planned)
 
 
-def _has(member: Any, key: str) -> bool:
-    return isinstance(member, Mapping) and key in member
+def _tells_apart(members: Sequence[Any], key: str) -> bool:
+    """Whether each member has *key*, and each another."""
+    values = [member.get(key) if isinstance(member, Mapping) else None for member in members]
+    return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
 
 
 def _says(value: Any) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.topics import NamingPolicy
 from mirrorflow_operator.plan.properties import TOPICS_EXCLUDE
+from mirrorflow_operator.plan.renaming import Renaming, renaming_of
 
 _HEARTBEATS = "heartbeats"
 _BOOKS = re.compile(r"mm2-(?:configs|offsets|status|identity)\..+\.internal", re.DOTALL)
@@ -30,9 +31,15 @@ class Naming:
     exclude: re.Pattern[str] | None
     internal_separator: str
     heartbeats: bool
+    renaming: Renaming
 
     def target_topic(self, topic: str) -> str:
         """What *topic* is called on the target."""
+        name = self._by_policy(topic)
+        renamed = self._renamed(topic, name)
+        return name if renamed is None else renamed
+
+    def _by_policy(self, topic: str) -> str:
         if self.keeps_names and not topic.endswith(_HEARTBEATS):
             return topic
         return self.source + self.separator + topic
@@ -41,17 +48,31 @@ class Naming:
         """Whether the flow copies *topic* of its source."""
         if self._is_internal(topic) or self._is_cycle(topic):
             return False
+        if not self._has_place(topic):
+            return False
         if self._matches(topic):
             return True
         return self.heartbeats and self._is_heartbeats(topic)
+
+    def _has_place(self, topic: str) -> bool:
+        """Whether transformations leave it one."""
+        by_policy = self._by_policy(topic)
+        name = self._renamed(topic, by_policy)
+        return name == by_policy or not (
+            name is None or self._is_internal(name, books=False) or self._is_heartbeats(name)
+        )
+
+    def _renamed(self, topic: str, name: str) -> str | None:
+        # Heartbeats keep their name: hops and ages are read from it.
+        return self.renaming.name(name, renames=not self._is_heartbeats(topic))
 
     def _matches(self, topic: str) -> bool:
         if self.include is None or not self.include.fullmatch(topic):
             return False
         return self.exclude is None or not self.exclude.fullmatch(topic)
 
-    def _is_internal(self, topic: str) -> bool:
-        if topic.startswith(("__", ".")) or _BOOKS.fullmatch(topic):
+    def _is_internal(self, topic: str, *, books: bool = True) -> bool:
+        if topic.startswith(("__", ".")) or (books and _BOOKS.fullmatch(topic)):
             return True
         suffix = f"{self.internal_separator}internal"
         checkpoints = f"{self.internal_separator}checkpoints{suffix}"
@@ -97,6 +118,7 @@ def naming_of(flow: MirrorFlow) -> Naming:
         exclude=_any_of((*topics.exclude, *TOPICS_EXCLUDE)),
         internal_separator="." if apart else separator,
         heartbeats=config.get(_HEARTBEATS_KEY, "true").strip().lower() != "false",
+        renaming=renaming_of(config),
     )
 
 

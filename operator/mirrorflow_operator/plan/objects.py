@@ -112,7 +112,7 @@ def _deployment(
             "selector": {"matchLabels": selector},
             "template": pod(
                 spec,
-                image=image,
+                image=spec.image or image,
                 service_account=account,
                 selector=selector,
                 labels=names.labels(name, plan.kind),

@@ -65,6 +65,8 @@ def _container(connector: Connector, image: str, mounts: Mounts, layout: SecretL
         "name": CONTAINER,
         "image": image,
         "args": ["standalone", f"{CONFIG_FOLDER}/{WORKER_FILE}", f"{CONFIG_FOLDER}/{CONNECTOR_FILE}"],
+        # What a process says as it ends is what its settings lack: the status repeats it. The product's logs hold no secret.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
         "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES),
         "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES),

@@ -54,6 +54,13 @@ CLIENT_KEYS: tuple[Key, ...] = (
                 ),
             ),
             ("isolation.level", "of the source consumer: `read_uncommitted` (default) or `read_committed`"),
+            (
+                "transaction.timeout.ms",
+                (
+                    "of the target producer, from 5000: after that the target's coordinator aborts what a flow of old records "
+                    "has not committed, and it is copied again; default 60000"
+                ),
+            ),
         ),
     ),
     *(
@@ -83,7 +90,6 @@ CLIENT_KEYS: tuple[Key, ...] = (
             ("group.id", "partitions are assigned, no group is joined, as in MM2"),
             ("compression.type", f"{_BATCHES}; the target topic's own setting counts"),
             ("transactional.id", "each record is admitted once without transactions"),
-            ("transaction.timeout.ms", "each record is admitted once without transactions"),
             ("partitioner.class", "a record keeps its partition, as in MM2"),
         ),
     ),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mirrorflow_replicator.connect.view import ConnectError, Request
+from mirrorflow_replicator.connect.view import WORD_MAX, ConnectError, Request
 from mirrorflow_replicator.connect.worker_records import TargetState
 
 NOT_FOUND = "HTTP 404 Not Found"  # Jersey's sentence where no resource matches
@@ -20,6 +20,7 @@ _INITIAL_STATES = {
     "PAUSED": TargetState.PAUSED,
     "STOPPED": TargetState.STOPPED,
 }
+LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")  # Log4j's
 _TARGETS = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": TargetState.STOPPED}
 
 
@@ -101,6 +102,15 @@ class ResetOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetLevel:
+    """Set the level of logger *name* and all below it, of this worker or of all of its group (KIP-495, KIP-976)."""
+
+    name: str
+    level: str
+    everywhere: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutTasks:
     """From the node that has connector *name* to the leader: these are its tasks now, as the body says."""
 
@@ -126,6 +136,7 @@ Command: TypeAlias = (
     | AlterOffsets
     | ResetOffsets
     | Internal
+    | SetLevel
 )
 
 
@@ -156,6 +167,10 @@ def command(request: Request, path: list[str], query: Mapping[str, list[str]]) -
             return ResetOffsets(name=name)
         case "PUT", ["connectors", _, "topics", "reset"]:
             raise ConnectError(403, "Topic tracking reset is disabled.")
+        case "PUT", ["admin", "loggers", name]:
+            # As Java: a scope that is none is the worker's.
+            everywhere = query.get("scope", [""])[0].lower() == "cluster"
+            return SetLevel(name=name, level=_level(request), everywhere=everywhere)
     raise ConnectError(405 if _is_known(path) else 404, NOT_ALLOWED if _is_known(path) else NOT_FOUND)
 
 
@@ -185,10 +200,29 @@ def properties(request: Request) -> dict[str, str]:
     return {key: value for key, value in _strings(_object(request)).items() if value is not None}
 
 
+def sets_level(request: Request, path: list[str]) -> bool:
+    """Whether it is about a logger, which every worker has."""
+    return request.method == "PUT" and path[:2] == ["admin", "loggers"] and len(path) == 3
+
+
+def _level(request: Request) -> str:
+    level = _strings(_object(request)).get("level")
+    if level is None:
+        raise ConnectError(400, "Desired 'level' parameter was not specified in request.")
+    if level.upper() not in LEVELS:
+        raise ConnectError(404, f"invalid log level '{level[:WORD_MAX]}'.")
+    return level.upper()
+
+
 def _is_known(path: list[str]) -> bool:
     """Whether there is a resource there, for another method."""
     match path:
-        case [] | ["connectors" | "connector-plugins" | "health"] | ["connectors", _] | ["admin", "loggers"]:
+        case (
+            []
+            | ["connectors" | "connector-plugins" | "health"]
+            | ["connectors", _]
+            | ["admin", "loggers", *_]
+        ):
             return True
         case ["connectors", _, word]:
             return word in {"config", "tasks", "status", "topics", "offsets", "restart", *_TARGETS}

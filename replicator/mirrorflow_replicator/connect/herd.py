@@ -20,6 +20,7 @@ from mirrorflow_replicator.connect.commands import (
     ResetOffsets,
     Restart,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
 from mirrorflow_replicator.connect.group_protocol import Unit
@@ -29,6 +30,7 @@ from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
+    LogLevel,
     State,
     TargetState,
     TaskConfig,
@@ -84,9 +86,15 @@ def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tupl
             )
         case SetTarget(name=name, target=target):
             _must_exist(name, configs, "Unknown connector {}")
-            return (ConnectorTarget(connector=name, state=target),)
+            wish = ConnectorTarget(connector=name, state=target)
+            if target is TargetState.STOPPED and configs.tasks.get(name):
+                # First, as Java does: its worker alters no offsets of a connector that has tasks, nor starts them again.
+                return TasksCommit(connector=name, tasks=0), wish
+            return (wish,)
         case Restart(name=name) | RestartTask(name=name) | PutTasks(name=name) | Fence(name=name):
             _must_exist(name, configs, "Unknown connector: {}")
+        case SetLevel(name=name, level=level):
+            return (LogLevel(namespace=name, level=level),)
         case ListOffsets(name=name):
             _must_exist(name, configs, "Connector {} not found")
         case AlterOffsets(name=name) | ResetOffsets(name=name):

@@ -6,6 +6,7 @@
             generation, ordinal, upstream end, number of runs    VARLONG each, as in record batches (zigzag)
             of each run: upstream - end of the run before, downstream - end of the run before,
                          upstream length, downstream length, records          VARLONG each; the first from 0
+            leader epoch of the target                           VARLONG; 0 where it is not there
 Big endian; a STRING is an int16 length and UTF-8. Bytes behind the last field are not looked at, so that a later version
 may add some. What cannot be understood, or says what cannot be, raises ValueError and never shows the content.
 
@@ -16,7 +17,7 @@ import struct
 from typing import Final
 
 from mirrorflow_replicator.errors import CorruptRecordsError
-from mirrorflow_replicator.flow.offset_map import RUNS_MAX, OffsetMap, Run, Stream
+from mirrorflow_replicator.flow.offset_map import FIRST_EPOCH, RUNS_MAX, OffsetMap, Run, Stream
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.wire import varint
 
@@ -58,7 +59,7 @@ def encode_map(known: OffsetMap) -> bytes:
             ),
         )
         upstream, downstream = run.upstream_end, run.downstream_end
-    return b"".join(parts)
+    return b"".join([*parts, varint.encode(known.leader_epoch)])
 
 
 def decode_map_key(key: bytes | None) -> TopicPartition:
@@ -106,11 +107,15 @@ def _decoded(data: bytes) -> OffsetMap:
     if upstream_end < upstream:
         message = "it ends before its last run"
         raise ValueError(message)
+    leader_epoch = FIRST_EPOCH
+    if at < len(data):
+        (leader_epoch,), at = _numbers(data, at, 1)
     return OffsetMap(
         stream=Stream(generation, source_topic_id, target_topic_id),
         ordinal=ordinal,
         upstream_end=upstream_end,
         runs=tuple(runs),
+        leader_epoch=max(leader_epoch, FIRST_EPOCH),
     )
 
 

@@ -18,10 +18,12 @@ from mirrorflow_replicator.connect.commands import (
     command,
     internal_command,
     properties,
+    sets_level,
 )
 from mirrorflow_replicator.connect.hiding import shown, shown_value
 from mirrorflow_replicator.connect.view import (
     ConnectError,
+    LoggerLevel,
     PluginKey,
     Request,
     Response,
@@ -80,7 +82,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
     if request.method in CHANGING:
         if not state.modify_enabled:
             return error_response(403, CHANGES_REFUSED, headers=ALLOW)
-        if not state.takes_changes:
+        if not state.takes_changes and not sets_level(request, path):
             return error_response(501, CHANGES_MISSING)
         return command(request, path, query)
     if request.method not in READING:
@@ -106,7 +108,8 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
                 [_definition(key, order) for order, key in enumerate(_plugin_keys(name, state))]
             )
         case ["admin", "loggers"]:
-            return json_response({name: _level(state.loggers[name]) for name in sorted(state.loggers)})
+            listed = {name: _level(one) for name, one in sorted(state.loggers.items()) if one.level != "OFF"}
+            return json_response(listed)
         case ["admin", "loggers", name]:
             return json_response(_logger(name, state))
         case _:
@@ -340,12 +343,12 @@ def _validation(name: str, request: Request, state: WorkerView) -> dict[str, obj
     return {"name": PACKAGE + plugin, "error_count": len(problems), "groups": groups, "configs": configs}
 
 
-def _level(level: str) -> dict[str, str | None]:
-    """KIP-976; nothing has changed a level, so it has no date."""
-    return {"level": level, "last_modified": None}
+def _level(known: LoggerLevel) -> dict[str, str | int | None]:
+    """KIP-976."""
+    return {"level": known.level, "last_modified": known.changed_ms}
 
 
-def _logger(name: str, state: WorkerView) -> dict[str, str | None]:
+def _logger(name: str, state: WorkerView) -> dict[str, str | int | None]:
     known = "root" if name.lower() == "root" else name
     if known not in state.loggers:
         raise ConnectError(404, f"Logger {name} not found.")

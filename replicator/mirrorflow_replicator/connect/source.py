@@ -43,6 +43,7 @@ TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
 DAY_MS = 86_400_000
+TRANSACTION_MS, TRANSACTION_MIN_MS = 60_000, 5_000  # commits come every half second, or ten times as seldom
 SYNC_S = 600  # MM2's, for topics, their settings and their ACLs
 TASKS_MAX = 1_000  # processes; more is a typing error
 _LOSS = tuple(policy.value for policy in LossPolicy)
@@ -91,6 +92,9 @@ def parse_source(
         on_source_loss=LossPolicy(read.choice("mirrorflow.source.loss.policy", _LOSS, LossPolicy.FAIL.value)),
         read_committed=_read_committed(read, read_consumer),
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
+        transaction_timeout_ms=PropertyReader(producer.properties, basics.resolver).whole(
+            "transaction.timeout.ms", TRANSACTION_MS, minimum=TRANSACTION_MIN_MS, maximum=DAY_MS
+        ),
         bytes_per_second=read.size_bytes("mirrorflow.bytes.per.second"),
         offsets=offset_storage(read_worker, worker, basics.source_alias, target_admin),
         syncs=offset_syncs(read, properties, worker, label=basics.label),

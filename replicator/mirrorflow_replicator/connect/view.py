@@ -7,6 +7,7 @@ Values only. `runtime.http` makes requests and sends responses, the worker makes
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.flow.report import ConnectorReport
@@ -78,6 +79,13 @@ class PluginKey:
     group: str = "Common"
 
 
+class LoggerLevel(NamedTuple):
+    """A logger's level by Log4j's name, and when that was changed; None: never (Java LoggerLevel)."""
+
+    level: str
+    changed_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     """The worker as it is at this moment.
@@ -101,7 +109,7 @@ class WorkerView:
     samples: Samples = field(default_factory=Samples)
     validate: Validate = _accept_all
     plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
-    loggers: Mapping[str, str] = field(default_factory=lambda: {"root": "INFO"})
+    loggers: Mapping[str, LoggerLevel] = field(default_factory=lambda: {"root": LoggerLevel("INFO")})
 
 
 def here(view: WorkerView) -> WorkerView:

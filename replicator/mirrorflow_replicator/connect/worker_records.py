@@ -4,8 +4,8 @@ Keys are plain text. The config topic has what the worker shall run (`KafkaConfi
 fares (`KafkaStatusBackingStore`). A value of None is a tombstone: what the key names is gone. `encode` gives Java's bytes
 but for the order inside `properties`, where Java has the order of a hash map.
 
-`decode_config` and `decode_status` give None for records of other kinds (log levels, tracked topics), which are left as
-they are, and raise ValueError with what is wrong, never with a value: properties hold secrets.
+`decode_config` and `decode_status` give None for records of other kinds (tracked topics), which are left as they are, and
+raise ValueError with what is wrong, never with a value: properties hold secrets.
 
 Pure: `kafka.worker_topics` reads and writes the topics, `connect.worker_state` says what their records amount to.
 """
@@ -86,6 +86,14 @@ class RestartRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogLevel:
+    """`logger-cluster-NAMESPACE` (KIP-976): of interest only to who reads it as it comes."""
+
+    namespace: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCount:
     """`tasks-fencing-NAME` (KIP-618): so many transactional tasks may be writing since the record before."""
 
@@ -94,7 +102,14 @@ class TaskCount:
 
 
 ConfigRecord: TypeAlias = (
-    ConnectorConfig | TaskConfig | TasksCommit | ConnectorTarget | RestartRequest | TaskCount | SessionKey
+    ConnectorConfig
+    | TaskConfig
+    | TasksCommit
+    | ConnectorTarget
+    | RestartRequest
+    | TaskCount
+    | LogLevel
+    | SessionKey
 )
 
 
@@ -146,12 +161,22 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
             return _SESSION_KEY.encode(), _object(
                 {"key": text, "algorithm": algorithm, "creation-timestamp": created_ms}
             )
+        case LogLevel(namespace=namespace, level=level):
+            return f"logger-cluster-{namespace}".encode(), _object({"level": level})
     assert_never(record)
 
 
 def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
     """What a record of the config topic says; None if it is not about a connector."""
-    kinds = ("target-state", "restart-connector", "connector", "commit", "tasks-fencing", "task")
+    kinds = (
+        "target-state",
+        "restart-connector",
+        "connector",
+        "commit",
+        "tasks-fencing",
+        "task",
+        "logger-cluster",
+    )
     kind, rest = _kind(key, kinds)
     if key == _SESSION_KEY.encode():
         return None if value is None else _read_session_key(parsed_object(value))
@@ -174,6 +199,8 @@ def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None
             )
         case "tasks-fencing" if fields is not None:
             return TaskCount(connector=rest, tasks=_count(fields, "task-count"))
+        case "logger-cluster" if fields is not None and isinstance(level := fields.get("level"), str):
+            return LogLevel(namespace=rest, level=level)
     return None
 
 

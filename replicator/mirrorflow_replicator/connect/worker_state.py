@@ -12,6 +12,7 @@ from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
+    LogLevel,
     RestartRequest,
     State,
     TargetState,
@@ -66,7 +67,7 @@ class WorkerConfigs:
             case TasksCommit(connector=name, tasks=count):
                 self.unfenced.add(name)
                 self._commit(name, count)
-            case RestartRequest():
+            case RestartRequest() | LogLevel():
                 pass  # an event; nothing stays of it
             case TaskCount(connector=name, tasks=count):
                 self.fenced[name] = count

@@ -10,10 +10,12 @@ An *anchor* says which source offset has ordinal 0 (or a later one, at a step of
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.partitions import TopicPartition
+
+UNTOLD: Final = -2  # by a version that did not look
 
 
 def identity_topic(source_alias: str) -> str:
@@ -56,6 +58,8 @@ class Anchor:
     source_topic_id: str
     target_topic_id: str
     why: str
+    # The offset of the newest word of others on its position that was known then (`flow.altered`); -1: there was none.
+    seen_at: int = UNTOLD
 
     def as_pair(self) -> Pair:
         """The state before the anchor's first record."""
@@ -149,6 +153,11 @@ class Decisions:
         """The newest step of *partition* in *generation*."""
         steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]
         return max(steps, key=lambda anchor: anchor.step, default=None)
+
+    def newest_anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
+        """Its anchor in the newest generation up to *generation* that has one: a generation may end before it is used."""
+        found = (self.anchor(partition, number) for number in range(generation, 0, -1))
+        return next((anchor for anchor in found if anchor is not None), None)
 
     def beginning(self, partition: TopicPartition, *, after: int) -> Beginning | None:
         """The newest word on where *partition* begins, of a generation later than *after*."""

@@ -12,6 +12,9 @@ of the stream, an offset's place is known within S + T. So the farther back, the
 `PartitionMap` records while copying, `OffsetMap` is what is kept of it. Both promise that a place's `at_least` never lies
 behind a record that the group has yet to read. What a process did not write before it died is one run between two known
 pairs, whose ordinals tell how many records it has. Whatever contradicts what is known, clears it.
+
+What was kept says in which leader epoch the target still had all of it. Where the log tells that this epoch ended earlier,
+the target has lost records since (an unclean election), and what is told of them is cut off, whatever lies there now.
 """
 
 from bisect import bisect_right
@@ -25,6 +28,7 @@ from mirrorflow_replicator.flow.alignment import Pair
 # fifty transactions are exact, and what lies 10,000 back is known within some 500 records.
 RUNS_MAX = 256
 MERGED_AT_ONCE = RUNS_MAX // 4  # looking for the cheapest costs as much for one as for many
+FIRST_EPOCH: Final = 0  # of a partition's leaders
 UNKNOWN: Final = -1  # records of a run that somebody else has copied, or an earlier generation
 
 
@@ -107,6 +111,17 @@ class OffsetMap:
     ordinal: int  # of the record that comes next
     upstream_end: int  # behind the last run, no record of the stream lies before this source offset
     runs: tuple[Run, ...]
+    # Of the target, when it was last asked, and had all of this. In a log with no other epoch nothing was ever lost.
+    leader_epoch: int = FIRST_EPOCH
+
+    def before(self, downstream: int) -> "OffsetMap | None":
+        """What of it holds where the target has lost what was at *downstream* and behind it; None if that is nothing."""
+        if self.runs[-1].downstream_end <= downstream:
+            return self
+        known = PartitionMap.of(self)
+        known.lose(downstream)
+        kept = known.kept(Pair(-1, known.ordinal - 1, -1))
+        return kept if kept.runs[0][:2] == self.runs[0][:2] else None
 
     def place(self, offset: int) -> Place | None:
         """Of a group that reads source *offset* next; None: it stands before all that is known.
@@ -124,11 +139,14 @@ class OffsetMap:
 class PartitionMap:
     """The map of one partition as it grows. Told of each batch that was acknowledged, and of each alignment."""
 
-    __slots__ = ("_downstream", "_ordinal", "_passed", "_runs", "_upstream", "_upstream_begin", "stream")
+    __slots__ = (
+        "_downstream", "_ordinal", "_passed", "_runs", "_upstream", "_upstream_begin", "leader_epoch", "stream",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, at: Pair) -> None:
         """Nothing is known but that the record with the ordinal of *at* and all before it lie before these offsets."""
         self.stream = stream
+        self.leader_epoch = FIRST_EPOCH
         self._begin(at.source_offset + 1, at.target_offset + 1, at.ordinal + 1)
 
     @classmethod
@@ -138,6 +156,7 @@ class PartitionMap:
         found = cls(kept.stream, Pair(last.upstream_end - 1, kept.ordinal - 1, last.downstream_end - 1))
         found._runs = list(kept.runs)
         found._passed = kept.upstream_end
+        found.leader_epoch = kept.leader_epoch
         return found
 
     def _begin(self, upstream: int, downstream: int, ordinal: int) -> None:
@@ -232,6 +251,13 @@ class PartitionMap:
             self._bridge(upstream, downstream, ordinal, 0 if none_between else UNKNOWN)
         return stepped_back
 
+    def lose(self, downstream: int) -> None:
+        """The target has lost what was at *downstream* and behind it."""
+        self._close()
+        if not self._cut(self._upstream, downstream):
+            # How many records there were before is not known any more: as of an earlier generation.
+            self.stream = self.stream._replace(generation=UNKNOWN)
+
     def _cut(self, upstream: int, downstream: int) -> bool:
         """Forget what does not lie before these offsets; whether the ordinal is still known."""
         ordinal = self._ordinal
@@ -299,6 +325,7 @@ class PartitionMap:
             ordinal=self.ordinal,
             upstream_end=max(self._passed, self._upstream),
             runs=tuple(runs),
+            leader_epoch=self.leader_epoch,
         )
 
 

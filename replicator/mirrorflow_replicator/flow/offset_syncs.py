@@ -97,6 +97,13 @@ class PartitionSyncs:
         self._due_at = downstream + self._step
         return self.promote()
 
+    def lost(self, left: Sync) -> None:
+        """The copy has been made anew behind *left*, by an earlier process: that is to be written now."""
+        newest = Sync(self._upstream, self._downstream)
+        # Whoever has read pairs of before must forget them: a sync that steps back tells it.
+        self.pending[:] = [left, newest] if newest.upstream_offset > left.upstream_offset else [left]
+        self._delayed = False
+
     def promote(self) -> bool:
         """Let the last record's sync be written, too; whether there is something to write now."""
         if self._delayed:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.alignment import GoOn, Pair
 
 _new = tuple.__new__
 
@@ -125,6 +125,13 @@ class Stream:
         self.next_ordinal = at.ordinal + 1
         self._next_offset = at.source_offset + 1
         self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1
+
+
+def known_pair(at: GoOn, unanswered: Sequence[Span]) -> Pair | None:
+    """The pair of *at* without reading the source: it is known, or among the *unanswered* that this process has sent."""
+    if at.walk_records == 0:
+        return Pair(source_offset=at.known.source_offset, ordinal=at.ordinal, target_offset=at.target_offset)
+    return pair_in(unanswered, at.ordinal, at.target_offset)
 
 
 def pair_in(spans: Sequence[Span], ordinal: int, target_offset: int) -> Pair | None:

@@ -14,6 +14,7 @@ from mirrorflow_replicator.errors import (
     StreamChangedError,
 )
 from mirrorflow_replicator.flow.identity import (
+    Beginning,
     Claim,
     Decisions,
     Identity,
@@ -34,7 +35,7 @@ from mirrorflow_replicator.wire.records import encode as encode_records
 
 # Decisions bind for ever: nothing may be removed, neither by time nor by size nor by key.
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# Only used for empty transactions, each over in milliseconds: an abandoned one shall not hold readers for long.
+# An abandoned one shall not hold readers for long.
 TRANSACTION_TIMEOUT_MS = 60_000
 # As Java's request.timeout.ms: how long the leader waits for its replicas. As long as replica.lag.time.max.ms, after
 # which a replica that is silent is not waited for any more.
@@ -101,7 +102,13 @@ class IdentityLog:
 
 
 async def new_identity(
-    cluster: Cluster, source_alias: str, claim: Claim, *, generation: int, why: str
+    cluster: Cluster,
+    source_alias: str,
+    claim: Claim,
+    *,
+    generation: int,
+    why: str,
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Identity:
     """A proposal: producer id and epoch from InitProducerId with the flow's transactional id.
 
@@ -112,9 +119,7 @@ async def new_identity(
     producer_id = epoch = -1
     if name:
         try:
-            producer_id, epoch = await admin.init_producer_id(
-                cluster, name, timeout_ms=TRANSACTION_TIMEOUT_MS
-            )
+            producer_id, epoch = await admin.init_producer_id(cluster, name, timeout_ms=timeout_ms)
         except NotAuthorizedError:
             name = ""
     if not name:
@@ -143,13 +148,16 @@ async def establish(
     may_change: bool,
     now_ms: int,
     fenced: int = 0,
+    beginnings: Sequence[Beginning] = (),
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Identity:
     """The identity to write with: the decided one, or a new generation where the stream has changed (clause 9).
 
     *fenced*: that generation's epoch is over. If it is still the decided one, the coordinator has ended it (it aborts what
     nobody commits in time), and a new one goes on with the same stream.
 
-    *java*: positions show that Java MM2 has copied since we did. *may_change* only when a process starts: one that was
+    *java*: positions show that Java MM2 has copied since we did, or that its REST has altered them: then *beginnings* say where
+    partitions begin in the new generation. *may_change* only when a process starts: one that was
     fenced while it ran must not answer with a generation of its own, or two copiers with different settings would fence
     each other for ever. Raises ClusterChangedError, FlowExistsError, StreamChangedError.
     """
@@ -164,8 +172,11 @@ async def establish(
     elif decided is not None and not may_change:
         raise StreamChangedError(source=source_alias, was=claim.stream, now=decided.stream)
     generation = 1 if decided is None else decided.generation + 1
-    proposal = await new_identity(cluster, source_alias, claim, generation=generation, why=why)
-    decided = (await log.decide([proposal], now_ms=now_ms)).identity
+    proposal = await new_identity(
+        cluster, source_alias, claim, generation=generation, why=why, timeout_ms=timeout_ms
+    )
+    # In one batch where they fit: a generation without its beginnings would only be one more fence.
+    decided = (await log.decide([*beginnings, proposal], now_ms=now_ms)).identity
     assert decided is not None, "a proposal was acknowledged below the high watermark"
     while is_over and _outdates(proposal, decided):
         # The coordinator has raised the epoch for us since: with the decided one nothing could be pinned.

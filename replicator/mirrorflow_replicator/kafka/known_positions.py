@@ -6,8 +6,9 @@ from typing import Protocol
 
 from mirrorflow_replicator.connect.position_keys import PositionKey, encode_key
 from mirrorflow_replicator.connect.positions import Malformed, Reset, Stored, decode
+from mirrorflow_replicator.flow.altered import NOTHING_FOREIGN, Foreign
 from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.position import Position, advance
+from mirrorflow_replicator.flow.position import UNKNOWN, Position, advance
 
 WARNINGS_MAX = 20  # the newest are kept; a topic full of rubbish must not fill memory
 
@@ -18,6 +19,10 @@ class PositionStore(Protocol):
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
         """The newest known of each source partition, as last read or written."""
+
+    @property
+    def foreign(self) -> Mapping[TopicPartition, Foreign]:
+        """Where the newest word on a position, as last read or written, is not ours."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -41,6 +46,7 @@ class KnownPositions:
 
     def __init__(self, *, connector: str, source_alias: str) -> None:
         self.positions: dict[TopicPartition, Position] = {}
+        self.foreign: dict[TopicPartition, Foreign] = {}
         self.warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
         self._connector = connector
         self._source_alias = source_alias
@@ -56,21 +62,37 @@ class KnownPositions:
         by_partition = {TopicPartition(one.topic, one.partition): one for one in positions}
         return {key: advance(self.positions.get(key), one, now_ms) for key, one in by_partition.items()}
 
-    def take(self, key: bytes | None, value: bytes | None) -> TopicPartition | None:
-        """Take one record; the partition it is about, None if it says nothing of ours."""
+    def written(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """*positions* are stored."""
+        self.positions.update(positions)
+        for partition in positions:
+            self.foreign.pop(partition, None)
+
+    def take(self, key: bytes | None, value: bytes | None, offset: int = UNKNOWN) -> TopicPartition | None:
+        """Take one record, which lies at *offset*; the partition it is about, None if it says nothing of ours."""
         found = decode(key, value, connector=self._connector, cluster=self._source_alias)
         match found:
             case Stored(key=key_, position=position, warning=warning):
                 if warning:
                     self.warnings.append(warning)
                 partition = TopicPartition(key_.topic, key_.partition)
+                self._note(partition, offset, is_foreign=position.sequence == UNKNOWN and not position.copier)
                 self.positions[partition] = position
                 return partition
             case Reset(key=key_):
                 partition = TopicPartition(key_.topic, key_.partition)
+                self._note(partition, offset, is_foreign=value is None)
                 self.positions.pop(partition, None)
                 return partition
             case Malformed(problem=problem):
                 # An older position stays: it is a correct one, only farther back.
                 self.warnings.append(problem)
         return None
+
+    def _note(self, partition: TopicPartition, offset: int, *, is_foreign: bool) -> None:
+        if not is_foreign:
+            self.foreign.pop(partition, None)
+            return
+        before, position = self.foreign.get(partition, NOTHING_FOREIGN), self.positions.get(partition)
+        after = before.after if position is None or position.sequence == UNKNOWN else position.epoch
+        self.foreign[partition] = Foreign(offset, after)

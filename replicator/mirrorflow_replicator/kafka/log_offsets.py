@@ -114,5 +114,16 @@ async def end_offset_for_leader_epoch(
     return await of_leaders(cluster, epochs, ask, EpochEnd, lambda answer: answer.error)
 
 
+async def ends_of(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Up to where each partition has lost nothing since that leader epoch began; those that cannot tell now are left out.
+
+    0 where the log does not know of that epoch, nor of an earlier one. Raises ClusterError.
+    """
+    if not epochs:
+        return {}
+    found = await end_offset_for_leader_epoch(cluster, epochs)
+    return {partition: max(0, one.end_offset) for partition, one in found.items() if not one.error}
+
+
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value

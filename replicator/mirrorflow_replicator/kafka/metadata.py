@@ -63,6 +63,12 @@ class Metadata:
         found = known.partitions.get(partition) if known else None
         return found.leader if found and found.leader != NO_LEADER else None
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Of the leader that is known; -1 if it is not, or brokers have none."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.leader_epoch if found else -1
+
 
 EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
 

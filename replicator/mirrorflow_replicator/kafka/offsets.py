@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from mirrorflow_replicator.connect.positions import encode_value
+from mirrorflow_replicator.flow.altered import Foreign
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -50,6 +51,11 @@ class OffsetsLog:
         return self._known.positions
 
     @property
+    def foreign(self) -> Mapping[TopicPartition, Foreign]:
+        """Where the newest word on a position is not ours, and where that lies in the topic."""
+        return self._known.foreign
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What could not be read, newest last."""
         return tuple(self._known.warnings)
@@ -68,7 +74,7 @@ class OffsetsLog:
         changed = set()
 
         def take(record: Record) -> None:
-            if about := self._known.take(record.key, record.value):
+            if about := self._known.take(record.key, record.value, record.offset):
                 changed.add(about)
 
         # Not beside a write: a record read late must not take the place of the newer position just written.
@@ -84,7 +90,7 @@ class OffsetsLog:
         async with self._writing:
             new = self._known.advanced(positions, now_ms)
             await self._append({p: encode_value(position) for p, position in new.items()}, now_ms)
-            self._known.positions.update(new)
+            self._known.written(new)
 
     async def reset(self, partitions: Iterable[TopicPartition], *, now_ms: int) -> None:
         """Append tombstones, which Java too takes for "begin anew"."""

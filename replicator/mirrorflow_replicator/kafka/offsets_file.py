@@ -16,6 +16,7 @@ from typing import Any
 
 from mirrorflow_replicator.connect.positions import encode_value
 from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_replicator.flow.altered import Foreign
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.kafka.known_positions import KnownPositions
@@ -35,6 +36,11 @@ class OffsetsFile:
     def positions(self) -> Mapping[TopicPartition, Position]:
         """The newest known of each source partition, as last read or written."""
         return self._known.positions
+
+    @property
+    def foreign(self) -> Mapping[TopicPartition, Foreign]:
+        """Where the word on a position is not ours; that there is none any more, a file does not tell."""
+        return self._known.foreign
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -64,7 +70,7 @@ class OffsetsFile:
             new = self._known.advanced(positions, now_ms)
             changes = {self._key(p): json.loads(encode_value(position)) for p, position in new.items()}
             await asyncio.to_thread(self._store, changes)
-            self._known.positions.update(new)
+            self._known.written(new)
 
     async def reset(self, partitions: Iterable[TopicPartition], *, now_ms: int) -> None:
         """Forget the positions of *partitions*."""

@@ -2,7 +2,7 @@
 
 Promises: what `put` returned from is replicated and has been read back, with all that others wrote before it; what was
 read can be had in order, once, by `read_new`, our own records included. A record that cannot be read is passed over and
-told of in `warnings`; Connect's other records (session keys, fencing, log levels, tracked topics) are left alone.
+told of in `warnings`; Connect's other records (session keys, fencing, tracked topics) are left alone.
 
 The bytes are `connect.worker_records`', their meaning `connect.worker_state`'s; who may write what is the worker's affair.
 """

@@ -18,6 +18,7 @@ from mirrorflow_replicator.errors import (
 )
 from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess, ordinal_near
 from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.stream import known_pair
 from mirrorflow_replicator.flow.succession import SILENCE_S, Predecessor, Watch, must_wait
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import is_metadata_stale, raise_for
@@ -162,6 +163,8 @@ class Aligner:
             self._wake.set()
 
     async def _ask(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            lane.target_epoch = self._target.metadata.leader_epoch(*lane.target)
         try:
             heard = await ask(
                 self._target, [lane.target for lane in lanes], producer_id=self._identity.producer_id
@@ -306,7 +309,7 @@ class Aligner:
         return must_wait(found, own_copier=self._copier)
 
     async def _go_on(self, lane: Lane, at: GoOn, heard: Testimony) -> None:
-        pair = lane.in_memory(at)
+        pair = known_pair(at, lane.unanswered)
         if pair is None:
             pair = await self._walk(lane, at)
         if lane.loss is not None:
@@ -341,7 +344,7 @@ class Aligner:
             lane.target,
             self._identity,
             at,
-            extent=await self._anchoring.extent(lane),
+            extent=await self._anchoring.offsets.extent(lane),
             read_committed=self._read_committed,
             header_edits=lane.packer.header_edits,
         )

@@ -15,6 +15,7 @@ from mirrorflow_replicator.errors import (
     UndecidedError,
 )
 from mirrorflow_replicator.flow.alignment import GoOn, Pair, ordinal_near
+from mirrorflow_replicator.flow.altered import NOTHING_FOREIGN
 from mirrorflow_replicator.flow.identity import Anchor, Beginning, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -22,11 +23,12 @@ from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, Testimony, ask
+from mirrorflow_replicator.kafka.known_positions import PositionStore
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, Testimony, ask
 from mirrorflow_replicator.runtime.earlier import end_of, targets_of
 from mirrorflow_replicator.runtime.lane import Lane
+from mirrorflow_replicator.runtime.source_offsets import SourceOffsets
 from mirrorflow_replicator.runtime.surroundings import Loss, State
-from mirrorflow_replicator.runtime.walking import Extent
 from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
 
 _BEGINNINGS = {start.value for start in StartPosition}
@@ -45,6 +47,7 @@ class Anchoring:
         settings: SourceSettings,
         initial: bool,
         now_ms: Callable[[], int],
+        positions: PositionStore,
     ) -> None:
         self.initial = initial  # the partitions at hand were there when the flow began
         self._source = source
@@ -52,7 +55,9 @@ class Anchoring:
         self._identity = identity
         self._log = log
         self._settings = settings
+        self.offsets = SourceOffsets(source, settings)
         self._now_ms = now_ms
+        self._positions = positions
 
     async def anchor(
         self, lanes: Sequence[Lane], heard: Mapping[TopicPartition, Testimony]
@@ -73,7 +78,8 @@ class Anchoring:
             if carried:
                 ends |= await self._carry_on(carried, starts)
             known = [lane for lane in new if lane in starts]
-            await self._decide([self._first(lane, *starts[lane], ends[lane]) for lane in known])
+            first = [self._first(lane, *starts[lane], ends[lane]) for lane in known]
+            await self._log.decide(first, now_ms=self._now_ms())
             for lane in known:
                 self._known(lane)
         newest = self._log.decisions.identity
@@ -108,10 +114,8 @@ class Anchoring:
         return lane.anchor is not None
 
     def _earlier(self, lane: Lane) -> Anchor | None:
-        """Its anchor in the newest generation before ours that has one: a generation may end before it is used."""
-        numbers = range(self._identity.generation - 1, 0, -1)
-        found = (self._log.decisions.anchor(lane.source, number) for number in numbers)
-        return next((anchor for anchor in found if anchor is not None), None)
+        """Its anchor in the newest generation before ours that has one."""
+        return self._log.decisions.newest_anchor(lane.source, self._identity.generation - 1)
 
     def _beginning(self, lane: Lane) -> Beginning | None:
         """A user's word on where it begins, if nobody has copied it since, nor had another word in the offsets topic."""
@@ -133,10 +137,8 @@ class Anchoring:
             source_topic_id=self._source.metadata.topic_id(lane.topic),
             target_topic_id=self._target.metadata.topic_id(lane.target_topic),
             why=why,
+            seen_at=self._positions.foreign.get(lane.source, NOTHING_FOREIGN).at,
         )
-
-    async def _decide(self, anchors: Sequence[Anchor]) -> None:
-        await self._log.decide(anchors, now_ms=self._now_ms())
 
     async def _starts(
         self, lanes: Sequence[Lane], begun: Mapping[Lane, Beginning]
@@ -150,38 +152,11 @@ class Anchoring:
             else:
                 fresh.append(lane)
         again = [lane for lane in fresh if lane in begun]
-        starts |= await self._by_settings([lane for lane in fresh if lane not in begun], initial=self.initial)
-        # Taken back to its beginning by a user, it begins as it did at first.
-        return starts | (await self._by_settings(again, initial=True) if again else {})
-
-    async def _by_settings(self, fresh: Sequence[Lane], *, initial: bool) -> dict[Lane, tuple[int, str]]:
-        start = self._settings.start if initial else StartPosition.EARLIEST
-        when = {
-            StartPosition.EARLIEST: EARLIEST,
-            StartPosition.LATEST: LATEST,
-            StartPosition.TIMESTAMP: self._settings.start_timestamp_ms,
-        }[start]
-        found = await self._source_offsets(fresh, when)
-        if start is StartPosition.TIMESTAMP:
-            # Nothing as young as that: begin at the end.
-            ends = await self._source_offsets([lane for lane in fresh if found[lane] < 0], LATEST)
-            found |= ends
-        return {lane: (found[lane], start.value) for lane in fresh}
-
-    async def _source_offsets(self, lanes: Sequence[Lane], when: int) -> dict[Lane, int]:
-        committed = self._settings.read_committed
-        listed = await admin.list_offsets(
-            self._source, [lane.source for lane in lanes], when, read_committed=committed
+        starts |= await self.offsets.by_settings(
+            [lane for lane in fresh if lane not in begun], initial=self.initial
         )
-        for partition, offset in listed.items():
-            if offset.error:
-                raise_for(
-                    offset.error,
-                    cluster=self._source.alias,
-                    request="ListOffsets",
-                    subject=str(TopicPartition(*partition)),
-                )
-        return {lane: listed[lane.source].offset for lane in lanes}
+        # Taken back to its beginning by a user, it begins as it did at first.
+        return starts | (await self.offsets.by_settings(again, initial=True) if again else {})
 
     async def _fence(self, partitions: Sequence[TopicPartition]) -> None:
         """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9).
@@ -232,7 +207,7 @@ class Anchoring:
                 )
                 offset = ladder(carried[lane], lane.position, None)[0].source_offset + 1
                 if self.on_loss is LossPolicy.RESTART:
-                    offset = (await self._source_offsets([lane], EARLIEST))[lane]
+                    offset = (await self.offsets.of([lane], EARLIEST))[lane]
                 starts[lane] = offset, "undecided"
         return {lane: heard[lane.target].high_watermark for lane in carried}
 
@@ -256,19 +231,9 @@ class Anchoring:
             anchor,
             written=written,
             heard=heard,
-            extent=await self.extent(lane),
+            extent=await self.offsets.extent(lane),
         )
         return pair.source_offset + 1, self._identity.why
-
-    async def extent(self, lane: Lane) -> Extent:
-        """What the source partition holds now."""
-        first = await self._source_offsets([lane], EARLIEST)
-        end = await self._source_offsets([lane], LATEST)
-        entries = (await admin.describe_topic_configs(self._source, [lane.topic]))[lane.topic]
-        compacted = any(
-            entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in entries
-        )
-        return Extent(first=first[lane], end=end[lane], compacted=compacted)
 
     async def _compare(self, lane: Lane, heard: Testimony) -> None:
         """Notice a topic that is not the one of the anchor."""
@@ -285,7 +250,7 @@ class Anchoring:
             and lane.anchor.source_topic_id != source_id
             and lane.loss is None
         ):
-            first = await self._source_offsets([lane], EARLIEST)
+            first = await self.offsets.of([lane], EARLIEST)
             wanted = lane.ladder()[0].source_offset + 1
             lane.loss = Loss(wanted, first[lane], "the source topic was deleted and made anew")
 
@@ -302,7 +267,7 @@ class Anchoring:
             return
         lane.go_on_after(error)
         if self.on_loss is LossPolicy.RESTART:
-            offset = (await self._source_offsets([lane], EARLIEST))[lane]
+            offset = (await self.offsets.of([lane], EARLIEST))[lane]
         else:
             offset = lane.ladder()[0].source_offset + 1
         newest, memory, ordinal = lane.ladder()[0], heard.memory, 0
@@ -334,7 +299,7 @@ class Anchoring:
     async def begin_again(self, lane: Lane, at: GoOn) -> Pair:
         """A step of the stream: from the source's first record, numbered on behind *at*."""
         assert lane.anchor is not None
-        first = (await self._source_offsets([lane], EARLIEST))[lane]
+        first = (await self.offsets.of([lane], EARLIEST))[lane]
         return await self._step(
             lane,
             lane.anchor,
@@ -368,7 +333,7 @@ class Anchoring:
             lane.go_on_after(error)
         found = loss.found
         if policy is LossPolicy.RESTART and not nothing_yet:
-            found = (await self._source_offsets([lane], EARLIEST))[lane]
+            found = (await self.offsets.of([lane], EARLIEST))[lane]
         elif not nothing_yet:
             lane.lost_records += max(0, loss.found - loss.wanted)
         target_end = pair.target_offset + 1
@@ -393,8 +358,9 @@ class Anchoring:
             source_topic_id=self._source.metadata.topic_id(lane.topic),
             target_topic_id=self._target.metadata.topic_id(lane.target_topic),
             why=why,
+            seen_at=anchor.seen_at,
         )
-        await self._decide([proposal])
+        await self._log.decide([proposal], now_ms=self._now_ms())
         self._known(lane)
         assert lane.anchor is not None
         return lane.anchor.as_pair()

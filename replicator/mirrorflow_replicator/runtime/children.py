@@ -15,7 +15,8 @@ from dataclasses import replace
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import PartitionReport, TaskReport
-from mirrorflow_replicator.runtime.messages import Assign, Begin, Stop, encode
+from mirrorflow_replicator.runtime.loggers import LOGGERS
+from mirrorflow_replicator.runtime.messages import Assign, Begin, Level, Stop, encode
 from mirrorflow_replicator.runtime.reporting import decode_report
 from mirrorflow_replicator.settings import SourceSettings
 
@@ -72,6 +73,7 @@ class Child:
         self._stopping = False
         self._restarting = False  # asked for, so its end is no failure
         self._again = asyncio.Event()  # not to wait any longer
+        LOGGERS.followers.add(self)
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
     def assign(self, message: Assign) -> None:
@@ -117,7 +119,11 @@ class Child:
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
 
-    def _tell(self, message: Assign | Stop) -> None:
+    def set_level(self, logger: str, level: str) -> None:
+        """Let it log what is wanted now."""
+        self._tell(Level(logger=logger, level=level))
+
+    def _tell(self, message: Assign | Stop | Level) -> None:
         process = self._process
         if process is not None and process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(encode(message))
@@ -151,6 +157,8 @@ class Child:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(encode(self._begin))
+        for logger, level in LOGGERS.was_set.items():
+            process.stdin.write(encode(Level(logger=logger, level=level)))
         if self._assign is not None:
             # Its predecessor was our own child and is dead: nobody's silence has to be waited for.
             repeated = replace(self._assign, gone=self.restarts > 0)

@@ -23,10 +23,10 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
-from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime import log_levels, memory
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
-from mirrorflow_replicator.runtime.messages import Assign, Begin, Message, Stop, read
+from mirrorflow_replicator.runtime.messages import Assign, Begin, Level, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
 from mirrorflow_replicator.runtime.sides import Sides
@@ -226,6 +226,9 @@ class TaskProcess:
 async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
     while True:
         message = await read(stream)
+        if isinstance(message, Level):
+            log_levels.apply(message.logger, message.level)
+            continue
         await messages.put(message)
         if message is None or isinstance(message, Stop):
             return

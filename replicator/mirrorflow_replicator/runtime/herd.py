@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from mirrorflow_replicator.connect.commands import Command
+from mirrorflow_replicator.connect.commands import Command, SetLevel
 from mirrorflow_replicator.connect.progress import has_started
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.view import ConnectError, Request, Response
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.hosted import Hosted, host, start
 from mirrorflow_replicator.runtime.hosting import ended
+from mirrorflow_replicator.runtime.loggers import LOGGERS
 from mirrorflow_replicator.settings import ConnectorSettings
 
 
@@ -92,5 +93,8 @@ class Fixed:
         return next(filter(None, (hosted.target_cluster_id for hosted in self.hosted)), "")
 
     async def carry_out(self, command: Command, request: Request) -> Response:
-        """Files are not changed over REST."""
+        """Files are not changed over REST; a cluster of one worker has that one's loggers."""
+        if isinstance(command, SetLevel):
+            LOGGERS.set(command.name, command.level)
+            return Response(status=204)
         raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")

@@ -31,6 +31,7 @@ from mirrorflow_replicator.connect.commands import (
     ResetOffsets,
     Restart,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
 from mirrorflow_replicator.connect.progress import has_started
@@ -49,6 +50,7 @@ from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.hosted import Hosted, host
 from mirrorflow_replicator.runtime.hosting import HostedConnector
+from mirrorflow_replicator.runtime.loggers import follow_levels
 from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
 from mirrorflow_replicator.runtime.place import Place
 from mirrorflow_replicator.runtime.standing_in import StandIn
@@ -97,18 +99,14 @@ class Herding:
         try:
             await self._open()
             self._arrange()
-            jobs = [asyncio.create_task(job) for job in self._jobs()]
+            jobs: list[asyncio.Task[Any]] = [asyncio.create_task(job) for job in self._jobs()]
             broken = asyncio.create_task(self._broken.get())
             try:
                 await asyncio.wait({*jobs, broken}, return_when=asyncio.FIRST_COMPLETED)
                 # A connector ends when it is told to; otherwise it is a mistake of ours, not to go unnoticed.
-                for done in jobs:
-                    if done.done():
-                        done.result()
-                broken.result().result()
+                (broken.result() if broken.done() else next(job for job in jobs if job.done())).result()
             finally:
-                broken.cancel()
-                for job in jobs:
+                for job in (*jobs, broken):
                     job.cancel()
         finally:
             if self._cluster is not None:
@@ -166,11 +164,12 @@ class Herding:
             records = herd.decide(command, topic.configs, self._problems)
             if records:
                 await topic.put(*self._tasks_untold(command), *records, now_ms=now_ms())
+            await self._read_new()
             self._arrange()
             match command:
                 case Configure() | Patch():
                     return self._configured(command.name, created=not existed)
-                case Delete():
+                case Delete() | SetLevel():
                     return Response(status=204)
                 case SetTarget(target=target):
                     return Response(status=204 if target is TargetState.STOPPED else 202)
@@ -207,10 +206,8 @@ class Herding:
             self._cluster = await Cluster.connect(
                 topics.configs.client, resolve=self._resolver.resolve_client, timeout_s=CONNECT_TIMEOUT_S
             )
-        configs, statuses = (
-            ConfigTopic(self._cluster, topics.configs),
-            StatusTopic(self._cluster, topics.statuses),
-        )
+        configs = ConfigTopic(self._cluster, topics.configs)
+        statuses = StatusTopic(self._cluster, topics.statuses)
         await asyncio.gather(configs.open(), statuses.open())
         if self._distributed.offsets is not None:
             await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
@@ -228,8 +225,9 @@ class Herding:
         return (self._publish_for_ever(),)
 
     async def _read_new(self) -> Sequence[ConfigRecord]:
+        """What is new in the config topic; levels of loggers are set as they come."""
         assert self._configs is not None
-        return await self._configs.read_new()
+        return follow_levels(await self._configs.read_new())
 
     async def _publish(self) -> None:
         assert self._statuses is not None
@@ -377,7 +375,8 @@ class Herding:
         """A paused connector shows the tasks of the topic: those that run are told there before they pause."""
         assert self._configs is not None
         configs = self._configs.configs
-        if not isinstance(command, SetTarget) or command.name in configs.tasks:
+        told = command.name in configs.tasks
+        if told or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._report(command.name)
         return herd.task_records(report, configs) if report.tasks else ()
@@ -396,5 +395,5 @@ class Herding:
             await changes.change(command)
         finally:
             await changes.close()
-        word = "altered" if isinstance(command, AlterOffsets) else "reset"
-        return json_response({"message": f"The offsets for this connector have been {word} successfully"})
+        done = f"have been {'altered' if isinstance(command, AlterOffsets) else 'reset'} successfully"
+        return json_response({"message": f"The offsets for this connector {done}"})

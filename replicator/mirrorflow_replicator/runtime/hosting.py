@@ -15,6 +15,7 @@ from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import FencedError, IdentityError, MirrorFlowError
+from mirrorflow_replicator.flow.altered import altered
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
@@ -165,8 +166,10 @@ class HostedConnector:
         decisions = await log_.read()
         decided = decisions.identity
         self._initial = decided is None
-        java = False
+        java, beginnings = False, []
         if decided is not None:
+            if may_change:
+                beginnings = altered(decisions, decided.generation, store.positions, store.foreign)
             for partition, position in store.positions.items():
                 anchor = decisions.anchor(partition, decided.generation)
                 # A position without our fields was written by Java; the anchor began behind an older one of those.
@@ -187,9 +190,11 @@ class HostedConnector:
             target,
             settings.source_alias,
             claim,
-            java=java,
+            java=java or bool(beginnings),
+            beginnings=beginnings,
             may_change=may_change,
             fenced=fenced,
+            timeout_ms=settings.transaction_timeout_ms,
             now_ms=now_ms,
         )
         return self._identity

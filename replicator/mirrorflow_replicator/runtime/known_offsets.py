@@ -5,6 +5,7 @@ map counts only while both topics are still the ones that it is about. Who reads
 `runtime.checkpoint_passes`' (again and again) and the command's (once).
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from mirrorflow_replicator.connect.mirror_records import decode_checkpoint, decode_offset_sync
@@ -18,6 +19,7 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.translation import Translator
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_replicator.kafka.log_offsets import ends_of
 from mirrorflow_replicator.kafka.mirror_log import MirrorLog
 from mirrorflow_replicator.settings import CheckpointSettings
 
@@ -144,7 +146,25 @@ class KnownOffsets:
             ids = zip(now, known.stream[1:], strict=True)
             return all(not one or not other or one == other for one, other in ids)
 
-        self.translator.maps = {at: known for at, known in self._maps.items() if still(at, known)}
+        known = {at: one for at, one in self._maps.items() if still(at, one)}
+        self.translator.maps = await self._not_lost(known)
+
+    async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
+        """*maps* without what the target has lost since; who copies writes that as well, but perhaps not at once."""
+        target, found = self._clusters.target, dict(maps)
+        moved = {
+            self.rename(at): at
+            for at, known in maps.items()
+            if target.metadata.leader_epoch(*self.rename(at)) != known.leader_epoch
+        }
+        ends = await ends_of(target, {place: maps[at].leader_epoch for place, at in moved.items()})
+        for place, at in moved.items():
+            left = maps[at].before(ends.get(place, 0))
+            if left is None:
+                del found[at]
+            else:
+                found[at] = left
+        return found
 
     def _pass_over(self, topic: str, count: int, what: str) -> None:
         if count:

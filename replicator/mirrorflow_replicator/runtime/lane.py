@@ -20,13 +20,13 @@ from mirrorflow_replicator.errors import (
     MirrorFlowError,
     PartitionError,
 )
-from mirrorflow_replicator.flow.alignment import GoOn, Pair
+from mirrorflow_replicator.flow.alignment import Pair
 from mirrorflow_replicator.flow.identity import Anchor, Identity
 from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.report import Guarantee
-from mirrorflow_replicator.flow.stream import Span, Stream, pair_in
+from mirrorflow_replicator.flow.stream import Span, Stream
 from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka.codes import CORRUPT_MESSAGE, INVALID_TXN_STATE
 from mirrorflow_replicator.kafka.source import PARTITION_BYTES_MIN, SourceReader
@@ -42,6 +42,7 @@ from mirrorflow_replicator.wire.produce import Buffer
 # Fetched and not yet sent: two answers' worth, so that the next one arrives while this one leaves.
 QUEUED_ANSWERS_MAX = 2
 ALONE = 1  # batches in flight while the leader does not remember us, or may forget us
+NOT_ASKED = -1
 # Spans remembered of what was refused or lost, to find a record without reading the source again.
 UNANSWERED_KEPT = 1024
 
@@ -64,6 +65,7 @@ class Lane:
         self.position: Position | None = None  # as last written, or found
         self.source_topic_id = ""
         self.leader_epoch = -1
+        self.target_epoch = NOT_ASKED  # of the target's leader, when it was last asked
         self.reader: SourceReader | None = None
         self.pipe: Pipe | None = None
         self.error: MirrorFlowError | None = None
@@ -305,14 +307,6 @@ class Lane:
         """Known pairs of the stream that the anchor begins, newest first, the anchor last."""
         assert self.anchor is not None
         return ladder(self.anchor, self.position, self.stream)
-
-    def in_memory(self, at: GoOn) -> Pair | None:
-        """The pair of *at* without reading the source, if this process has sent that record or knows it."""
-        if at.walk_records == 0:
-            return Pair(
-                source_offset=at.known.source_offset, ordinal=at.ordinal, target_offset=at.target_offset
-            )
-        return pair_in(self.unanswered, at.ordinal, at.target_offset)
 
     def resume(
         self, identity: Identity, pair: Pair, *, alone: bool, is_open: bool = False, grown: int = 0

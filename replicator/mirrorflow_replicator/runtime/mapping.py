@@ -4,13 +4,15 @@
 process has written, and writes those that have changed when positions are written, and at once where the target has lost
 records. It promises: nothing is written of a partition before what is there was read, so that nothing known is lost; a
 topic that cannot be read or written costs no record and no time of copying, is told in `warnings` and tried again. What a
-process could not write before it died is found again between what it had written and where its successor goes on.
+process could not write before it died is found again between what it had written and where its successor goes on. What the
+target has lost since something was written (the leader epochs of its log tell) is not taken for what lies there now.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mirrorflow_replicator.connect.offset_map_records import (
@@ -21,9 +23,11 @@ from mirrorflow_replicator.connect.offset_map_records import (
 )
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.alignment import Pair
-from mirrorflow_replicator.flow.offset_map import OffsetMap, PartitionMap, Stream
+from mirrorflow_replicator.flow.offset_map import FIRST_EPOCH, OffsetMap, PartitionMap, Stream
+from mirrorflow_replicator.flow.offset_syncs import Sync
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.log_offsets import ends_of
 from mirrorflow_replicator.kafka.mirror_log import MirrorLog, append, create_mirror_topic
 from mirrorflow_replicator.wire.records import Record
 
@@ -47,6 +51,12 @@ class Log(Protocol):
     async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
         """The newest map of each of *wanted* that has one. Raises MirrorFlowError."""
 
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Up to where each partition of the target has lost nothing since that leader epoch, as far as it tells now.
+
+        Raises MirrorFlowError.
+        """
+
     async def append(self, records: Sequence[Record]) -> None:
         """Write *records*; returns when all are replicated. Raises MirrorFlowError; then some may have been written."""
 
@@ -56,6 +66,8 @@ class OffsetMaps:
 
     def __init__(self, log: Log, *, errors: Counter[str], now_ms: Callable[[], int]) -> None:
         self.written = 0
+        # Told where the target has lost records that an earlier process had written of: the last pair that is left.
+        self.on_lost: Callable[[Lane, Sync], None] | None = None
         self._log = log
         self._errors = errors
         self._now_ms = now_ms
@@ -63,6 +75,8 @@ class OffsetMaps:
         self._maps: dict[Lane, PartitionMap] = {}
         self._unread: dict[Lane, tuple[Pair, ...]] = {}  # with the pairs that are known without the topic
         self._told: dict[Lane, tuple[int, int, int]] = {}  # what was written last, in short
+        # Of a loss that readers of offset syncs do not know yet, the epoch of before: so long that is what is written.
+        self._epochs: dict[Lane, int] = {}
         self._due: dict[Lane, None] = {}
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -95,6 +109,7 @@ class OffsetMaps:
             # Whoever has read of records that the target has lost must forget them.
             self._due[lane] = None
             self._wake.set()
+        known.leader_epoch = max(FIRST_EPOCH, lane.target_epoch)
         return known
 
     async def forget(self, lane: "Lane", pair: Pair) -> None:
@@ -118,6 +133,13 @@ class OffsetMaps:
                 while lane in self._due:
                     await self._write_due({lane: pair})
 
+    def syncs_written(self, lane: "Lane") -> None:
+        """Readers of offset syncs know of the loss that `on_lost` told."""
+        if self._epochs.pop(lane, None) is not None:
+            self._told.pop(lane, None)
+            self._due[lane] = None
+            self._wake.set()
+
     def promote(self, lanes: Iterable["Lane"]) -> None:
         """Positions are being written: so are now the maps of *lanes*."""
         self._due.update((lane, None) for lane in lanes if lane in self._maps)
@@ -135,7 +157,7 @@ class OffsetMaps:
                     while not self._due.keys().isdisjoint(leaving):
                         await self._write_due()
         for lane in leaving:
-            for of_lanes in (self._maps, self._unread, self._told, self._due):
+            for of_lanes in (self._maps, self._unread, self._told, self._due, self._epochs):
                 of_lanes.pop(lane, None)
 
     # -- reading and writing
@@ -167,14 +189,24 @@ class OffsetMaps:
                 return
             begun = dict(self._unread)
             found = await self._log.read({lane.source for lane in begun})
+            epochs = {
+                lane.target: FIRST_EPOCH if (kept := found.get(lane.source)) is None else kept.leader_epoch
+                for lane in begun
+            }
+            ends = await self._log.ends(epochs)
             for lane, pairs in begun.items():
-                known = self._maps.get(lane)
-                if known is None or lane not in self._unread:
+                known, end = self._maps.get(lane), ends.get(lane.target)
+                if known is None or lane not in self._unread or end is None:
                     continue
                 del self._unread[lane]
-                kept = found.get(lane.source)
-                if kept is None or kept.stream[1:] != known.stream[1:]:
-                    kept = _of_pairs(known.stream, pairs)
+                written = found.get(lane.source)
+                if written is not None and written.stream[1:] == known.stream[1:]:
+                    kept = written.before(end)
+                    if kept is not written and kept is not None and self.on_lost is not None:
+                        last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
+                        self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
+                else:
+                    kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
                 if kept is not None:
                     known.follow(kept)
 
@@ -207,7 +239,8 @@ class OffsetMaps:
             end = lane.stream.delivered
         if lane in self._unread or end is None or lane not in self._maps:
             return None
-        return self._maps[lane].kept(end)
+        kept = self._maps[lane].kept(end)
+        return replace(kept, leader_epoch=self._epochs.get(lane, kept.leader_epoch))
 
 
 def _of_pairs(stream: Stream, pairs: Sequence[Pair]) -> OffsetMap | None:
@@ -250,6 +283,10 @@ class MapLog:
             with contextlib.suppress(ValueError):
                 found[partition] = decode_map(value)
         return found
+
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `Log`."""
+        return await ends_of(self._cluster, epochs)
 
     async def append(self, records: Sequence[Record]) -> None:
         """See `Log`."""

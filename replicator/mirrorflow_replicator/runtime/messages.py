@@ -39,7 +39,15 @@ class Stop:
     """Finish what is in flight, write positions, end."""
 
 
-Message = Begin | Assign | Stop
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Set the level of a logger and all below it."""
+
+    logger: str
+    level: str
+
+
+Message = Begin | Assign | Stop | Level
 
 
 def encode(message: Message) -> bytes:

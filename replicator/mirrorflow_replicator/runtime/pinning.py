@@ -41,7 +41,8 @@ COMMIT_EVERY_S = 0.5
 COMMIT_SPREAD_S = 0.1  # so that two tasks do not commit in the same moment
 # With thousands of partitions a commit takes longer; it is not to take more than this share of the time ...
 COMMIT_SHARE_MAX = 0.1
-COMMIT_EVERY_MAX_S = 10.0  # ... but the coordinator aborts after TRANSACTION_TIMEOUT_MS
+COMMIT_EVERY_MAX_S = 10.0
+TIMEOUT_SHARE_MAX = 1 / 6  # ... and the coordinator aborts after `transaction.timeout.ms`
 POSTPONED_TIMES = 3  # others commit, we need not; what lies idle in the transaction is to be known as committed all the same
 DRAIN_S = 1.0  # a broker that does not answer for so long holds up the others no longer
 CALL_S = 10.0  # for one request; then the lanes say why they wait
@@ -70,6 +71,7 @@ class Pinning:
         identity: Identity,
         *,
         source_alias: str,
+        timeout_ms: int,
         pump: Callable[[], None],
     ) -> None:
         self.unavailable = "" if identity.transactional_id else NO_TRANSACTIONAL_ID  # why there is no pin
@@ -89,6 +91,9 @@ class Pinning:
         self._is_idle.set()
         self._due_s = self._latest_s = self._touch_s = 0.0
         self._pause_s = COMMIT_EVERY_S
+        self._pause_max_s = max(
+            COMMIT_EVERY_S, min(COMMIT_EVERY_MAX_S, timeout_ms / 1000 * TIMEOUT_SHARE_MAX)
+        )
         self._is_fenced = False
 
     # -- what lanes say
@@ -247,7 +252,7 @@ class Pinning:
             lane.pin.release(marked=quiet.get(lane) == lane.doubts)
         self._admit(again, codes)
         now_s = time.monotonic()
-        self._pause_s = min(max(COMMIT_EVERY_S, (now_s - began_s) / COMMIT_SHARE_MAX), COMMIT_EVERY_MAX_S)
+        self._pause_s = min(max(COMMIT_EVERY_S, (now_s - began_s) / COMMIT_SHARE_MAX), self._pause_max_s)
         self._touch_s = self._next_touch_s()
 
     async def _drain(self, lanes: Iterable[Lane]) -> None:

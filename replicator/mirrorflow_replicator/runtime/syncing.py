@@ -90,8 +90,11 @@ class Syncing:
         self._problem: MirrorFlowError | None = None
         self._lanes: dict[Lane, _Told] = {}
         self._due: dict[Lane, PartitionSyncs] = {}  # longest due first
+        self._lost_in: set[Lane] = set()  # their next syncs tell of a loss
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
+        if maps is not None:
+            maps.on_lost = self._lost
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -136,6 +139,15 @@ class Syncing:
             self._due[lane] = syncs
             self._wake.set()
 
+    def _lost(self, lane: "Lane", left: Sync) -> None:
+        """An earlier process may have written pairs behind *left* that the target has lost: readers are to forget them."""
+        told = self._lanes.get(lane)
+        if told is not None:
+            told.syncs.lost(left)
+            self._lost_in.add(lane)
+            self._due[lane] = told.syncs
+            self._wake.set()
+
     async def forget(self, lane: "Lane", pair: Pair) -> None:
         """*lane* will go on behind *pair*: what was known of records that the target has lost is forgotten first."""
         if self._maps is not None:
@@ -166,6 +178,7 @@ class Syncing:
         for lane in leaving:
             self._lanes.pop(lane, None)
             self._due.pop(lane, None)
+            self._lost_in.discard(lane)
 
     # -- writing
 
@@ -206,6 +219,8 @@ class Syncing:
                 count += len(taken[-1][2])
             if not self._due:
                 self._wake.clear()
+            of_losses = [lane for lane, _, _ in taken if lane in self._lost_in]
+            self._lost_in.difference_update(of_losses)
             try:
                 if count:
                     await self._log.append(self._records(taken))
@@ -214,9 +229,13 @@ class Syncing:
                     syncs.give_back(those)
                     if syncs.pending and lane in self._lanes:
                         self._due[lane] = syncs
+                self._lost_in.update(of_losses)
                 self._wake.set()
                 raise
             self.written += count
+            for lane in of_losses:
+                assert self._maps is not None
+                self._maps.syncs_written(lane)
             return count
 
     def _records(self, taken: "Iterable[tuple[Lane, PartitionSyncs, tuple[Sync, ...]]]") -> list[Record]:

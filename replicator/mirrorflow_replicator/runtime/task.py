@@ -82,8 +82,7 @@ class CopyTask:
         self._changed: dict[Lane, None] = {}  # since the last report
         self._room = asyncio.Event()
         self._jobs: set[asyncio.Task[Any]] = set()
-        self._copied_bytes = 0
-        self._told = ""  # the newest trouble, to be logged once
+        self._copied_bytes, self._told = 0, ""  # the newest trouble, to be logged once
         self.errors = parts.errors
         self.pauses = PauseWatch(on_pause=self._was_paused)
         self._wiring = Wiring(
@@ -101,6 +100,7 @@ class CopyTask:
             settings=settings,
             initial=initial,
             now_ms=now_ms,
+            positions=parts.positions,
         )
         self._aligner = Aligner(
             source=parts.source,
@@ -127,9 +127,17 @@ class CopyTask:
             now_ms=now_ms,
             on_error=self._cluster_trouble,
         )
-        alias = settings.source_alias
-        self._pinning = Pinning(parts.target, parts.identity, source_alias=alias, pump=self._wiring.pump)
+        self._pinning = self._pin(settings)
         self._around = self._surroundings()
+
+    def _pin(self, settings: SourceSettings) -> Pinning:
+        return Pinning(
+            self._parts.target,
+            self._parts.identity,
+            source_alias=settings.source_alias,
+            timeout_ms=settings.transaction_timeout_ms,
+            pump=self._wiring.pump,
+        )
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(

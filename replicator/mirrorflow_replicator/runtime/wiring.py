@@ -14,7 +14,7 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.metadata import NO_TOPIC_ID, TopicMetadata
 from mirrorflow_replicator.kafka.source import SourceReader
 from mirrorflow_replicator.kafka.target import TargetWriter
-from mirrorflow_replicator.runtime.lane import Lane
+from mirrorflow_replicator.runtime.lane import NOT_ASKED, Lane
 from mirrorflow_replicator.runtime.surroundings import State
 
 METADATA_S = 60.0  # leaders are looked up anew even if nobody complained (Java: 5 minutes)
@@ -176,6 +176,9 @@ class Wiring:
             writer = self.writers[node_id] = self._new_writer(node_id)
         pipe = writer.pipe_for(lane.target_topic, lane.partition)
         if pipe is lane.pipe:
+            epoch = self._target.metadata.leader_epoch(*lane.target)
+            if lane.target_epoch not in {NOT_ASKED, epoch}:
+                lane.doubt()  # the same leader was elected again: it may have come back with less
             return
         if lane.pipe is not None:
             lane.pipe.remove(lane)

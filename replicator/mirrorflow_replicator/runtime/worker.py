@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mirrorflow_replicator.connect.commands import Command
+from mirrorflow_replicator.connect.commands import Command, SetLevel
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import plugin_keys, problems
@@ -24,6 +24,7 @@ from mirrorflow_replicator.connect.view import (
     Response,
     WorkerView,
     error_response,
+    json_response,
 )
 from mirrorflow_replicator.connect.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.errors import MirrorFlowError, RefusedSettingError
@@ -34,6 +35,7 @@ from mirrorflow_replicator.runtime.herd import Fixed, Herd
 from mirrorflow_replicator.runtime.herding import Herding
 from mirrorflow_replicator.runtime.hosting import ended
 from mirrorflow_replicator.runtime.http import HttpServer
+from mirrorflow_replicator.runtime.loggers import LOGGERS
 from mirrorflow_replicator.runtime.mortality import stdin_ended
 from mirrorflow_replicator.settings import WorkerSettings
 from mirrorflow_replicator.version import version
@@ -125,6 +127,8 @@ class Worker:
 
     async def _carry_out(self, command: Command, request: Request) -> Response:
         try:
+            if isinstance(command, SetLevel) and not command.everywhere:
+                return json_response(LOGGERS.set(command.name, command.level))
             return await self._herd.carry_out(command, request)
         except ConnectError as error:
             return error_response(error.status, str(error))
@@ -189,6 +193,7 @@ class Worker:
             # What a connector may leave out because the worker says it.
             validate=partial(problems, worker=first.shared),
             plugin_keys=_plugin_keys(),
+            loggers=LOGGERS.levels(),
         )
 
     def _named(self, report: ConnectorReport) -> ConnectorReport:

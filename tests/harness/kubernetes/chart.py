@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from tests.harness.kafka.processes import HarnessError
+from tests.harness.kubernetes.api_server import Asked
 from tests.harness.kubernetes.helm import HelmError
 from tests.harness.kubernetes.installation import HELM
 
@@ -64,6 +65,17 @@ def rules_of(manifests: list[Manifest]) -> list[Manifest]:
         if (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) in bound
         for rule in one["rules"]
     ]
+
+
+def granted(values: Values = OWN_NAMESPACE) -> frozenset[Asked]:
+    """Each kind of request that `rules_of` a release with *values* allow."""
+    return frozenset(
+        Asked(verb=verb, group=group, resource=resource)
+        for rule in rules_of(rendered(values))
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    )
 
 
 def helm(*arguments: str, stdin: str = "") -> str:

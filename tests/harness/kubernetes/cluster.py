@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.processes import HarnessError, family, wait_until
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.image import write_image
 from tests.harness.kubernetes.installation import NODE, cgroup_hierarchies, require_node
@@ -126,6 +126,18 @@ class Cluster:
         for archive in archives:
             self._ctr("images", "import", str(archive))
 
+    def tag(self, image: str, other: str) -> None:
+        """The node's *image* is known as *other*, too."""
+        self._ctr("images", "tag", "--force", image, other)
+
+    def pids(self, component: str) -> list[int]:
+        """Processes of the node's own *component*, such as kube-apiserver: to be frozen, or killed and started again."""
+        return [
+            pid
+            for pid in family(self._process.pid if self._process is not None else self._pid() or 0)
+            if _program(pid) == component
+        ]
+
     def _start(self, *, outlive: bool) -> None:
         mortal = [] if outlive else ["setpriv", "--pdeathsig", "KILL", "--"]
         spaces = ["nsenter", f"--net=/run/netns/{self._node.name}", "unshare", "--mount", "--pid", "--fork"]
@@ -203,6 +215,13 @@ class Cluster:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             raise HarnessError(f"ctr {' '.join(arguments)} failed: {done.stderr.strip()}")
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]).name
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _is_removed(group: Path) -> bool:

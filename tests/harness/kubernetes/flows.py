@@ -1,6 +1,7 @@
 """What a user of the demo and of the end-to-end tests applies: Secrets of two secured Kafka clusters, and a flow between them."""
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,11 @@ def flow(name: str, source: Object, target: Object, topics: Sequence[str], **spe
         "metadata": {"name": name},
         "spec": {"source": source, "target": target, "topics": {"include": list(topics)}, **spec},
     }
+
+
+def merge_patch(spec: Mapping[str, Any]) -> str:
+    """For `kubectl patch --type=merge`."""
+    return json.dumps({"spec": spec})
 
 
 def condition(resource: Mapping[str, Any], type_: str) -> Mapping[str, Any]:

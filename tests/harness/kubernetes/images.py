@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 STORE = CACHE / "images"
 DOCKERFILE = ROOT / "Dockerfile"
 TARGETS = ("operator", "replicator")
+VERSION = "0.1.0"
 REPOSITORY = "docker.io/mirrorflow"  # what `mirrorflow/operator` means to a container runtime
 COMMANDS = ("buildah", "mmdebstrap")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")

@@ -15,13 +15,12 @@ from typing import Any
 
 from tests.harness.kubernetes.cluster import Cluster
 from tests.harness.kubernetes.helm import Helm
-from tests.harness.kubernetes.images import TARGETS, build
+from tests.harness.kubernetes.images import TARGETS, VERSION, build
 from tests.harness.kubernetes.kubectl import Kubectl
 
 CHART = Path(__file__).parents[3] / "charts" / "mirrorflow"
 NAME = "mirrorflow"
 NAMESPACE = "mirrorflow-system"
-VERSION = "0.1.0"
 WAIT_S = 180  # ten seconds alone; more when a whole suite runs on two cores
 
 

@@ -30,8 +30,9 @@ SUMMARY: dict[str, Any] = {
     "bytesPerSecond": 0.0,
     "replicating": "Idle",
     "reasons": [],
-    "source": {"reach": "Reachable", "sinceSeconds": 3600.0, "clusterId": "r4zt_wrqTRuT7W2NJsB_GA"},
-    "target": {"reach": "Reachable", "sinceSeconds": 3600.0, "clusterId": "5L6g3nShT-eMCtK--X86sw"},
+    # No cluster ids: the same for all flows, they would be flows that must not run together.
+    "source": {"reach": "Reachable", "sinceSeconds": 3600.0},
+    "target": {"reach": "Reachable", "sinceSeconds": 3600.0},
     "checkpoints": {"groups": 3, "failing": 0, "ageSeconds": 12.0, "intervalSeconds": 60.0},
 }
 LAGGING = {"caughtUp": False, "lagRecords": 500, "recordsPerSecond": 90.0, "replicating": "Advancing"}
@@ -59,6 +60,11 @@ def summary(**changes: object) -> bytes:
 def addresses(block: int, count: int) -> list[str]:
     """The first *count* of 127.*block*.0.0/16, all of which are this machine's."""
     return [f"127.{block}.{number // 250}.{number % 250 + 1}" for number in range(count)]
+
+
+def stub_command(port: int, block: int, count: int) -> list[str]:
+    """Serves `addresses(block, count)` at *port*, in a process of its own."""
+    return [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors", *map(str, (port, block, count))]
 
 
 class StubConnectors:

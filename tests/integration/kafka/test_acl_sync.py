@@ -148,6 +148,30 @@ def test_acls_follow_by_difference_and_foreign_ones_stay(
     assert logged(replicator, "removed") == []
 
 
+def test_acls_follow_to_the_name_that_a_transformation_gives(
+    walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """And go with it, when the source takes them back; the policy's name gets none, nor does a prefix, which has no such name."""
+    topic = walled.create_topic(unique_topic())
+    renamed = f"renamed-{topic}"
+    add(walled, acl(topic, "alice"), acl(topic, "mallory", ALL, DENY), acl(topic, "dave", prefixed=True))
+    copies = {acl(renamed, "alice"), acl(renamed, "mallory", ALL, DENY)}
+    router = {
+        "transforms": "r",
+        "transforms_r_type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms_r_regex": rf"{topic.upper()}\.({topic}.*)",
+        "transforms_r_replacement": "renamed-$1",
+    }
+
+    with run(walled, gated, topic, tmp_path, **router):
+        wait_for(gated, renamed, copies)
+        remove(walled, acl(topic, "alice"))
+        add(walled, acl(topic, "frank"))
+        wait_for(gated, renamed, {acl(renamed, "mallory", ALL, DENY), acl(renamed, "frank")})
+
+    assert found(gated, topic.upper()) == set()
+
+
 def test_what_the_source_takes_back_is_taken_back_from_the_copy_if_the_flow_gave_it(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:

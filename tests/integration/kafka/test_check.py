@@ -212,6 +212,7 @@ def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_f
 
     first = checked.command("check")
     assert (0, "") == (first.returncode, first.stderr), first.stdout
+    assert "gives exactly-once, for old records too, in transactions of mirrorflow." in first.stdout
     assert before == (checked.source.topics(), checked.target.topics())
     created = {line.partition("created: ")[2] for line in first.stdout.splitlines() if "would be" in line}
     names = ("identity", "offsets", "offset-syncs", "offset-map")
@@ -351,6 +352,8 @@ def test_a_grant_that_is_missing_is_named_with_its_side(
         f"fail  Cluster {checked.alias} does not authorize {words} on topic {checked.topic}",
         f"fail  Cluster gated does not authorize {what}",
     ] == found
+    weaker = "only exactly-once-single-writer for records older than 12 h, because Write on transactional id"
+    assert (kind == "TRANSACTIONAL_ID") == (weaker in done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -451,3 +454,25 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence_that_names_it(checked:
     (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
     assert found.startswith(f"fail  Cluster {alias} cannot be reached at {address}: ")
     assert f"ok    {other} is cluster" in done.stdout
+
+
+def test_a_target_that_cannot_coordinate_transactions_is_told_with_what_holds_there(
+    east: KafkaCluster, unique_topic: Callable[[], str]
+) -> None:
+    """And it is no reason not to run."""
+    topic = east.create_topic(unique_topic())
+    with KafkaCluster(name="plain", config={"transaction.state.log.replication.factor": "3"}) as target:
+        addresses = ["--from", east.internal_bootstrap, "--to", target.internal_bootstrap]
+        done = subprocess.run(
+            [sys.executable, "-m", "mirrorflow_cli", "check", *addresses, "--topics", topic],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_WAIT_S,
+            check=False,
+        )
+
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert (
+        "note  target gives exactly-once, but only exactly-once-single-writer for records older than 12 h, because its"
+        " brokers are fewer than transaction.state.log.replication.factor"
+    ) in done.stdout

@@ -2,6 +2,7 @@
 gone on with after kill -9, by us or by a worker of Apache's. What was copied is what a Java consumer reads.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,36 @@ def test_positions_altered_here_and_moved_on_by_java_are_javas(
         change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
         load(site.source, topic, 10)
         wait_for_copies(site, topic, 160)
+
+
+def test_offsets_altered_by_java_alone_are_copied_again_once(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """Java's REST takes one position away and sets another; Java copies nothing. We do what was asked, and only once."""
+    topic = unique_topic()
+    site.source.create_topic(topic, partitions=2)
+    load(site.source, topic, 100, partition=0)
+    load(site.source, topic, 100, partition=1)
+    with site.worker() as worker:
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/config", site.connector(topic), expect=201)
+        wait_for_copies(site, topic, 200)
+        stop(worker)
+        assert 0 == worker.stop()
+    with ConnectWorker(cluster=site.target, group=f"{site.alias}-mm2", properties=site.topics()) as java:
+        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED", timeout_s=WAIT_S)
+        taken, moved = entry(site, topic, 0, 0) | {"offset": None}, entry(site, topic, 1, 59)
+        java.call("PATCH", f"/connectors/{NAME}/offsets", {"offsets": [taken, moved]})
+        java.stop()
+    with site.worker() as worker:
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/resume", expect=202)
+        wait_for_copies(site, topic, 200 + 100 + 40)
+        worker.kill()
+        worker.start()
+        load(site.source, topic, 10, partition=0, first=100)
+        wait_for_copies(site, topic, 350)
+
+    copied = Counter((one.partition, one.value) for one in records(site.target, f"{site.alias}.{topic}"))
+    assert {0: 110 + 100, 1: 100 + 40} == Counter(partition for partition, _ in copied.elements())
+    assert {1, 2} == set(copied.values())

@@ -62,7 +62,7 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     tmp_path: Path,
     side: str,
 ) -> None:
-    """The file that ${file:...} names is corrected: the next attempt uses it. No password is ever shown."""
+    """The file that ${file:...} names gets its key, then the right one: the next attempt uses it. No password is ever shown."""
     source, target = (guarded, west) if side == "source" else (east, guarded)
     topic = source.create_topic(unique_topic())
     alias = topic.upper()
@@ -70,7 +70,7 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     allow_source(guarded, topic)
     allow_target(guarded, alias)
     secret = tmp_path / "secret.properties"
-    secret.write_text("password=hunter2-wrong\n")
+    secret.write_text("passwort=hunter2-wrong\n")
     reference = f"${{file:{secret}:password}}"
     provider = {
         "config.providers": "file",
@@ -82,13 +82,22 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     with Replicator.standalone(
         source, target, topics=topic, folder=tmp_path, connector=connector, worker=worker
     ) as replicator:
+        missing = wait_until(
+            "what is missing is named", lambda: replicator.progress().get("missing"), timeout_s=60
+        )
+        assert "SecretMissing" in reasons(replicator)
+        secret.write_text("password=hunter2-wrong\n")
         wait_until("it is named", lambda: "AuthenticationFailed" in reasons(replicator), timeout_s=60)
+        refused = replicator.progress()
         said = status(replicator)
         secret.write_text("password=mirror-secret\n")
         replicator.wait_until_caught_up(HEALED_WAIT_S)
         log = replicator.log_text()
         assert reasons(replicator) == set()
 
+    assert {"path": str(secret), "key": "password"} == missing
+    assert ("Unreachable", "AuthenticationFailed") == (refused[side]["reach"], refused[side]["reason"])
+    assert "missing" not in refused
     sentence = f"Cluster {alias if side == 'source' else ALIAS} at {guarded.bootstrap} refuses our"
     assert sentence in said
     assert sentence in log

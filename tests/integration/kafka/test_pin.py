@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka.protocol.admin import ListTransactionsRequest
 
 from mirrorflow_replicator.flow.identity import Identity, transactional_id
 from mirrorflow_replicator.flow.partitions import TopicPartition
@@ -17,6 +18,7 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.wire.records import Record as WireRecord
 from mirrorflow_replicator.wire.records import encode
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import digest
 from tests.integration.kafka.flows import (
@@ -42,6 +44,27 @@ def forgetful() -> Iterator[KafkaCluster]:
     """Forgets within four seconds, and looks every second."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="oblivious", config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def older() -> Iterator[KafkaCluster]:
+    """As forgetful, of Kafka 3.9: its transactions are those of before KIP-890."""
+    config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
+    with KafkaCluster(name="older", version=OLD_VERSION, config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def brisk() -> Iterator[KafkaCluster]:
+    """Its coordinator forgets a transactional id that is not used, and aborts what is late, within a second of the time."""
+    config = {
+        "producer.id.expiration.check.interval.ms": "1000",
+        "transactional.id.expiration.ms": "6000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    }
+    with KafkaCluster(name="brisk", config=config) as cluster:
         yield cluster
 
 
@@ -74,6 +97,27 @@ def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: 
     assert {"exactly-once"} == said
     for topic in ages:
         flow.assert_exact(topic)
+
+
+def test_old_records_are_copied_once_to_kafka_3_9(
+    east: KafkaCluster, older: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Over several checks of its leader, and a kill -9 inside a transaction."""
+    flow, topic = Flow.new(east, older, tmp_path), unique_topic()
+    east.create_topic(topic, config=FOREVER)
+    with flow.replicator(topic, SLOW) as replicator:
+        for stage in range(2):
+            write_batches(east, topic, large(stage, timestamp=now_ms() - 40 * DAY_MS))
+            replicator.wait_for_copy(older, flow.remote(topic), (stage + 1) * STAGE_RECORDS - 500)
+            if stage == 0:
+                replicator.kill()
+                replicator.start()
+        replicator.wait_until_caught_up()
+        wait_until_committed(flow, [topic])
+        said = replicator.partition(topic)["guarantee"]
+
+    assert said == "exactly-once"
+    flow.assert_exact(topic)
 
 
 def test_a_late_batch_of_old_records_is_not_taken(flow: Flow, unique_topic: Callable[[], str]):
@@ -124,6 +168,69 @@ def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Cal
     assert decided is not None
     assert decided.generation >= 3
     assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic), isolation="read_committed")
+
+
+def test_what_the_coordinator_aborts_by_itself_is_copied_again(
+    east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Frozen inside a transaction for longer than `transaction.timeout.ms`: its readers are let go on, and nothing is lost."""
+    flow = Flow.new(east, brisk, tmp_path, connector={"producer.override.transaction.timeout.ms": "5000"})
+    topic = east.create_topic(unique_topic(), config=FOREVER)
+    write_batches(east, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
+
+    def is_open() -> bool:
+        committed = brisk.end_offsets(flow.remote(topic), isolation="read_committed")
+        return committed != brisk.end_offsets(flow.remote(topic))
+
+    with flow.replicator(topic, SLOW) as replicator:
+        replicator.wait_for_copy(brisk, flow.remote(topic), 1_000)
+
+        def is_frozen_inside() -> bool:
+            replicator.freeze()
+            if not is_open():
+                replicator.thaw()
+            return is_open()
+
+        wait_until("it is frozen inside a transaction", is_frozen_inside, timeout_s=30)
+        wait_until("the coordinator has aborted it", lambda: not is_open(), timeout_s=60)
+        replicator.thaw()
+        wait_until(
+            "all is there to be read",
+            lambda: digest(brisk, flow.remote(topic), isolation="read_committed") == digest(east, topic),
+            timeout_s=120,
+            poll_s=1.0,
+        )
+
+    decided = flow.decisions().identity
+    assert decided is not None
+    assert (decided.why, decided.generation >= 2) == ("aborted", True)
+
+
+def test_without_the_transactional_id_that_the_coordinator_forgot_one_writer_goes_on(
+    east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Frozen for so long that it could not keep the id alive: old records are copied all the same, and the status says how."""
+    flow, topic = Flow.new(east, brisk, tmp_path), unique_topic()
+    east.create_topic(topic, config=FOREVER)
+    write_batches(east, topic, [numbered(0, 10, timestamp=now_ms())])
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.freeze()
+        wait_until(
+            "the id is forgotten",
+            lambda: transactional_id(flow.alias) not in asking(brisk, transactions),
+            timeout_s=60,
+        )
+        write_batches(east, topic, large(1, timestamp=now_ms() - 40 * DAY_MS))
+        replicator.thaw()
+        replicator.wait_until_caught_up()
+        said = replicator.partition(topic)
+
+    assert ("exactly-once-single-writer", "TransactionalIdExpired") == (
+        said["guarantee"],
+        said["guaranteeReason"],
+    )
+    flow.assert_exact(topic)
 
 
 def test_a_transaction_that_a_dead_copier_left_open_is_committed(flow: Flow, unique_topic: Callable[[], str]):
@@ -238,3 +345,11 @@ def send(flow: Flow, topic: str, batch: list[WireRecord], *, sequence: int, tran
 
 async def raise_epoch(cluster: Cluster, flow: Flow) -> None:
     await admin.init_producer_id(cluster, transactional_id(flow.alias), timeout_ms=60_000)
+
+
+async def transactions(cluster: Cluster) -> set[str]:
+    """The transactional ids that the cluster of one broker remembers."""
+    answer = await cluster.call(
+        ListTransactionsRequest(state_filters=[], producer_id_filters=[], max_version=0), timeout_s=30
+    )
+    return {one.transactional_id for one in answer.transaction_states}

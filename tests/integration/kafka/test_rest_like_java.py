@@ -5,6 +5,7 @@ what is wrong about a property is told in our words, and never with the whole co
 """
 
 import json
+import re
 import urllib.error
 import urllib.request
 import uuid
@@ -140,6 +141,20 @@ def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Call | Un
         Call("GET", "/connectors/b"),
         Call("DELETE", "/connectors/c"),
         Call("GET", "/connectors"),
+        # Levels of loggers; each has others.
+        Call("GET", "/admin/loggers", None, (200, 200)),
+        Call("GET", "/admin/loggers/none"),
+        Call("PUT", "/admin/loggers/w.x?scope=other", {"level": "error"}),
+        Call("PUT", "/admin/loggers/w.x", {"level": "ERROR"}),
+        Call("GET", "/admin/loggers/w.x"),
+        Call("PUT", "/admin/loggers/w", {"level": "trace"}),
+        Call("GET", "/admin/loggers/w.x"),
+        Call("PUT", "/admin/loggers/c.x?scope=cluster", {"level": "error"}),
+        Call("PUT", "/admin/loggers/w.x", {"level": "loud"}),
+        Call("PUT", "/admin/loggers/w.x", {}),
+        Call("PUT", "/admin/loggers/w.x", b"{", (500, 400)),
+        Call("DELETE", "/admin/loggers/w.x"),
+        Call("PUT", "/admin/loggers", {"level": "error"}),
     ]
 
 
@@ -163,6 +178,7 @@ def call(url: str, one: Call) -> tuple[int, Any, str]:
     named = text.decode().replace(url.removeprefix("http://"), "WORKER")
     for own in (version(), "4.3.1"):
         named = named.replace(f'"version":"{own}"', '"version":"V"')
+    named = re.sub(r'"last_modified":\d+', '"last_modified":"T"', named)
     return status, json.loads(named) if named else None, location.removeprefix(url)
 
 

@@ -3,6 +3,7 @@
 Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed and started again, so they are this file's own.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,9 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import Record, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, contents, reassign, replicas
+from tests.integration.kafka.groups import put_group
+from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
+from tests.integration.kafka.test_connector import alter
 
 BACKLOG = 60_000
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
@@ -235,6 +239,58 @@ def test_an_unclean_election_is_filled_again(
         flow.assert_exact(topic)
         dead.assert_exact(topic)
         assert contents(records(east, topic)) == contents(ours(trio, left.remote(topic)))
+
+
+def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_records(
+    east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The tail is lost, the map cannot be written, and the copy goes on elsewhere, as if it came behind what that map says.
+
+    Killed then, its successor must not tell groups the places of before.
+    """
+    own = uuid.uuid4().hex[:8]
+    flow = CheckpointFlow(source=east, target=trio, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
+    topic, group = east.create_topic(unique_topic()), f"g-{own}"
+    remote = trio.create_topic(flow.remote(topic), replication_factor=3, config=UNCLEAN)
+    reassign(trio, remote, [1, 2])
+    maps = trio.create_topic(
+        f"mm2-offset-map.{flow.alias}.internal",
+        config={"cleanup.policy": "compact", "min.insync.replicas": "1"},
+    )
+    reassign(trio, maps, [3])
+    worker = {"offset.storage.replication.factor": "3", "offset.flush.interval.ms": "500"}
+    process = flow.process(
+        topic, worker=worker, connector=REPLICATED, checkpoints_topic_replication_factor="3"
+    )
+    with process:
+        load(east, topic, 500)
+        process.wait_for_copy(trio, remote, 500)
+        trio.broker(2).stop()
+        load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
+        load(east, topic, 400, first=500)
+        process.wait_for_copy(trio, remote, 1_000)
+        put_group(east, group, {(topic, 0): 700})
+        assert flow.wait_for_checkpoint(group, 700)["downstream_offset"] == 800
+        alter(trio, maps, "max.message.bytes", "1")  # it cannot be written
+        process.freeze()
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        wait_for_leader(trio, remote, lambda leader: leader == 2)
+        process.thaw()
+        process.wait_for_copy(trio, remote, 900)
+        load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
+        load(east, topic, 100, first=900)
+        process.wait_for_copy(trio, remote, 1_100)
+        process.kill()
+        alter(trio, maps, "max.message.bytes", None)
+        process.start()
+        other = f"h-{own}"
+        put_group(east, other, {(topic, 0): 700})
+        found = flow.wait_for_checkpoint(other, 700)
+
+    assert contents(records(east, topic)) == contents(ours(trio, remote))
+    assert [one.offset for one in ours(trio, remote)][700] == 700
+    assert found["downstream_offset"] <= 700
 
 
 def test_an_emptied_target_and_a_rolling_restart_leave_no_memory_and_no_harm(

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.fault_proxy import FaultProxy
-from tests.harness.kubernetes.faults import ALWAYS, LoseAnswer, Match, Refuse
+from tests.harness.kubernetes.faults import ALWAYS, Drop, LoseAnswer, Match, Refuse
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
 from tests.integration.kubernetes.conftest import DEFINITION
@@ -24,10 +24,17 @@ def _complete(namespace: Kubectl, document: dict[str, object]) -> Callable[[], b
     return lambda: set(there(namespace)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("blow", "skip"), [(LoseAnswer, 0), (Drop, 1)], ids=["before-it-hears-of-it", "before-the-next-is-done"]
+)
 def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
-    mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
+    mirrorflows: ApiServer,
+    namespace: Kubectl,
+    tmp_path: Path,
+    blow: type[LoseAnswer] | type[Drop],
+    skip: int,
 ):
-    """Every life makes one write, and ends by kill -9 before it hears of it; none of these is made twice."""
+    """Every life makes one write, and ends by kill -9; none of these is made twice."""
     user = mirrorflows.user(f"mortal-{namespace.namespace}", groups=["system:masters"])
     document = manifest()
     namespace.apply(document)
@@ -41,7 +48,7 @@ def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
                 environment={"MIRRORFLOW_LEASE": f"life-{life}"},  # nobody waits for the dead
             )
             with operator:
-                rule = proxy.on(Match(write=True), LoseAnswer(then=operator.child.kill))
+                rule = proxy.on(Match(write=True), blow(then=operator.child.kill), skip=skip)
                 wait_until("it has died at a write, or has nothing left to do", _over(operator), timeout_s=60)
                 if operator.child.running:
                     break
@@ -108,9 +115,22 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
     }
     if but:
         kinds[but] = READS
-    for number, (kind, verbs) in enumerate(kinds.items()):
-        admin("create", "role", f"operator-{number}", f"--verb={verbs}", f"--resource={kind}")
-        admin("create", "rolebinding", f"operator-{number}", f"--role=operator-{number}", f"--user={user}")
+    rules = []
+    for kind, verbs in kinds.items():
+        resource, _, part = kind.partition("/")
+        name, _, group = resource.partition(".")
+        rules.append(
+            {
+                "apiGroups": [group],
+                "resources": [f"{name}/{part}" if part else name],
+                "verbs": verbs.split(","),
+            }
+        )
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    common = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "operator"}}
+    admin.apply({**common, "kind": "Role", "rules": rules})
+    admin.apply({**common, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
 
 
 def test_a_missing_right_is_told_and_costs_the_others_nothing(

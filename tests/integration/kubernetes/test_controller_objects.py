@@ -238,13 +238,13 @@ def test_a_spec_that_cannot_be_run_changes_nothing_that_runs(
     assert (accepted["status"], accepted["reason"]) == ("False", "UnknownVersion")
 
 
-def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
+def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     mirrorflows: ApiServer,
     namespace: Kubectl,
     settled: Callable[[], list[Written]],
     tmp_path: Path,
 ):
-    """A second operator with the same task, started beside, and one that is started after: neither writes anything."""
+    """Started beside the first, with the same task and a newer replicator for new flows: it writes nothing, so it rolls nothing."""
     examples = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
     for number, example in enumerate(examples):
         document = dict(read_document(example.read_text()))
@@ -256,7 +256,10 @@ def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
 
     other = mirrorflows.user("operator-again", groups=["system:masters"])
     with OperatorProcess(
-        kubeconfig=other.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
+        kubeconfig=other.kubeconfig,
+        folder=tmp_path,
+        namespaces=[namespace.namespace],
+        environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0"},
     ) as again:
         again.wait_until_leading()
         wait_until(
@@ -265,3 +268,40 @@ def test_an_unchanged_flow_is_written_once_by_all_operators_that_ever_run(
         wait_until("nothing is due", lambda: again.idle)
 
     assert mirrorflows.written_by("operator-again") == []
+
+
+def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_gone(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """One that never ran gets no objects; one that ran keeps them and loses its pods; both go on as soon as they may."""
+    older, later, never = manifest("a-older"), manifest("b-later"), manifest("c-never")
+    free = later["spec"]["target"]
+    never["spec"].update(source=older["spec"]["source"], target=older["spec"]["target"])
+    for document in (older, later, never):
+        namespace.apply(document)
+    settled()
+
+    def deployments(flow: str) -> list[int]:
+        return [
+            one["spec"]["replicas"]
+            for one in namespace.get("deployments", f"--selector=mirrorflow.io/flow={flow}")["items"]
+        ]
+
+    accepted = condition(namespace.get("mirrorflow", "c-never"), "Accepted")
+    assert (accepted["status"], "a-older" in accepted["message"]) == ("False", True)
+    assert (deployments("a-older"), deployments("b-later"), deployments("c-never")) == (
+        [1, 1, 1],
+        [1, 1, 1],
+        [],
+    )
+
+    later["spec"]["source"] = older["spec"]["source"]
+    later["spec"]["target"] = {**free, "bootstrapServers": older["spec"]["target"]["bootstrapServers"]}
+    namespace.apply(later)
+    wait_until("the later one is stopped", lambda: deployments("b-later") == [0, 0, 0])
+    assert deployments("a-older") == [1, 1, 1]
+
+    namespace("delete", "mirrorflow", "a-older")
+    wait_until("the later one goes on", lambda: deployments("b-later") == [1, 1, 1])
+    namespace("delete", "mirrorflow", "b-later")
+    wait_until("the last one begins", lambda: deployments("c-never") == [1, 1, 1])

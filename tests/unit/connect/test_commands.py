@@ -13,6 +13,7 @@ from mirrorflow_replicator.connect.commands import (
     ResetOffsets,
     Restart,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
 from mirrorflow_replicator.connect.rest import CHANGES_MISSING, answer
@@ -80,6 +81,18 @@ def refusal(found):
             AlterOffsets(name="a", offsets=(({"p": 0}, {"offset": 1}), ({"p": 1}, None))),
         ),
         ("DELETE", "/connectors/a/offsets", None, ResetOffsets(name="a")),
+        (
+            "PUT",
+            "/admin/loggers/a.b",
+            {"level": "warn"},
+            SetLevel(name="a.b", level="WARN", everywhere=False),
+        ),
+        (
+            "PUT",
+            "/admin/loggers/root?scope=CLUSTER",
+            {"level": "TRACE"},
+            SetLevel(name="root", level="TRACE", everywhere=True),
+        ),
     ],
 )
 def test_each_writing_call_is_a_command(method, path, body, expected):
@@ -104,6 +117,9 @@ def test_each_writing_call_is_a_command(method, path, body, expected):
         ("PATCH", "/connectors/a/offsets", {"offsets": [{"partition": 1}]}, 400, "The partition or the offset of an entry is not an object."),
         ("POST", "/connectors/a/tasks/x/restart", None, 404, "HTTP 404 Not Found"),
         ("PUT", "/connectors/a/topics/reset", None, 403, "Topic tracking reset is disabled."),
+        ("PUT", "/admin/loggers/a", {"level": "loud"}, 404, "invalid log level 'loud'."),
+        ("PUT", "/admin/loggers/a", {}, 400, "Desired 'level' parameter was not specified in request."),
+        ("DELETE", "/admin/loggers/a", None, 405, "HTTP 405 Method Not Allowed"),
         ("DELETE", "/connectors", None, 405, "HTTP 405 Method Not Allowed"),
         ("POST", "/connectors/a/stop", None, 405, "HTTP 405 Method Not Allowed"),
         ("PUT", "/nothing", None, 404, "HTTP 404 Not Found"),

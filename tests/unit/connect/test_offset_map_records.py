@@ -1,5 +1,7 @@
 """Maps of offsets come back as they were written, in the bytes that are documented; what is damaged is refused."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from mirrorflow_replicator.connect.offset_map_records import (
     encode_map,
     encode_map_key,
 )
-from mirrorflow_replicator.flow.offset_map import RUNS_MAX, UNKNOWN, OffsetMap, Run, Stream
+from mirrorflow_replicator.flow.offset_map import FIRST_EPOCH, RUNS_MAX, UNKNOWN, OffsetMap, Run, Stream
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.wire import varint
 
 OFFSETS = st.integers(0, 2**40)
 
@@ -27,7 +30,11 @@ def maps(draw):
         upstream, downstream = runs[-1][2:4]
     stream = Stream(draw(st.integers(1, 99)), draw(st.text(max_size=9)), draw(st.text(max_size=9)))
     return OffsetMap(
-        stream=stream, ordinal=draw(OFFSETS), upstream_end=upstream + draw(OFFSETS), runs=tuple(runs)
+        stream=stream,
+        ordinal=draw(OFFSETS),
+        upstream_end=upstream + draw(OFFSETS),
+        runs=tuple(runs),
+        leader_epoch=draw(st.integers(0, 2**31 - 1)),
     )
 
 
@@ -49,18 +56,27 @@ def test_the_bytes_are_those_of_the_document():
         ordinal=150,
         upstream_end=152,
         runs=(Run(0, 7, 100, 107, 100), Run(101, 107, 151, 157, 50)),
+        leader_epoch=5,
     )
 
     assert encode_map_key(TopicPartition("foo", 3)).hex() == "0003666f6f00000003"
-    parts = "0000 000161 000162 02 ac02 b002 04 00 0e c801 c801 c801 02 00 64 64 64"
+    parts = "0000 000161 000162 02 ac02 b002 04 00 0e c801 c801 c801 02 00 64 64 64 0a"
     assert encode_map(known).hex() == parts.replace(" ", "")
 
 
 @given(maps(), st.data())
 def test_a_cut_map_is_refused(known, data):
     value = encode_map(known)
+    without_epoch = len(value) - len(varint.encode(known.leader_epoch))
     with pytest.raises(ValueError, match=r"\w"):
-        decode_map(value[: data.draw(st.integers(0, len(value) - 1))])
+        decode_map(value[: data.draw(st.integers(0, without_epoch - 1))])
+
+
+@given(maps())
+def test_a_map_of_before_there_were_epochs_counts_from_the_first_one(known):
+    value = encode_map(known).removesuffix(varint.encode(known.leader_epoch))
+
+    assert decode_map(value) == replace(known, leader_epoch=FIRST_EPOCH)
 
 
 @given(st.binary(max_size=60))

@@ -8,6 +8,7 @@ from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
+    LogLevel,
     RestartRequest,
     State,
     TargetState,
@@ -110,6 +111,14 @@ def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
                 decode(None if key is None else prefix + key, value)
             except ValueError:
                 continue
+
+
+def test_a_loggers_level_is_javas_bytes():
+    record = LogLevel(namespace="org.apache", level="WARN")
+    key, value = encode_config(record)
+
+    assert (b"logger-cluster-org.apache", b'{"level":"WARN"}') == (key, value)
+    assert record == decode_config(key, value)
 
 
 @pytest.mark.parametrize("key", [b"logger-cluster-org.apache", b"session-key-of-mine", b"x"])

@@ -45,7 +45,13 @@ from mirrorflow_operator.assess.progress import (
     Unread,
 )
 from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
-from mirrorflow_operator.assess.writing import FIGURES_EVERY_S, status_document, status_of, worth_writing
+from mirrorflow_operator.assess.writing import (
+    FIGURES_EVERY_S,
+    held_s,
+    status_document,
+    status_of,
+    worth_writing,
+)
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
 from tests.unit.control_plane.observations import (
@@ -56,6 +62,7 @@ from tests.unit.control_plane.observations import (
     deployment,
     mirror_flow,
     observed,
+    pod,
     reading,
     resource,
     settled,
@@ -323,6 +330,28 @@ def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minu
     assert "Unknown" == life.see(unasked, 60).status.value
 
 
+def test_what_fails_in_the_first_seconds_may_still_be_on_its_way() -> None:
+    """A checkpoint connector waits for the source connector's topic; nobody is to wait a minute for that."""
+    early: dict[str, Any] = {"uptime_s": 9.0, "state": "FAILED"}
+    told = [
+        _ready(assess(observed({"reading": reading(replicating=Replicating.STUCK, **early)})).status),
+        _ready(
+            assess(
+                observed(
+                    connectors=(
+                        connector(),
+                        connector(ConnectorKind.CHECKPOINT, pods=(pod(reading=reading(**early)),)),
+                    )
+                )
+            ).status
+        ),
+    ]
+
+    assert [("Unknown", "Waiting"), ("True", "Replicating")] == [
+        (one.status.value, one.reason) for one in told
+    ]
+
+
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
 def test_what_somebody_has_decided_is_told_at_once(state: str) -> None:
     """And so is that he has decided otherwise: nobody waits a minute for what he has asked for."""
@@ -386,6 +415,8 @@ def test_figures_are_written_once_a_minute_and_meaning_at_once() -> None:
     assert not worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S + 1, now_s=NOW_S)
     assert worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S, now_s=NOW_S)
     assert worth_writing(old, worse, last_write_s=NOW_S - 1, now_s=NOW_S)
+    assert 20 == held_s(old, busy, last_write_s=NOW_S - 40, now_s=NOW_S)
+    assert worth_writing(old, busy, last_write_s=NOW_S + 10_000, now_s=NOW_S)
 
 
 def test_traffic_costs_at_most_a_write_a_minute() -> None:

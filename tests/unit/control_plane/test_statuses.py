@@ -192,6 +192,17 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "False",
         "LoopFound",
     ),
+    "topic-collision": (
+        lambda: replace(
+            _refused(Reason.TOPIC_COLLISION, "Flows a and b both write to topic orders of cluster hub: ..."),
+            connectors=tuple(
+                connector(kind, deployment=None, pods=())
+                for kind in (connector().kind, CHECKPOINT, HEARTBEAT)
+            ),
+        ),
+        "False",
+        "TopicCollision",
+    ),
     "flow-exists": (
         lambda: observed({"reading": reading(state="FAILED", reasons=(("FlowExists", 1),))}),
         "False",
@@ -425,3 +436,13 @@ def test_what_stays_as_it_is_writes_nothing(situation: str) -> None:
             replace(observation, resource=replace(observation.resource, status=settled(observation)))
         ).status
     )
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_programs_that_wait_are_told_one_thing(situation: str) -> None:
+    """kstatus looks at Reconciling first: what has come to a stand must not look as if it were on its way."""
+    told = {one.type: one.status.value for one in settled(SITUATIONS[situation][0]()).conditions}
+
+    assert {"Reconciling": "True", "Stalled": "True"}.items() != {
+        kind: told[kind] for kind in ("Reconciling", "Stalled")
+    }.items()

@@ -30,7 +30,7 @@ SIDES = st.builds(
     cluster_id=st.sampled_from(["", "one"]),
 )
 FIGURES: dict[str, st.SearchStrategy[Any]] = {
-    "uptime_s": st.sampled_from([0.0, 179.0, 181.0, 9_999.0]),
+    "uptime_s": st.sampled_from([0.0, 29.0, 31.0, 179.0, 181.0, 9_999.0]),
     "state": st.sampled_from(["RUNNING", "FAILED"]),
     "partitions_stopped": st.integers(0, 2),
     "caught_up": st.booleans(),

@@ -9,8 +9,14 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.samples import samples
 from mirrorflow_operator.plan.topology import Conflict, Endpoint, Route, conflicts
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.transforms import read_transforms
+from mirrorflow_replicator.connect.values import PropertyReader
+from mirrorflow_replicator.errors import SettingError
 from mirrorflow_replicator.flow.policy import make_policy
 from mirrorflow_replicator.flow.selection import TopicSelection
+from mirrorflow_replicator.flow.transforms import Naming as ReplicatorNaming
+from mirrorflow_replicator.flow.transforms import Transforms
 from mirrorflow_replicator.settings import PolicyKind, PolicySettings
 
 
@@ -22,6 +28,7 @@ def flow(
     identity: bool = False,
     separator: str = ".",
     at: tuple[str, str] | None = None,
+    config: dict[str, str] | None = None,
 ) -> MirrorFlow:
     """Between clusters whose addresses are their aliases, unless *at* says others."""
     hosts = at or (source, target)
@@ -35,6 +42,7 @@ def flow(
                 "source": {"alias": source, "bootstrapServers": [f"{hosts[0]}:9092"]},
                 "target": {"alias": target, "bootstrapServers": [f"{hosts[1]}:9092"]},
                 "topics": {"include": list(include), "naming": naming},
+                "connectors": {"source": {"config": config or {}}},
             },
         }
     )
@@ -67,6 +75,34 @@ def found(*flows: MirrorFlow) -> tuple[Conflict, ...]:
     )
 
 
+def renames(*steps: tuple[str, str], only: str = "") -> dict[str, str]:
+    """Properties of RegexRouters, each for topics that match *only*, if that is given."""
+    config = {"transforms": ",".join(f"r{at}" for at in range(len(steps)))}
+    for at, (regex, replacement) in enumerate(steps):
+        config |= {
+            f"transforms.r{at}.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            f"transforms.r{at}.regex": regex,
+            f"transforms.r{at}.replacement": replacement,
+        }
+        if only:
+            config[f"transforms.r{at}.predicate"] = "those"
+    if only:
+        config |= {"predicates": "those", "predicates.those.type": "TopicNameMatches"}
+        config["predicates.those.pattern"] = only
+    return config
+
+
+def drops(pattern: str) -> dict[str, str]:
+    return {
+        "transforms": "d",
+        "transforms.d.type": "Filter",
+        "transforms.d.predicate": "those",
+        "predicates": "those",
+        "predicates.those.type": "TopicNameMatches",
+        "predicates.those.pattern": pattern,
+    }
+
+
 @pytest.mark.parametrize(
     "flows",
     [
@@ -85,6 +121,14 @@ def found(*flows: MirrorFlow) -> tuple[Conflict, ...]:
             flow("b", "hub", identity=True, include=("payments",)),
         ),
         (flow("a", "b", separator="_"), flow("b", "a", separator="_")),
+        (
+            flow("a", "hub", identity=True, config=renames((".*", "a-$0"))),
+            flow("b", "hub", identity=True, config=renames((".*", "b-$0"))),
+        ),
+        (
+            flow("a", "b", identity=True, config=drops("any-.*")),
+            flow("b", "a", identity=True, config=drops("any-.*")),
+        ),
     ],
     ids=[
         "both ways",
@@ -96,6 +140,8 @@ def found(*flows: MirrorFlow) -> tuple[Conflict, ...]:
         "names kept both ways, other topics",
         "names kept into one, other topics",
         "another separator",
+        "renamed apart",
+        "dropped",
     ],
 )
 def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> None:
@@ -155,6 +201,20 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
         ),
         (
             (
+                flow("a", "b", config=renames((r"a\.(.*)", "$1"))),
+                flow("b", "a", config=renames((r"b\.(.*)", "$1"))),
+            ),
+            "make a loop: any-topic on a -> any-topic on b (a-to-b) -> any-topic on a (b-to-a);",
+        ),
+        (
+            (
+                flow("a", "hub", config=renames((r"[ab]\.(?<t>.*)", "all-${t}"))),
+                flow("b", "hub", config=renames((r"[ab]\.(?<t>.*)", "all-${t}"), only=r".*\.any.*")),
+            ),
+            "both write to topic all-any-topic of cluster hub: any-topic of a (a-to-hub), any-topic of b (b-to-hub);",
+        ),
+        (
+            (
                 flow("a", "b", identity=True),
                 flow("a", "c", identity=True),
                 flow("b", "d", identity=True),
@@ -174,6 +234,8 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
         "names kept into one",
         "a prefix meets a suffix",
         "one alias for two sources",
+        "prefixes stripped both ways",
+        "renamed into one",
         "names kept along a diamond",
     ],
 )
@@ -259,6 +321,65 @@ def test_naming_and_selection_are_the_replicator_s(
 
     assert selection.selects(topic) == naming.copies(topic)
     assert selection.target_topic(topic) == naming.target_topic(topic)
+
+
+STAGES = st.lists(
+    st.tuples(
+        st.sampled_from(["RegexRouter", "Filter"]),
+        st.sampled_from([r"east\.(.*)", "(.*)orders(.*)", "(?<a>.)(.*)", ".*", "orders", "mm2-(.*)"]),
+        st.sampled_from(
+            ["$1", "$0-$12", "${a}x", r"\$1\\", "mm2-offsets.x.internal", "heartbeats", "", "west.$1"]
+        ),
+        st.sampled_from(["", r"east\..*", ".*orders.*"]),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(parts=NAMES, stages=STAGES, separator=st.sampled_from([".", "_"]), identity=st.booleans())
+def test_renaming_is_the_replicator_s(
+    parts: list[str],
+    stages: list[tuple[str, str, str, str, bool]],
+    separator: str,
+    identity: bool,  # noqa: FBT001
+) -> None:
+    """Where it takes the transformations at all."""
+    names = ",".join(str(at) for at in range(len(stages)))
+    config = {"transforms": names, "predicates": names}
+    for at, (kind, regex, replacement, predicate, negate) in enumerate(stages):
+        config |= {f"transforms.{at}.type": kind, f"transforms.{at}.regex": regex}
+        config[f"transforms.{at}.replacement"] = replacement
+        config |= {f"predicates.{at}.type": "TopicNameMatches", f"predicates.{at}.pattern": predicate or "x"}
+        if predicate:
+            config |= {f"transforms.{at}.predicate": str(at), f"transforms.{at}.negate": str(negate)}
+    policy = make_policy(
+        PolicySettings(
+            kind=PolicyKind.IDENTITY if identity else PolicyKind.DEFAULT,
+            separator=separator,
+            source_alias="east",
+        )
+    )
+    try:
+        transforms = Transforms(read_transforms(PropertyReader(config, Resolver({}))))
+    except SettingError:
+        return
+    selection = TopicSelection(
+        include=(".*",),
+        exclude=("mm2.*\\.internal", ".*\\.replica", "__.*"),
+        policy=policy,
+        source_alias="east",
+        target_alias="west",
+        heartbeats=True,
+        naming=ReplicatorNaming(policy, "east", transforms),
+    )
+    naming = naming_of(flow("east", "west", identity=identity, separator=separator, config=config))
+    topic = separator.join(parts)
+
+    copied = selection.selects(topic) and not selection.obstacle(topic)
+    assert copied == naming.copies(topic)
+    if copied:
+        assert selection.target_topic(topic) == naming.target_topic(topic)
 
 
 def test_samples_match_the_patterns_they_stand_for() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mirrorflow_replicator.flow.alignment import SEQUENCES, GoOn, Pair
 from mirrorflow_replicator.flow.identity import Anchor
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.stream import known_pair
 from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
@@ -106,7 +107,7 @@ class Copier:
         if not isinstance(said, GoOn):
             self.is_doubtful = True
             return
-        pair = self.lane.in_memory(said) or Pair(
+        pair = known_pair(said, self.lane.unanswered) or Pair(
             source_offset=said.known.source_offset + said.walk_records,
             ordinal=said.ordinal,
             target_offset=said.target_offset,

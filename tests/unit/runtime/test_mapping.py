@@ -34,6 +34,7 @@ class MapTopic:
 
     def __init__(self):
         self.maps = {}
+        self.lost_from = {}
         self.reads = self.writes = 0
         self.error = None
         self.changed = asyncio.Event()
@@ -44,6 +45,9 @@ class MapTopic:
         if self.error is not None:
             raise self.error
         return {partition: self.maps[partition] for partition in wanted if partition in self.maps}
+
+    async def ends(self, epochs):
+        return {partition: self.lost_from.get(partition, 2**60) for partition in epochs}
 
     async def append(self, records):
         self.writes += 1
@@ -66,10 +70,10 @@ def _quick(monkeypatch):
         monkeypatch.setattr(module, name, value)
 
 
-def syncing_to(topic, errors=None):
+def syncing_to(topic, errors=None, *, syncs=None):
     errors = Counter() if errors is None else errors
     maps = OffsetMaps(topic, errors=errors, now_ms=lambda: WHEN)
-    return Syncing(SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
+    return Syncing(syncs or SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
 
 
 def settled_copy(topic, *, seed=1):
@@ -231,6 +235,58 @@ async def test_records_that_the_target_has_lost_are_forgotten_before_others_take
         known = topic.maps[ORDERS]
         assert known.upstream_end == left.source_offset + 1
         assert known.place(left.source_offset + 3) == Place(left.target_offset + 1, None)
+
+
+@in_loop
+async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not_taken_for_others():
+    """Its last writer died before it could write the map anew, and readers of offset syncs are told as well."""
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    lane = copier.lane
+    await syncing.leave([lane])
+    before = topic.maps[ORDERS]
+    assert lane.stream is not None
+    newest = lane.stream.delivered
+    syncs = SyncsTopic()
+    syncing = syncing_to(topic, syncs=syncs)
+    topic.lost_from[lane.target] = before.runs[-1].downstream + 10
+    lane.target_epoch = 7
+    syncing.aligned(lane, newest._replace(target_offset=newest.target_offset + 5))
+    await syncing.leave([lane])
+
+    known = topic.maps[ORDERS]
+    assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
+    assert known.place(105) == Place(5, 5)
+    assert known.place(112) == Place(12, 12 + 5)
+    assert [(109, 9), (newest.source_offset, newest.target_offset + 5)] == syncs.syncs
+
+
+@in_loop
+async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_know_of_it():
+    topic, syncs = MapTopic(), SyncsTopic()
+    copier, syncing = settled_copy(topic)
+    lane = copier.lane
+    await syncing.leave([lane])
+    assert lane.stream is not None
+    syncing = syncing_to(topic, syncs=syncs)
+    topic.lost_from[lane.target] = 10
+    lane.target_epoch = 7
+    syncs.error = REFUSED
+    writes = topic.writes
+    syncing.aligned(lane, lane.stream.delivered)
+    job = asyncio.create_task(syncing.run())
+    syncing.promote([lane])
+    await syncs.until(lambda: syncs.attempts)
+    syncing.promote([lane])
+    await topic.until(lambda: topic.writes > writes)
+    unknown = topic.maps[ORDERS].leader_epoch
+    syncs.error = None
+    await topic.until(lambda: topic.maps[ORDERS].leader_epoch == 7)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    assert unknown == 0
+    assert syncs.syncs[0] == (109, 9)
 
 
 @in_loop

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Memory, Need, Pair, align, scan_from
+from mirrorflow_replicator.flow.stream import known_pair
 from mirrorflow_replicator.runtime.surroundings import State
 from mirrorflow_replicator.wire.batch import split
 from tests.unit.runtime.leader import Leader
@@ -113,7 +114,7 @@ class PinnedCopier(Copier):
         if not isinstance(said, GoOn):
             self.is_doubtful = True
             return
-        pair = self.lane.in_memory(said) or Pair(
+        pair = known_pair(said, self.lane.unanswered) or Pair(
             source_offset=said.known.source_offset + said.walk_records,
             ordinal=said.ordinal,
             target_offset=said.target_offset,

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.metadata import PartitionMetadata, TopicMetadata
+from mirrorflow_replicator.kafka.metadata import EMPTY, PartitionMetadata, TopicMetadata
+from mirrorflow_replicator.runtime.lane import NOT_ASKED
 from mirrorflow_replicator.runtime.surroundings import State
 from mirrorflow_replicator.runtime.wiring import Wiring
 
@@ -42,15 +44,17 @@ class Leading:
     def __init__(self, name: str, *leaders: int) -> None:
         self.name = name
         self.leaders = list(leaders)
-        self.metadata = SimpleNamespace(topics={})
+        self.epoch = 0
+        self.metadata = EMPTY
 
     async def refresh(self, topics: Iterable[str]) -> None:
         leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
-        partition = PartitionMetadata(leader=leader, leader_epoch=0, replicas=(), isr=())
-        self.metadata.topics = {self.name: TopicMetadata(name=self.name, partitions={0: partition})}
+        partition = PartitionMetadata(leader=leader, leader_epoch=self.epoch, replicas=(), isr=())
+        topics = {self.name: TopicMetadata(name=self.name, partitions={0: partition})}
+        self.metadata = replace(EMPTY, topics=topics)
 
     def leader(self, topic: str, partition: int) -> int:
-        return int(self.metadata.topics[topic].partitions[partition].leader)
+        return self.metadata.topics[topic].partitions[partition].leader
 
 
 class Served(SimpleNamespace):
@@ -60,7 +64,7 @@ class Served(SimpleNamespace):
         return id(self)
 
 
-def lane() -> Any:
+def lane(doubts: list[int] | None = None) -> Any:
     return Served(
         topic="t",
         partition=0,
@@ -71,8 +75,9 @@ def lane() -> Any:
         reader=None,
         pipe=None,
         leader_epoch=-1,
+        target_epoch=NOT_ASKED,
         state=State.ASKING,
-        doubt=lambda: None,
+        doubt=lambda: None if doubts is None else doubts.append(1),
     )
 
 
@@ -100,3 +105,24 @@ def test_the_partitions_of_a_target_broker_that_cannot_be_reached_are_looked_up_
 
     asyncio.run(main())
     assert served.pipe.node_id == 2
+
+
+def test_a_leader_that_was_elected_again_is_asked_again() -> None:
+    """On the same connection: it may have come back with less than it had."""
+    doubts: list[int] = []
+    served = lane(doubts)
+
+    async def main() -> None:
+        target: Any = Leading("east.t", 1)
+        source: Any = Leading("t", 1)
+        new: Any = Broker
+        wiring = Wiring(source=source, target=target, reader=new, writer=new, on_error=print)
+        await wiring.add([served])
+        doubts.clear()
+        for asked, epoch in ((NOT_ASKED, 0), (0, 0), (0, 1)):
+            served.target_epoch, target.epoch = asked, epoch
+            assert not doubts
+            await wiring.add([served])
+
+    asyncio.run(main())
+    assert doubts == [1]

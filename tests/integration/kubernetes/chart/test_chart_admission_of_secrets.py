@@ -152,6 +152,21 @@ def test_sixteen_secrets_are_asked_for_and_no_more(alice: Kubectl, administrator
         administrator.apply(trusting(*(f"any-{at}" for at in range(17))), "--dry-run=server")
 
 
+def test_a_large_flow_is_within_the_policys_budget(alice: Kubectl):
+    """Half a megabyte of patterns and properties is searched, and a name behind them all is found."""
+    properties = {f"client.{at}": "x" * 500 for at in range(100)}
+    flow = _flow(config=properties)
+    flow["spec"]["target"]["config"] = properties
+    flow["spec"]["topics"] = {"include": [f"{at}-" + "x" * 800 for at in range(500)]}
+    flow["spec"]["connectors"] = {"source": {"config": properties}}
+    ask = Requests(alice.kubeconfig)
+    fine = ask("POST", f"{PATH}?dryRun=All", flow)
+    flow["spec"]["topics"]["exclude"] = [TEXTS[1]]
+
+    assert fine.status == 201, fine.message
+    assert _is_refused(alice, flow)
+
+
 def test_whatever_text_makes_a_pod_see_a_secret_is_asked_for(alice: Kubectl):
     """Every text of the resource, by its schema: what the plan makes of it decides whether the policy has to refuse it."""
     ask = Requests(alice.kubeconfig)

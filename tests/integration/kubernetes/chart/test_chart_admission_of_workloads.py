@@ -132,11 +132,6 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
         "a ServiceAccount gives pods a token",
     ),
-    "outward-service": (lambda: _service(type="LoadBalancer"), "a Service leads out of the cluster"),
-    "external-name": (
-        lambda: _service(type="ExternalName", externalName="example.com"),
-        "a Service leads out of the cluster",
-    ),
     "unlabelled": (
         lambda: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "any"}},
         "labelled app.kubernetes.io/managed-by=mirrorflow-operator, and nothing else",
@@ -198,5 +193,8 @@ def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
             with pytest.raises(KubectlError, match="the operator has no business with") as refused:
                 bounded(*arguments)
             assert "ValidatingAdmissionPolicy" in str(refused.value)
+        for outward in ({"type": "LoadBalancer"}, {"type": "ExternalName", "externalName": "example.com"}):
+            assert "a Service leads out of the cluster" in _applied(bounded, _service(**outward)).message
+        assert _applied(bounded, _service()).status == 201
     finally:
         installed.kubectl("delete", "clusterrolebinding", "mistake")

@@ -95,4 +95,5 @@ def test_flows_outlive_the_release(installed: ApiServer):
     first("install", RELEASE, str(CHART), "--set=watch.cluster=true", "--take-ownership")
 
     assert [one["metadata"]["name"] for one in left] == ["stays"]
+    team("delete", "mirrorflow", "stays")
     wait_until("the policies are back", lambda: "workloads" in team("get", "validatingadmissionpolicies"))

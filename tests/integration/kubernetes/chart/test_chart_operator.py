@@ -10,8 +10,8 @@ from tests.harness.kubernetes.chart import (
     NAMESPACE,
     OPERATOR_USER,
     WHOLE_CLUSTER,
+    granted,
     rendered,
-    rules_of,
 )
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
@@ -60,17 +60,7 @@ def test_the_operator_does_its_work_with_the_charts_rights_under_the_charts_poli
 
     asked = list(installed.log_of(OPERATOR_USER, since))
     assert [] == [one for one in asked if one.status in {401, 403, 422}]
-    assert {one.asked for one in asked} <= _granted()
+    assert {one.asked for one in asked} <= granted(WHOLE_CLUSTER)
     assert Asked(verb="patch", group="mirrorflow.io", resource="mirrorflows/status") in {
         one.asked for one in asked
     }
-
-
-def _granted() -> frozenset[Asked]:
-    return frozenset(
-        Asked(verb=verb, group=group, resource=resource)
-        for rule in rules_of(rendered(WHOLE_CLUSTER))
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    )

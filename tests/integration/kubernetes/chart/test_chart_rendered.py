@@ -2,12 +2,15 @@
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.settings import from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
@@ -86,6 +89,23 @@ def test_the_operator_may_do_nothing_with_secrets_roles_or_shells(mode: str):
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
 
 
+def test_the_documents_list_the_rights_as_they_are():
+    """docs/security.md is what a security review reads: no verb more or less."""
+    text = (CHART.parents[1] / "docs" / "security.md").read_text()
+    table = text.partition("## What the operator may do")[2].partition("\n\nIn its own namespace")[0]
+    told = {
+        resource: set(re.findall(r"[a-z]+", verbs.replace("of one name", "")))
+        for resources, verbs in re.findall(r"^\| (`.*?) \| (.*?) \|", table, re.MULTILINE)
+        for resource in re.findall(r"`([a-z/]+)`", resources)
+    }
+    granted: dict[str, set[str]] = {}
+    for rule in rules_of(_of("own")):
+        for resource in rule["resources"]:
+            granted[resource] = granted.get(resource, set()) | set(rule["verbs"])
+
+    assert told == granted
+
+
 def test_rights_are_given_where_mirrorflows_are_looked_after_and_nowhere_else():
     """Each mode by the kind of role and its namespaces; the same rules in all."""
     found = {}
@@ -143,10 +163,31 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
             assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "namespaces"), [("own", [NAMESPACE]), ("several", ["kafka-east", "kafka-west"]), ("cluster", [])]
+)
+def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: str, namespaces: list[str]):
+    """Its own pods and no others of its namespace, and every pod of a flow."""
+    policies = [
+        one
+        for one in _of(mode)
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-connectors")
+    ]
+    operators = _one(_of(mode), "Deployment")["spec"]["template"]["metadata"]["labels"]
+
+    assert [one["metadata"]["namespace"] for one in policies] == namespaces
+    for one in policies:
+        [peer] = one["spec"]["ingress"][0]["from"]
+        assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+        assert peer["podSelector"]["matchLabels"].items() <= operators.items()
+        selected = one["spec"]["podSelector"]["matchLabels"]
+        assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
+
+
 def test_two_releases_do_not_meet():
     """What belongs to no namespace carries the release's own in its name; every name has room."""
     one, other = rendered(namespace="a"), rendered(namespace="b")
-    names = [
+    of_the_cluster = [
         {
             (thing["kind"], thing["metadata"]["name"])
             for thing in release
@@ -155,7 +196,9 @@ def test_two_releases_do_not_meet():
         for release in (one, other)
     ]
 
-    assert names[0] & names[1] == {("CustomResourceDefinition", "mirrorflows.mirrorflow.io")}
+    assert of_the_cluster[0] & of_the_cluster[1] == {
+        ("CustomResourceDefinition", "mirrorflows.mirrorflow.io")
+    }
     longest = rendered({"fullnameOverride": "a" * 40})
     assert all(
         len(one["metadata"]["name"]) <= 63

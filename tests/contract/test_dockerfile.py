@@ -1,0 +1,44 @@
+"""The Dockerfile builds anywhere: it begins with official images and copies what .dockerignore lets through."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINES = (ROOT / "Dockerfile").read_text().splitlines()
+
+
+def _after(word: str) -> list[str]:
+    return [line.removeprefix(word).strip() for line in LINES if line.startswith(f"{word} ")]
+
+
+def test_every_image_begins_with_an_official_python_of_a_named_version():
+    """And with the same one: what is built in one stage runs in another."""
+    stages = [re.split(r" AS ", one) for one in _after("FROM")]
+    names = {stage[1] for stage in stages}
+
+    foreign = {stage[0] for stage in stages} - names
+
+    assert len(foreign) == 1
+    assert re.fullmatch(r"python:3\.\d+-slim", foreign.pop())
+    assert {"operator", "replicator"} <= names
+
+
+def test_what_is_copied_is_let_through():
+    """The rest of the folder, keys and caches included, never reaches a builder."""
+    allowed = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = {name for one in _after("COPY") if not one.startswith("--from") for name in one.split()[:-1]}
+
+    assert copied == allowed
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_containers_run_as_a_user_that_is_a_number():
+    """A kubelet that is told runAsNonRoot can judge numbers alone."""
+    users = _after("USER")
+
+    assert users
+    assert all(re.fullmatch(r"[1-9]\d+:[1-9]\d+", one) for one in users)

@@ -1,0 +1,71 @@
+"""One node, two secured Kafka clusters, one release and one flow that all tests of this folder share.
+
+Whoever breaks something mends it before the end; whoever needs another flow makes one of another alias.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.story import FLOW, QUICKLY
+from tests.harness.kafka.processes import HarnessError
+from tests.harness.kubernetes.installation import cluster_is_required
+from tests.harness.kubernetes.stage import Stage, require_stage
+
+NAME, NETWORK = (
+    "mirrorflow-e2e",
+    243,
+)  # beside a cluster of `make cluster`, and that of the harness's own tests
+VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1}
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """See `Stage`; it ends with the tests, however they end."""
+    try:
+        require_stage()
+    except HarnessError as error:
+        if cluster_is_required():
+            raise
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("stage")
+    with Stage(folder=folder, name=NAME, network=NETWORK, values=VALUES) as stage:
+        yield stage
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside each failure stands what the cluster says of itself at that moment: afterwards it is gone."""
+    report = yield
+    stage = getattr(item, "funcargs", {}).get("stage")
+    if report.failed and isinstance(stage, Stage):
+        report.sections.append(("What the cluster says", stage.described()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def flow(stage: Stage) -> str:
+    """The name of a flow that is Ready: it copies `orders.*` and looks for new topics each second."""
+    stage.east.create_topic("orders.first")
+    stage.apply(stage.flow(FLOW, ["orders.*"], **QUICKLY))
+    stage.wait_for(FLOW, "Ready")
+    return FLOW
+
+
+@pytest.fixture
+def another_flow(stage: Stage) -> Iterator[Callable[..., str]]:
+    """Makes a flow with an alias of its own, which goes with the test; *spec* as `Stage.flow` has it."""
+    made: list[str] = []
+
+    def make(name: str, topics: list[str], **spec: Any) -> str:
+        resource = stage.flow(name, topics, **QUICKLY)
+        resource["spec"]["source"]["alias"] = name
+        resource["spec"] |= spec
+        made.append(name)
+        stage.apply(resource)
+        return name
+
+    yield make
+    for name in made:
+        stage.delete(name)

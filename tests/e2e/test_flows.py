@@ -1,0 +1,164 @@
+"""A flow from its installation to its removal, as its user sees it: by Helm, kubectl and what arrives."""
+
+import pytest
+
+from tests.e2e.story import (
+    FLOW,
+    assert_same,
+    names,
+    reason,
+    restarts,
+    wait_for_reason,
+    wait_for_records,
+)
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.kubernetes.release import NAME
+from tests.harness.kubernetes.stage import WAIT_S, Stage
+
+pytestmark = pytest.mark.xdist_group("node")
+CONNECTORS = {"source", "checkpoint", "heartbeat"}
+
+
+def test_helms_own_test_finds_the_operator_at_work(stage: Stage):
+    assert "Succeeded" in stage.release.helm("test", NAME)
+
+
+def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(stage: Stage, flow: str):
+    """`kubectl wait` has returned; one pod each; the table says it at a glance."""
+    stage.east.create_topic("orders.eu", partitions=3)
+    load(stage.east, "orders.eu", 5_000)
+
+    wait_for_records(stage, "east.orders.eu", 5_000)
+
+    assert_same(stage, "orders.eu")
+    pods = stage.pods(flow)
+    assert {pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods} == CONNECTORS
+    assert len(pods) == len(CONNECTORS)
+    table = stage.kubectl("get", "mirrorflows", flow).splitlines()
+    shown = dict(zip(table[0].split(), table[1].split(), strict=False))
+    assert (shown["SOURCE"], shown["TARGET"], shown["STATE"], shown["READY"]) == (
+        "east",
+        "west",
+        "Running",
+        "True",
+    )
+
+
+def test_the_status_knows_both_clusters_and_what_runs(stage: Stage, flow: str):
+    def known() -> bool:
+        ids = stage.resource(flow)["status"].get("clusterIds", {})
+        return bool(ids.get("source") and ids.get("target"))
+
+    wait_until("the clusters' ids are told", known, timeout_s=WAIT_S)
+    status = stage.resource(flow)["status"]
+
+    assert status["clusterIds"] == {"source": stage.east.cluster_id, "target": stage.west.cluster_id}
+    assert status["version"] == "0.1.0"
+    assert {name: one["phase"] for name, one in status["connectors"].items()} == dict.fromkeys(
+        CONNECTORS, "Running"
+    )
+
+
+def test_a_change_to_one_connector_rolls_that_one_alone_and_an_event_says_why(stage: Stage, flow: str):
+    stage.east.create_topic("orders.change")
+    load(stage.east, "orders.change", 1_000)
+    before = {kind: names(stage.pods(flow, kind)) for kind in CONNECTORS}
+
+    stage.patch(flow, {"limits": {"bytesPerSecond": "200Mi"}})
+    _wait_for_other_pods(stage, flow, "source", before["source"])
+    load(stage.east, "orders.change", 1_000)
+    wait_for_records(stage, "east.orders.change", 2_000)
+
+    assert_same(stage, "orders.change")
+    assert {kind: names(stage.pods(flow, kind)) for kind in CONNECTORS - {"source"}} == {
+        kind: before[kind] for kind in CONNECTORS - {"source"}
+    }
+    said = stage.kubectl("events", f"--for=mirrorflow/{flow}")
+    assert "source" in said
+
+
+def test_a_paused_flow_keeps_its_pods_and_goes_on_where_it_was(stage: Stage, flow: str):
+    stage.east.create_topic("orders.pause")
+    load(stage.east, "orders.pause", 500)
+    wait_for_records(stage, "east.orders.pause", 500)
+
+    stage.patch(flow, {"state": "Paused"})
+    wait_for_reason(stage, flow, "Ready", "Paused")
+    wait_until("every source pod is paused", lambda: _all_paused(stage, flow), timeout_s=WAIT_S, poll_s=0.2)
+    load(stage.east, "orders.pause", 500)
+    pods = stage.pods(flow)
+    held = stage.west.end_offsets("east.orders.pause")
+    stage.patch(flow, {"state": "Running"})
+    wait_for_records(stage, "east.orders.pause", 1_000)
+
+    assert held == {0: 500}
+    assert {pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods} == CONNECTORS
+    assert_same(stage, "orders.pause")
+    stage.wait_for(flow, "Ready")
+
+
+def test_who_deletes_a_flow_loses_nothing_in_kafka_and_who_makes_it_again_goes_on(stage: Stage, flow: str):
+    """Topics, groups and positions stay; no record is copied twice."""
+    stage.east.create_topic("orders.delete", partitions=2)
+    load(stage.east, "orders.delete", 1_000)
+    wait_for_records(stage, "east.orders.delete", 1_000)
+    resource = stage.resource(flow)
+    topics = stage.west.topics()
+
+    stage.delete(flow)
+    left = stage.kubectl(
+        "get", "deployments,configmaps,networkpolicies", f"--selector=mirrorflow.io/flow={flow}"
+    )
+    load(stage.east, "orders.delete", 1_000)
+    after = stage.west.topics()
+    stage.apply({key: resource[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": FLOW}})
+    wait_for_records(stage, "east.orders.delete", 2_000)
+    stage.wait_for(flow, "Ready")
+
+    assert left.strip() == ""
+    assert after == topics
+    assert_same(stage, "orders.delete")
+
+
+def test_a_flow_outlives_its_operator_and_the_next_operator_takes_it_on(stage: Stage, flow: str):
+    """`helm uninstall` leaves the definition, the flows and their pods; records go on."""
+    stage.east.create_topic("orders.uninstall")
+    before = names(stage.pods(flow))
+
+    stage.release.uninstall()
+    load(stage.east, "orders.uninstall", 500)
+    wait_for_records(stage, "east.orders.uninstall", 500)
+    stage.release.install()
+    stage.patch(flow, {"state": "Paused"})
+    wait_for_reason(stage, flow, "Ready", "Paused")
+    stage.patch(flow, {"state": "Running"})
+    stage.wait_for(flow, "Ready")
+
+    assert_same(stage, "orders.uninstall")
+    kept = stage.pods(flow)
+    assert names([pod for pod in kept if not _is_source(pod)]) <= before
+    assert restarts(kept) == 0
+    assert reason(stage.resource(flow), "Accepted")[0] == "True"
+
+
+def _all_paused(stage: Stage, flow: str) -> bool:
+    """Those on their way out included: until they have gone they copy."""
+    wanted = f"--selector=mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
+    states = {stage.progress(pod).get("state") for pod in stage.kubectl.get("pods", wanted)["items"]}
+    return states == {"PAUSED"}
+
+
+def _is_source(pod: dict[str, dict[str, dict[str, str]]]) -> bool:
+    return pod["metadata"]["labels"]["mirrorflow.io/connector"] == "source"
+
+
+def _wait_for_other_pods(stage: Stage, flow: str, connector: str, before: set[str]) -> None:
+    """Until a new pod is ready, and no old one is there."""
+
+    def rolled() -> bool:
+        pods = stage.pods(flow, connector)
+        ready = all(one["ready"] for pod in pods for one in pod["status"].get("containerStatuses", ()))
+        return bool(pods) and ready and not names(pods) & before
+
+    wait_until(f"{connector} has rolled", rolled, timeout_s=WAIT_S, poll_s=0.2)

@@ -1,0 +1,74 @@
+"""Passwords and certificates from Secrets: rotated without a restart, and named where they are missing or wrong."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from tests.e2e.story import assert_same, names, restarts, wait_for_reason, wait_for_records
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.kubernetes.flows import secret, secrets_of, side
+from tests.harness.kubernetes.stage import WAIT_S, Stage
+
+pytestmark = pytest.mark.xdist_group("node")
+SECOND = User(password="another-secret")
+
+
+def test_a_rotated_password_needs_no_new_pod(stage: Stage, flow: str):
+    """The broker forgets the first password and all connections; the pods come in by the second."""
+    stage.east.create_topic("orders.rotate")
+    load(stage.east, "orders.rotate", 500)
+    wait_for_records(stage, "east.orders.rotate", 500)
+    before = stage.pods(flow)
+    try:
+        _change_password(stage.east, SECOND)
+        stage.apply(*secrets_of(stage.east, user=SECOND))
+        stage.east.broker(1).stop()
+        stage.east.broker(1).start()
+        load(stage.east, "orders.rotate", 500)
+        wait_for_records(stage, "east.orders.rotate", 1_000)
+    finally:
+        _change_password(stage.east, User())
+        stage.apply(*secrets_of(stage.east))
+
+    after = stage.pods(flow)
+    assert_same(stage, "orders.rotate")
+    assert names(after) == names(before)
+    assert restarts(after) == restarts(before)
+
+
+def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, another_flow: Callable[..., str]):
+    source = side(stage.east) | {"alias": "waiting"}
+    source["authentication"]["password"] = {"secretName": "not-yet-there", "key": "password"}
+    stage.east.create_topic("waiting.orders")
+    load(stage.east, "waiting.orders", 100)
+
+    name = another_flow("waiting", ["waiting.*"], source=source)
+    message = wait_for_reason(stage, name, "Accepted", "SecretMissing")
+    stage.apply(secret("not-yet-there", password=User().password))
+    wait_for_records(stage, "waiting.waiting.orders", 100, timeout_s=2 * WAIT_S)
+
+    assert "not-yet-there" in message
+
+
+def test_a_wrong_password_is_named_by_its_side(stage: Stage, another_flow: Callable[..., str]):
+    stage.apply(secret("mistyped", password="no-such-password"))
+    source = side(stage.east) | {"alias": "mistaken"}
+    source["authentication"]["password"] = {"secretName": "mistyped", "key": "password"}
+
+    name = another_flow("mistaken", ["mistaken.*"], source=source)
+    message = wait_for_reason(stage, name, "SourceReachable", "AuthenticationFailed")
+
+    assert message
+    assert "no-such-password" not in message
+
+
+def _change_password(cluster: KafkaCluster, user: User) -> None:
+    change = UserScramCredentialUpsertion(
+        user.name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), user.password.encode()
+    )
+    cluster.admin.alter_user_scram_credentials([change])[user.name].result(WAIT_S)
+    wait_until("the broker answers", lambda: bool(cluster.topics()))

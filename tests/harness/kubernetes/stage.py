@@ -1,0 +1,196 @@
+"""Everything that the demo and the end-to-end tests play on: a node, two secured Kafka clusters beside it, MirrorFlow by Helm.
+
+    with Stage(folder=tmp_path, name="mirrorflow-e2e", network=243) as stage:
+        stage.apply(stage.flow("east-to-west", ["orders"]))
+
+The brokers run on the host, where pods find them by the address of the host's end of the node's wire. Needs root, and what
+`setup.sh cluster` and `setup.sh packages` provide. Half a minute where images are built already.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes import flows
+from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.images import require_builder
+from tests.harness.kubernetes.installation import require_node
+from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
+from tests.harness.kubernetes.release import Release
+
+FLOWS = "flows"
+WAIT_S = 120.0  # ten seconds alone; more when a whole suite runs on two cores
+OPERATOR = "app.kubernetes.io/name=mirrorflow-operator"
+PORT = 8080  # of each connector
+SIDES = ("east", "west")
+Object = dict[str, Any]
+
+
+def require_stage() -> None:
+    """`HarnessError` that names what is missing."""
+    require_node()
+    require_builder()
+
+
+@dataclass(kw_only=True, slots=True)
+class Stage:
+    """*values* are the chart's. `kubectl` is the administrator's in the namespace of the flows, under the restricted standard."""
+
+    folder: Path
+    name: str
+    network: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Cluster = field(init=False)
+    release: Release = field(init=False)
+    east: KafkaCluster = field(init=False)
+    west: KafkaCluster = field(init=False)
+    kubectl: Kubectl = field(init=False)
+    _ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing runs yet."""
+        self.cluster = Cluster(folder=self.folder, name=self.name, network=self.network)
+        self.release = Release(cluster=self.cluster, values=self.values)
+        self.kubectl = self.cluster.kubectl.within(FLOWS)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_cluster()
+            self.start_kafka()
+            self.release.load_images()
+            self.release.install()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends whatever has been started."""
+        self._ends.close()
+
+    def start_cluster(self) -> None:
+        """The node, and the flows' namespace."""
+        require_stage()
+        self._ends.enter_context(self.cluster)
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self.cluster.kubectl.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": FLOWS, "labels": labels}}
+        )
+
+    def start_kafka(self) -> None:
+        """Both clusters, and their Secrets."""
+        self.east, self.west = (
+            self._ends.enter_context(flows.secured(name, self.cluster.host_ip)) for name in SIDES
+        )
+        for cluster in (self.east, self.west):
+            self.apply(*flows.secrets_of(cluster))
+
+    # What a user does.
+
+    def flow(self, name: str, topics: Sequence[str], **spec: Any) -> Object:
+        """From east to west; see `flows.flow`."""
+        return flows.flow(name, flows.side(self.east), flows.side(self.west), topics, **spec)
+
+    def apply(self, *objects: Object) -> None:
+        """As `kubectl apply --server-side` does it."""
+        for one in objects:
+            self.kubectl.apply(one)
+
+    def patch(self, name: str, spec: Mapping[str, Any]) -> None:
+        """A merge patch of the MirrorFlow's spec."""
+        text = flows.merge_patch(spec)
+        self.kubectl("patch", "mirrorflow", name, "--type=merge", f"--patch={text}")
+
+    def wait_for(self, name: str, condition: str, *, timeout_s: float = WAIT_S) -> None:
+        """`kubectl wait --for=condition=...` for the MirrorFlow."""
+        self.kubectl(
+            "wait",
+            f"--for=condition={condition}",
+            f"mirrorflow/{name}",
+            f"--timeout={timeout_s:.0f}s",
+            timeout_s=timeout_s + 10,
+        )
+
+    def delete(self, name: str) -> None:
+        """The MirrorFlow; returns when its pods are gone, too."""
+        self.kubectl("delete", "mirrorflow", name, "--ignore-not-found")
+        wait_until(
+            f"{name} has no pods",
+            lambda: not self.kubectl.get("pods", f"--selector=mirrorflow.io/flow={name}")["items"],
+            timeout_s=WAIT_S,
+        )
+
+    # What is there.
+
+    def resource(self, name: str) -> Object:
+        """The MirrorFlow as it is now."""
+        return dict(self.kubectl.get("mirrorflow", name))
+
+    def pods(self, flow: str, connector: str = "") -> list[Object]:
+        """Those that are not on their way out."""
+        wanted = f"mirrorflow.io/flow={flow}" + (f",mirrorflow.io/connector={connector}" if connector else "")
+        found = self.kubectl.get("pods", f"--selector={wanted}")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def progress(self, pod: Object) -> Object:
+        """What the connector tells the operator; empty while it does not answer. Asked through the API server."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        try:
+            return dict(
+                self.kubectl.read(f"/api/v1/namespaces/{namespace}/pods/{name}:{PORT}/proxy/progress")
+            )
+        except KubectlError:
+            return {}
+
+    def described(self) -> str:
+        """For whoever looks for the cause of a failure: resources, events, the ends of logs."""
+        parts = [
+            _said(self.kubectl, "get", "mirrorflows", "--output=yaml"),
+            _said(self.kubectl, "get", "pods,deployments", "--output=wide"),
+            _said(self.kubectl, "get", "events", "--sort-by=.lastTimestamp"),
+            _said(self.kubectl, "logs", "--selector=mirrorflow.io/flow", "--tail=15", "--prefix"),
+            _said(self.release.kubectl, "get", "pods", "--output=wide"),
+            _said(self.release.kubectl, "logs", f"--selector={OPERATOR}", "--tail=60", "--prefix"),
+        ]
+        return "\n\n".join(parts)
+
+    def kill(self, pod: Object) -> None:
+        """kill -9 of all that runs in *pod*, from the host; the kubelet starts it again."""
+        for pid in _processes_of(pod):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _said(kubectl: Kubectl, *arguments: str) -> str:
+    try:
+        return f"kubectl {' '.join(arguments)}\n{kubectl(*arguments)}"
+    except (KubectlError, subprocess.TimeoutExpired) as error:
+        return f"kubectl {' '.join(arguments)}: {error}"
+
+
+def _processes_of(pod: Object) -> list[int]:
+    """By the pod's control group; the pause container, which holds its network, is left alone."""
+    mark = f"pod{pod['metadata']['uid']}"
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cgroup"):
+        try:
+            inside = mark in file.read_text()
+            program = (file.parent / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if inside and program and b"pause" not in program.split(b"\0")[0]:
+            found.append(int(file.parent.name))
+    return found

@@ -1,0 +1,87 @@
+"""Why a connector's pods are replaced, in words: names of settings, never their values."""
+
+import copy
+from typing import Any
+
+from mirrorflow_operator.plan.changes import NAMED_MAX, reasons_to_roll
+from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION
+
+DEPLOYMENT: dict[str, Any] = {
+    "spec": {
+        "template": {
+            "metadata": {"annotations": {HASH_ANNOTATION: "1"}},
+            "spec": {
+                "serviceAccountName": "one",
+                "containers": [{"name": "replicator", "image": "one:1"}],
+            },
+        }
+    }
+}
+FILES = {"connector.properties": "tasks.max=1\ntopics=a\n", "worker.properties": "password=${dir:/x:y}\n"}
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    found = copy.deepcopy(DEPLOYMENT)
+    template = found["spec"]["template"]
+    template["metadata"]["annotations"].update(changes.pop("annotations", {}))
+    template["spec"]["containers"][0].update(changes.pop("container", {}))
+    template["spec"].update(changes)
+    return found
+
+
+def test_nothing_changed_rolls_nothing():
+    assert reasons_to_roll(DEPLOYMENT, DEPLOYMENT, FILES, FILES) == ()
+
+
+def test_scaling_replaces_no_pod():
+    scaled = copy.deepcopy(DEPLOYMENT)
+    scaled["spec"]["replicas"] = 5
+
+    assert reasons_to_roll(DEPLOYMENT, scaled, FILES, FILES) == ()
+
+
+def test_properties_are_named_without_their_values():
+    files = {**FILES, "connector.properties": "tasks.max=2\nnew=secret\n"}
+
+    found = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), FILES, files)
+
+    assert found == ("properties new, tasks.max, topics",)
+
+
+def test_many_properties_are_counted():
+    files = {"connector.properties": "".join(f"key{number}=1\n" for number in range(40))}
+
+    (found,) = reasons_to_roll(DEPLOYMENT, _changed(annotations={HASH_ANNOTATION: "2"}), {}, files)
+
+    assert found.endswith(f" and {40 - NAMED_MAX} more")
+
+
+def test_everything_else_has_its_word():
+    new = _changed(
+        annotations={RESTART_ANNOTATION: "7"},
+        container={
+            "image": "two:2",
+            "resources": {"limits": {"cpu": "1"}},
+            "env": [{"name": "A", "value": "b"}],
+        },
+        serviceAccountName="two",
+        nodeSelector={"disk": "fast"},
+    )
+
+    assert reasons_to_roll(DEPLOYMENT, new, FILES, FILES) == (
+        "restart 7",
+        "image one:1 -> two:2",
+        "resources",
+        "env",
+        "ServiceAccount",
+        "node selector",
+    )
+
+
+def test_what_the_server_filled_in_is_no_reason():
+    old = _changed(
+        container={"resources": {}, "terminationMessagePath": "/dev"}, terminationGracePeriodSeconds=30
+    )
+    new = _changed(terminationGracePeriodSeconds=30)
+
+    assert reasons_to_roll(old, new, FILES, FILES) == ()

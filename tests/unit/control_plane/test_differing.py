@@ -1,0 +1,111 @@
+"""Whether an object still is what was planned: what the API server adds and rewrites is no difference, what somebody changed is one."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.plan.differing import holds
+
+PLANNED: dict[str, Any] = {
+    "spec": {
+        "replicas": 1,
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "replicator",
+                        "image": "one:1",
+                        "args": ["a", "b"],
+                        "resources": {"limits": {"cpu": "1000m", "memory": "1024Mi"}},
+                        "ports": [{"name": "http", "containerPort": 8080}],
+                        "env": [],
+                    }
+                ],
+                "volumes": [
+                    {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+                    {"name": "empty", "emptyDir": {}},
+                ],
+            }
+        },
+    }
+}
+
+
+def _live() -> dict[str, Any]:
+    """As the API server gives it back."""
+    live = copy.deepcopy(PLANNED)
+    pod = live["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["resources"] = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    container["imagePullPolicy"] = "IfNotPresent"
+    container["ports"][0]["protocol"] = "TCP"
+    del container["env"]
+    pod["containers"].insert(0, {"name": "sidecar"})
+    pod["dnsPolicy"] = "ClusterFirst"
+    live["spec"]["progressDeadlineSeconds"] = 600
+    return live
+
+
+def test_what_the_server_fills_in_and_rewrites_is_no_difference():
+    assert holds(_live(), PLANNED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda live: live["spec"].update(replicas=2),
+        lambda live: live["spec"]["template"]["spec"]["containers"].pop(1),
+        lambda live: live["spec"]["template"]["spec"]["containers"][1].update(image="two:2"),
+        lambda live: live["spec"]["template"]["spec"]["containers"][1].update(args=["b", "a"]),
+        lambda live: live["spec"]["template"]["spec"]["containers"][1].update(args=["a", "b", "c"]),
+        lambda live: live["spec"]["template"]["spec"]["containers"][1]["resources"]["limits"].update(cpu="2"),
+        lambda live: live["spec"]["template"]["spec"]["volumes"].pop(0),
+        lambda live: live["spec"].pop("replicas"),
+        lambda live: live.pop("spec"),
+    ],
+)
+def test_what_somebody_changed_is_one(change: Any):
+    live = _live()
+    change(live)
+
+    assert not holds(live, PLANNED)
+
+
+@pytest.mark.parametrize(
+    ("live", "planned", "same"),
+    [
+        ("1", "1000m", True),
+        ("1Gi", "1024Mi", True),
+        ("1G", "1Gi", False),
+        ("0.5", "500m", True),
+        ("x", "x", True),
+    ],
+)
+def test_quantities_are_compared_as_amounts(live: str, planned: str, *, same: bool):
+    assert holds({"limits": {"memory": live}}, {"limits": {"memory": planned}}) is same
+
+
+def test_only_quantities_are():
+    assert not holds({"name": "1"}, {"name": "1000m"})
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("abc", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("name", "x", "y")), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(_VALUES)
+def test_everything_holds_itself(value: Any):
+    assert holds(value, value)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), _VALUES), st.dictionaries(st.sampled_from("wxyz"), _VALUES))
+def test_more_is_no_difference(planned: dict[str, Any], more: dict[str, Any]):
+    assert holds({**planned, **more}, planned)

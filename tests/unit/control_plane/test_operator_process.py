@@ -1,0 +1,144 @@
+"""The operator's settings, metrics and view of the cluster."""
+
+import re
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW, POD
+from mirrorflow_operator.cluster.view import View
+from mirrorflow_operator.errors import SettingsError
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.settings import Settings, from_environment
+
+KEY = ("here", "flow")
+
+
+def test_nothing_set_is_the_default():
+    assert from_environment({"MIRRORFLOW_NAMESPACES": "", "PATH": "/bin"}) == Settings()
+
+
+def test_each_setting_is_read():
+    found = from_environment(
+        {
+            "MIRRORFLOW_NAMESPACES": "a, b,a",
+            "MIRRORFLOW_REPLICATOR_IMAGE": "place/replicator",
+            "MIRRORFLOW_REPLICATOR_VERSIONS": "2,1",
+            "POD_NAMESPACE": "system",
+            "POD_NAME": "pod",
+            "MIRRORFLOW_LISTENER": "[::1]:9",
+            "MIRRORFLOW_POLL_S": "0.5",
+            "MIRRORFLOW_WORKERS": "3",
+            "MIRRORFLOW_LEASE": "lease",
+            "MIRRORFLOW_LEASE_S": "9",
+            "MIRRORFLOW_RESYNC_S": "60",
+            "MIRRORFLOW_LOG_LEVEL": "debug",
+        }
+    )
+
+    assert found == Settings(
+        namespaces=("a", "b"),
+        replicator_image="place/replicator",
+        replicator_versions=("2", "1"),
+        pod_namespace="system",
+        pod_name="pod",
+        listener_host="::1",
+        listener_port=9,
+        poll_s=0.5,
+        workers=3,
+        lease="lease",
+        lease_s=9.0,
+        resync_s=60.0,
+        log_level="DEBUG",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MIRRORFLOW_LISTENER", "8080x"),
+        ("MIRRORFLOW_POLL_S", "soon"),
+        ("MIRRORFLOW_POLL_S", "nan"),
+        ("MIRRORFLOW_WORKERS", "0"),
+        ("MIRRORFLOW_LEASE_S", "1"),
+        ("MIRRORFLOW_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, value: str):
+    with pytest.raises(SettingsError, match=f"^{name} is '{value}'; write "):
+        from_environment({name: value})
+
+
+def test_metrics_are_a_page_that_prometheus_reads():
+    """Every sample has its HELP and TYPE; buckets add up."""
+    metrics = Metrics()
+    metrics.count("things_total", "Things.", kind="a")
+    metrics.count("things_total", "Things.", 2, kind="a")
+    metrics.took("thing_seconds", "How long.", 0.05)
+    metrics.gauge("level", "How high.", lambda: 0.5)
+
+    lines = metrics.text().splitlines()
+
+    assert 'mirrorflow_operator_things_total{kind="a"} 3' in lines
+    assert "mirrorflow_operator_level 0.5" in lines
+    assert 'mirrorflow_operator_thing_seconds_bucket{le="0.1"} 1' in lines
+    assert 'mirrorflow_operator_thing_seconds_bucket{le="0.02"} 0' in lines
+    assert 'mirrorflow_operator_thing_seconds_bucket{le="+Inf"} 1' in lines
+    assert "mirrorflow_operator_thing_seconds_count 1" in lines
+    assert "mirrorflow_operator_thing_seconds_sum 0.05" in lines
+    sample = re.compile(r"[a-z_]+(\{[a-z]+=\"[^\"]+\"\})? [0-9.]+")
+    assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+
+
+def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": "here",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "labels": {"mirrorflow.io/flow": "flow", "mirrorflow.io/connector": "source"},
+    }
+    return {"metadata": metadata, **more}
+
+
+def test_old_news_change_nothing():
+    """Own writes are known before the watch tells them."""
+    view = View()
+
+    assert view.put(CONFIG_MAP, _object(5, data={"a": "new"})) == {KEY}
+    assert view.put(CONFIG_MAP, _object(4, data={"a": "old"})) == frozenset()
+    assert view.put(CONFIG_MAP, _object(6, data={"a": "new"})) == frozenset()  # the content is what it was
+    (child,) = view.children(KEY).values()
+    assert (child.resource_version, child.content()["data"]) == ("6", {"a": "new"})
+
+
+def test_one_of_a_name_that_is_deleted_is_not_the_other():
+    view = View()
+    view.put(CONFIG_MAP, _object(5, uid="first"))
+    view.put(CONFIG_MAP, _object(7, uid="second"))
+
+    assert view.drop(CONFIG_MAP, "here", "flow", "first") == frozenset()
+    assert view.children(KEY)
+    assert view.drop(CONFIG_MAP, "here", "flow", "second") == {KEY}
+    assert not view.children(KEY)
+
+
+def test_what_a_whole_list_did_not_have_is_gone_unless_it_is_newer():
+    view = View()
+    for number in (1, 2, 9):
+        view.put(POD, _object(number, uid=f"uid-{number}", name=f"pod-{number}", spec={"containers": []}))
+
+    assert view.absent(POD, None, {"uid-1"}, 5) == {KEY}
+    assert [pod.name for _, pod in view.pods(KEY)] == ["pod-1", "pod-9"]
+    assert view.absent(POD, "elsewhere", set(), 50) == frozenset()
+
+
+def test_a_flow_that_cannot_be_read_is_there_with_its_errors():
+    view = View()
+
+    view.put(MIRROR_FLOW, _object(1, spec={"source": {}}, status={"lag": "nonsense"}))
+
+    seen = view.flows[KEY].resource
+    assert seen.flow is None
+    assert "spec.source.alias" in {error.path for error in seen.errors}
+    assert not seen.status.conditions

@@ -1,0 +1,180 @@
+"""The queue of flows: each once, never by two workers, nothing lost that came meanwhile, later and later after failures."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.work_queue import BACKOFF_MAX_S, INTERVAL_S, WorkQueue
+
+
+@dataclass(slots=True)
+class Clock:
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass(slots=True)
+class Case:
+    clock: Clock = field(default_factory=Clock)
+    queue: WorkQueue[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue(clock=self.clock, chance=lambda: 1.0)
+
+
+def test_a_thousand_requests_are_one_pass():
+    case = Case()
+    for _ in range(1_000):
+        case.queue.add("a")
+
+    assert case.queue.take() == "a"
+    case.queue.done("a")
+    case.clock.now_s += 3_600
+    assert case.queue.take() is None
+
+
+def test_who_is_asked_for_while_it_is_worked_on_comes_again_and_never_twice_at_once():
+    case = Case()
+    case.queue.add("a")
+    case.queue.take()
+    case.queue.add("a")
+    case.clock.now_s += 10
+
+    assert case.queue.take() is None
+    case.queue.done("a")
+    assert case.queue.take() == "a"
+
+
+def test_one_key_is_not_looked_at_more_often_than_its_interval():
+    case = Case()
+    case.queue.add("a")
+    case.queue.take()
+    case.queue.done("a")
+    case.queue.add("a")
+
+    assert case.queue.take() is None
+    case.clock.now_s += INTERVAL_S
+    assert case.queue.take() == "a"
+
+
+def test_failures_wait_longer_each_time_up_to_a_bound_and_success_forgets_them():
+    case = Case()
+    waits = []
+    for _ in range(12):
+        case.queue.add("a")
+        case.clock.now_s += BACKOFF_MAX_S
+        assert case.queue.take() == "a"
+        waits.append(case.queue.failed("a"))
+
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (0.5, BACKOFF_MAX_S)
+    case.clock.now_s += BACKOFF_MAX_S
+    case.queue.take()
+    case.queue.done("a")
+    case.queue.add("a")
+    case.clock.now_s += 1
+    case.queue.take()
+    assert case.queue.failed("a") == 0.5
+
+
+def test_what_the_server_asks_for_is_waited_for():
+    """Retry-After is the least, whatever the back-off says."""
+    case = Case()
+    case.queue.add("a")
+    case.queue.take()
+
+    assert case.queue.failed("a", 7.0) == 7.0
+    case.clock.now_s += 6.9
+    assert case.queue.take() is None
+    case.clock.now_s += 0.2
+    assert case.queue.take() == "a"
+
+
+def test_news_of_a_failing_key_end_its_wait():
+    """A user who has mended his spec does not wait for the back-off of the one before."""
+    case = Case()
+    case.queue.add("a")
+    case.queue.take()
+    for _ in range(10):
+        case.queue.failed("a")
+    case.clock.now_s += INTERVAL_S
+    case.queue.add("a")
+
+    assert case.queue.take() == "a"
+
+
+def test_the_oldest_tells_of_work_that_hangs():
+    case = Case()
+    case.queue.add("a")
+    assert case.queue.take() == "a"
+    case.queue.add("b", 500)
+    case.clock.now_s += 400
+
+    assert case.queue.oldest_s() == 400
+    case.queue.done("a")
+    assert case.queue.oldest_s() == 0
+
+
+def test_a_waiting_worker_wakes_when_something_is_due():
+    async def wait() -> str:
+        queue: WorkQueue[str] = WorkQueue(interval_s=0)
+        worker = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        queue.add("late", 0.05)
+        queue.add("now", 0.01)
+        return await asyncio.wait_for(worker, 5)
+
+    assert asyncio.run(wait()) == "now"
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("add", "later", "take", "done", "failed", "forget", "wait")), st.sampled_from("abc")
+    ),
+    max_size=80,
+)
+
+
+@given(_STEPS)
+def test_nothing_is_lost_and_nobody_works_on_one_key_twice(steps: list[tuple[str, str]]):
+    """Whatever is asked for after the last time that it was taken is taken once more; the heap does not grow for ever."""
+    case = Case()
+    working: set[str] = set()
+    owed: set[str] = set()
+    for step, key in steps:
+        match step:
+            case "add":
+                case.queue.add(key)
+                owed.add(key)
+            case "later":
+                case.queue.add(key, 30)
+                owed.add(key)
+            case "take":
+                taken = case.queue.take()
+                if taken is not None:
+                    assert taken not in working
+                    working.add(taken)
+                    owed.discard(taken)
+            case "done" if key in working:
+                case.queue.done(key)
+                working.discard(key)
+            case "failed" if key in working:
+                case.queue.failed(key)
+                working.discard(key)
+                owed.add(key)
+            case "forget":
+                case.queue.forget(key)
+                owed.discard(key)
+            case _:
+                case.clock.now_s += 1
+    for key in list(working):
+        case.queue.done(key)
+    case.clock.now_s += 10_000
+    rest = set()
+    while (key_ := case.queue.take()) is not None:
+        rest.add(key_)
+    assert rest == owed
