@@ -10,12 +10,17 @@ from mirrorflow_operator.api.connectors import ComputeAmounts, Connector, Resour
 from mirrorflow_operator.api.template import Template, Toleration, TopologySpread
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts
+from mirrorflow_operator.plan.several import INTERNAL_PORT, pod_environment
 
 CONFIG_FOLDER: Final = "/etc/mirrorflow"
 WORKER_FILE: Final = "worker.properties"
 CONNECTOR_FILE: Final = "connector.properties"
 HTTP_PORT: Final = 8080
 CONTAINER: Final = "replicator"
+FORMS: Final[Mapping[bool, str]] = {
+    False: "standalone",
+    True: "distributed",
+}  # by whether pods share the work
 # A first start loads Python and asks both clusters; a slow disk or a slow DNS server must not end in a restart loop.
 STARTUP_PERIOD_S: Final = 2
 STARTUP_FAILURES: Final = 60
@@ -38,8 +43,9 @@ def pod(
     config_map: str,
     mounts: Mounts,
     layout: SecretLayout,
+    is_shared: bool,
 ) -> dict[str, Any]:
-    """The pod template of a Deployment."""
+    """The pod template of a Deployment; *is_shared*: it is one of several that share the connector's work."""
     template = connector.template
     spec: dict[str, Any] = {
         "serviceAccountName": service_account,
@@ -47,7 +53,7 @@ def pod(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_container(connector, image, mounts, layout)],
+        "containers": [_container(connector, image, mounts, layout, is_shared=is_shared)],
         "volumes": _volumes(config_map, mounts),
         **_scheduling(template, selector),
     }
@@ -60,14 +66,19 @@ def pod(
     }
 
 
-def _container(connector: Connector, image: str, mounts: Mounts, layout: SecretLayout) -> dict[str, Any]:
+def _container(
+    connector: Connector, image: str, mounts: Mounts, layout: SecretLayout, *, is_shared: bool
+) -> dict[str, Any]:
+    ports = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
+    if is_shared:
+        ports.append({"name": "internal", "containerPort": INTERNAL_PORT, "protocol": "TCP"})
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,
-        "args": ["standalone", f"{CONFIG_FOLDER}/{WORKER_FILE}", f"{CONFIG_FOLDER}/{CONNECTOR_FILE}"],
+        "args": [FORMS[is_shared], f"{CONFIG_FOLDER}/{WORKER_FILE}", f"{CONFIG_FOLDER}/{CONNECTOR_FILE}"],
         # What a process says as it ends is what its settings lack: the status repeats it. The product's logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
+        "ports": ports,
         "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES),
         "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES),
         "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1),
@@ -86,8 +97,12 @@ def _container(connector: Connector, image: str, mounts: Mounts, layout: SecretL
     resources = _resources(connector.resources)
     if resources:
         container["resources"] = resources
-    if connector.template.env:
-        container["env"] = [{"name": one.name, "value": one.value} for one in connector.template.env]
+    environment = [
+        *(pod_environment() if is_shared else ()),
+        *({"name": one.name, "value": one.value} for one in connector.template.env),
+    ]
+    if environment:
+        container["env"] = environment
     return container
 
 
