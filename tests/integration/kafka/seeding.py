@@ -40,8 +40,8 @@ def files_of(flow: Flow, topics: str, connector: Mapping[str, str] | None = None
     assert not isinstance(worker, str)
     assert not isinstance(source, str)
     return FlowFiles(
-        worker=str(write_properties(given.folder / "worker.properties", worker)),
-        source=str(write_properties(given.folder / "source.properties", source)),
+        worker=str(write_properties(given.folder / "worker.properties", dict(worker))),
+        source=str(write_properties(given.folder / "source.properties", dict(source))),
     )
 
 
