@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # So many share the integration tests, each with brokers of its own (about 4 GiB).
 PROCESSES ?= 2
 READY := $(VENV)/.ready
+SPARK := $(VENV)/.spark
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
@@ -21,6 +22,12 @@ $(READY): pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# Half a gigabyte that lint, types and unit tests do without.
+$(SPARK): $(READY)
+	@echo "Installing PySpark into $(VENV) (about 500 MB) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[seed]'
+	@touch $@
+
 $(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
 	@tests/harness/kafka/setup.sh
 
@@ -28,7 +35,7 @@ $(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard te
 $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
 	@tests/conformance/setup.sh
 
-setup: $(READY) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
+setup: $(READY) $(SPARK) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; under a minute
@@ -51,7 +58,7 @@ units: $(READY)
 test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
 	@{ $(KUBERNETES) $(NODE) && { [ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images; }; } & build=$$!; \
-	$(MAKE) --no-print-directory check $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
+	$(MAKE) --no-print-directory check $(SPARK) $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
 	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadfile tests/e2e tests/integration
 

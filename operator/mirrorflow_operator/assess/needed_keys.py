@@ -1,9 +1,10 @@
-"""Which keys of a Secret or ConfigMap a flow's clusters ask for: names for a sentence, never values. Pure."""
+"""Which keys of a Secret or ConfigMap a flow asks for: names for a sentence, never values. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan import several
 
 KEYS_MAX = 5  # named in one sentence
 
@@ -17,6 +18,9 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
         one.model_dump(include={"tls", "authentication"}) for one in (flow.spec.source, flow.spec.target)
     )
     found = {key for part in parts for key in _keys(part, field, name)}
+    internal = flow.spec.internal_rest.tls
+    if is_secret and internal is not None and internal.secret_name == name:
+        found |= {several.CERTIFICATE, several.KEY, several.AUTHORITY}
     return tuple(sorted(found)[:KEYS_MAX])
 
 

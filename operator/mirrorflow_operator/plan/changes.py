@@ -46,6 +46,8 @@ def _reasons(
         yield f"restart {new_notes.get(RESTART_ANNOTATION, 'taken back')}"
     old_pod, new_pod = before["spec"], after["spec"]
     one, other = _container(old_pod), _container(new_pod)
+    if one.get("args") != other.get("args"):
+        yield f"form {_form(one)} -> {_form(other)}"
     if one.get("image") != other.get("image"):
         yield f"image {one.get('image')} -> {other.get('image')}"
     yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))
@@ -65,6 +67,10 @@ def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     found: Mapping[str, Any] = next((one for one in pod["containers"] if one["name"] == CONTAINER), {})
     return found
+
+
+def _form(container: Mapping[str, Any]) -> str:
+    return next(iter(container.get("args") or ()), "unknown")
 
 
 def _changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -12,16 +12,17 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import Connector, Connectors
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan import names, several
 from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.mounts import mounts
+from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, WORKER_FILE, pod
 from mirrorflow_operator.plan.properties_text import format_properties
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
-LISTENERS: Final[Mapping[str, str]] = {"mirrorflow.http.listeners": f"http://0.0.0.0:{HTTP_PORT}"}
+LISTENERS_KEY: Final = "mirrorflow.http.listeners"
+LISTENER: Final = f"http://0.0.0.0:{HTTP_PORT}"
 PROGRESS_DEADLINE_S: Final = 300
 Object = dict[str, Any]
 
@@ -53,9 +54,34 @@ def _of_connector(
     if spec.service_account.annotations:
         account = names.object_name(flow.metadata.name, plan.kind)
         yield _service_account(flow, account, plan.kind, spec.service_account.annotations)
-    config = _config_map(flow, plan)
+    worker = _worker_properties(flow, plan, spec, layout)
+    config = _config_map(flow, plan, worker)
     yield config
-    yield _deployment(flow, plan, config, image=image, account=account, layout=layout)
+    if several.is_shared(spec):
+        yield from several.shared_objects(flow, plan.kind)
+    yield _deployment(
+        flow,
+        plan,
+        config,
+        image=image,
+        account=account,
+        layout=layout,
+        mounts=mounts((worker, plan.connector_properties), layout),
+    )
+
+
+def _worker_properties(
+    flow: MirrorFlow, plan: ConnectorPlan, spec: Connector, layout: SecretLayout
+) -> Mapping[str, str]:
+    """As a pod is told: where it listens, and whether it is one of several."""
+    if not several.is_shared(spec):
+        return {**plan.worker_properties, LISTENERS_KEY: LISTENER}
+    return {
+        **plan.worker_properties,
+        **several.node_properties(flow, plan.kind, spec, layout),
+        # The first is where the other pods come to.
+        LISTENERS_KEY: f"{several.internal_listener(flow)},{LISTENER}",
+    }
 
 
 def _service_account(
@@ -72,7 +98,7 @@ def _service_account(
     }
 
 
-def _config_map(flow: MirrorFlow, plan: ConnectorPlan) -> Object:
+def _config_map(flow: MirrorFlow, plan: ConnectorPlan, worker: Mapping[str, str]) -> Object:
     """Both property files; secrets are references in them."""
     name = names.object_name(flow.metadata.name, plan.kind)
     return {
@@ -80,14 +106,21 @@ def _config_map(flow: MirrorFlow, plan: ConnectorPlan) -> Object:
         "kind": "ConfigMap",
         "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, plan.kind),
         "data": {
-            WORKER_FILE: format_properties({**plan.worker_properties, **LISTENERS}),
+            WORKER_FILE: format_properties(worker),
             CONNECTOR_FILE: format_properties(plan.connector_properties),
         },
     }
 
 
 def _deployment(
-    flow: MirrorFlow, plan: ConnectorPlan, config: Object, *, image: str, account: str, layout: SecretLayout
+    flow: MirrorFlow,
+    plan: ConnectorPlan,
+    config: Object,
+    *,
+    image: str,
+    account: str,
+    layout: SecretLayout,
+    mounts: Mounts,
 ) -> Object:
     """The new pod is there before the old one goes: what a roll costs is one hand-over."""
     name, spec = flow.metadata.name, connector_spec(flow.spec.connectors, plan.kind)
@@ -118,8 +151,9 @@ def _deployment(
                 labels=names.labels(name, plan.kind),
                 annotations=annotations,
                 config_map=config["metadata"]["name"],
-                mounts=mounts((plan.worker_properties, plan.connector_properties), layout),
+                mounts=mounts,
                 layout=layout,
+                is_shared=several.is_shared(spec),
             ),
         },
     }

@@ -31,7 +31,13 @@ CONFIG_EXCLUDE = (
     "min\\.insync\\.replicas",
 )
 # In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
-_OF_WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
+_OF_WORKER = (
+    "offset.storage.",
+    "config.storage.",
+    "status.storage.",
+    "group.id",
+    "task.shutdown.graceful.timeout.ms",
+)
 _OF_NAMES = {"transforms", "predicates"}
 _TRUE, _FALSE = "true", "false"
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
@@ -117,6 +118,58 @@ def test_changing_one_connector_rolls_that_one_alone() -> None:
         for one in (before, after)
     ]
     assert annotations[0] != annotations[1]
+
+
+def _scaled(replicas: int, **spec: Any) -> list[Object]:
+    return _objects(_changed("smallest", connectors={"source": {"replicas": replicas}}, **spec))
+
+
+def _differing(before: list[Object], after: list[Object]) -> set[tuple[str, str]]:
+    """Kind and name of what is in one of them alone, or otherwise in the other."""
+    one, other = ({(x["kind"], x["metadata"]["name"]): x for x in found} for found in (before, after))
+    return {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+
+
+def test_another_number_of_several_pods_rolls_none() -> None:
+    """Neither the template nor the properties know how many there are."""
+    before, after = _scaled(2), _scaled(3)
+
+    assert {("Deployment", "east-to-west-source")} == _differing(before, after)
+    old, new = (_deployments(found)["east-to-west-source"] for found in (before, after))
+    assert (2, 3) == (old["spec"].pop("replicas"), new["spec"].pop("replicas"))
+    assert old == new
+
+
+def test_a_second_pod_takes_another_form_and_its_objects_and_the_last_one_leaves_them() -> None:
+    """The roll says why; the other connectors keep every byte."""
+    one, two = _scaled(1), _scaled(2)
+    kinds = ("Service", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "Deployment")
+
+    assert {(kind, "east-to-west-source") for kind in kinds} == _differing(one, two)
+    old, new = (_deployments(found)["east-to-west-source"] for found in (one, two))
+    reasons = reasons_to_roll(old, new, {}, {})
+    assert "form standalone -> distributed" in reasons
+    assert "form distributed -> standalone" in reasons_to_roll(new, old, {}, {})
+
+
+def test_a_stopped_flow_of_several_pods_keeps_its_form() -> None:
+    """Going on is no roll."""
+    assert {("Deployment", "east-to-west-source")} >= {
+        (kind, name)
+        for kind, name in _differing(_scaled(2), _scaled(2, state="Stopped"))
+        if "-source" in name
+    }
+
+
+def test_pods_of_several_connectors_do_not_meet() -> None:
+    """A node runs whatever its config topic names: each connector has a group and topics of its own."""
+    files = [one["data"]["worker.properties"] for one in _objects(_example("several-pods")) if "data" in one]
+    told = [parse_properties(text) for text in files]
+
+    for key in ("group.id", "config.storage.topic", "status.storage.topic"):
+        named = [properties[key] for properties in told if key in properties]
+        assert len(named) == len(set(named)) >= 2
+    assert len({properties["offset.storage.topic"] for properties in told}) == 1
 
 
 def test_a_stopped_flow_has_no_pods_and_keeps_everything_else() -> None:

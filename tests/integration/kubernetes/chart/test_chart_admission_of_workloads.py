@@ -124,6 +124,12 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         lambda: _of_container(env=[{"name": "P", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
         "a container has variables from Secrets",
     ),
+    "map-variable": (
+        lambda: _of_container(
+            env=[{"name": "P", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
+        ),
+        "a container has variables from Secrets",
+    ),
     "secret-variables": (
         lambda: _of_container(envFrom=[{"secretRef": {"name": "s"}}]),
         "variables from Secrets",

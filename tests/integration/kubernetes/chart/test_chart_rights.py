@@ -33,6 +33,12 @@ LEFT_BEHIND = (
         "kind": "NetworkPolicy",
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
     },
+    {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}},
+    {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"left": "behind"}}},
+    },
     {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -46,7 +52,7 @@ LEFT_BEHIND = (
         },
     },
 )
-KINDS = "serviceaccounts,configmaps,networkpolicies,deployments"
+KINDS = "serviceaccounts,configmaps,networkpolicies,services,poddisruptionbudgets,deployments"
 
 
 def _left(one: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def test_each_right_is_needed_and_each_need_is_granted(
     since = installed.log_size()
     flow = yaml.safe_load((EXAMPLES / "smallest.yaml").read_text())
     flow["metadata"]["name"] = NAME
+    flow["spec"]["connectors"] = {"source": {"replicas": 2}}
     environment = {
         "POD_NAMESPACE": NAMESPACE,
         "MIRRORFLOW_LEASE": OPERATOR,
@@ -125,7 +132,7 @@ def test_each_right_is_needed_and_each_need_is_granted(
     ) as process:
         process.wait_until_leading()
         administrator.apply(flow)
-        wait_until("everything is there", lambda: len(found()) == 8)
+        wait_until("everything is there", lambda: len(found()) == 11)
         owner = administrator.get("mirrorflow", NAME)
         for one in LEFT_BEHIND:
             administrator.apply(_left(one, owner))
@@ -155,7 +162,7 @@ def _verbs(server: ApiServer, since: int, resource: str) -> set[str]:
 
 def _as_granted(asked: set[Asked]) -> set[Asked]:
     """A server-side apply of what is not there yet is logged as a patch, and needs `create` as well."""
-    made = {"serviceaccounts", "configmaps", "networkpolicies", "deployments"}
+    made = set(KINDS.split(","))
     return asked | {
         Asked(verb="create", group=one.group, resource=one.resource)
         for one in asked

@@ -1,0 +1,141 @@
+"""A connector with several pods: what they are told so that they share its work, and the objects that this takes. Pure.
+
+The pods are nodes of one of Connect's distributed workers, which form a group on the target and call each other over the
+internal REST (KIP-710). Each connector has a group and topics of its own: nodes run every connector that their config
+topic has, and MM2's own (`mm2-configs.<source>.internal`) may still hold those of a Java MM2, heartbeats and checkpoints
+among them, which would then run twice. How many pods there are is in no property, so another number rolls none.
+"""
+
+from typing import Any, Final
+
+from mirrorflow_operator.api.connectors import Connector
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.plan import ConnectorKind
+
+INTERNAL_PORT: Final = 8083  # Connect's
+POD_IP: Final = "MIRRORFLOW_POD_IP"
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # as cert-manager writes its Secrets
+_ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+# One at a time may go by eviction: the others have its work before the next one goes.
+_UNAVAILABLE_MAX: Final = 1
+
+
+def is_shared(connector: Connector) -> bool:
+    """Whether pods of *connector* share its work; none at all is one that rests."""
+    return connector.replicas > 1
+
+
+def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
+    """The name that the pods' certificate is for, and that they verify in each other's."""
+    return f"{names.object_name(flow.metadata.name, kind)}.{flow.metadata.namespace}.svc"
+
+
+def node_properties(
+    flow: MirrorFlow, kind: ConnectorKind, connector: Connector, layout: SecretLayout
+) -> dict[str, str]:
+    """What makes the worker one node of several; overrides what a single one is told."""
+    alias, word = flow.spec.source.alias, names.connector_word(kind)
+    copies = str(flow.spec.topics.replication_factor)
+    own = {
+        "group.id": f"{alias}-mm2-{word}",
+        "config.storage.topic": f"mm2-configs.{alias}.{word}.internal",
+        "config.storage.replication.factor": copies,
+        "status.storage.topic": f"mm2-status.{alias}.{word}.internal",
+        "status.storage.replication.factor": copies,
+    }
+    return {
+        "config.providers": f"{PROVIDER},env",
+        "config.providers.env.class": _ENVIRONMENT_PROVIDER,
+        **{key: connector.config.get(key, value) for key, value in own.items()},
+        "dedicated.mode.enable.internal.rest": "true",
+        # Each pod puts in its own: the files are the same for all.
+        "rest.advertised.host.name": f"${{env:{POD_IP}}}",
+        "rest.advertised.port": str(INTERNAL_PORT),
+        **_tls(flow, kind, layout),
+    }
+
+
+def internal_listener(flow: MirrorFlow) -> str:
+    """Where the other pods come to."""
+    scheme = "http" if flow.spec.internal_rest.tls is None else "https"
+    return f"{scheme}://0.0.0.0:{INTERNAL_PORT}"
+
+
+def pod_environment() -> list[dict[str, Any]]:
+    """What a pod has to know of itself."""
+    return [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+
+
+def _tls(flow: MirrorFlow, kind: ConnectorKind, layout: SecretLayout) -> dict[str, str]:
+    """One certificate for all pods, asked for and shown by each: addresses of pods are nobody's to certify."""
+    tls = flow.spec.internal_rest.tls
+    if tls is None:
+        return {}
+    prefix, secret = "listeners.https.", tls.secret_name
+    return {
+        f"{prefix}ssl.keystore.type": "PEM",
+        f"{prefix}ssl.keystore.certificate.chain": layout.secret_reference(secret, CERTIFICATE),
+        f"{prefix}ssl.keystore.key": layout.secret_reference(secret, KEY),
+        f"{prefix}ssl.truststore.type": "PEM",
+        f"{prefix}ssl.truststore.location": layout.secret_path(secret, AUTHORITY),
+        f"{prefix}ssl.client.auth": "required",
+        "mirrorflow.internal.rest.server.name": service_host(flow, kind),
+    }
+
+
+def shared_objects(flow: MirrorFlow, kind: ConnectorKind) -> list[dict[str, Any]]:
+    """Service, NetworkPolicy and PodDisruptionBudget."""
+    return [_service(flow, kind), _network_policy(flow, kind), _disruption_budget(flow, kind)]
+
+
+def _metadata(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    flow_name = flow.metadata.name
+    return names.metadata(flow_name, flow.metadata.namespace, names.object_name(flow_name, kind), kind)
+
+
+def _service(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    """Headless: it gives the pods their name, and nobody who asks for any of them. A pod is called before it is ready."""
+    port = {"name": "internal", "port": INTERNAL_PORT, "targetPort": "internal", "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(flow.metadata.name, kind),
+            "ports": [port],
+        },
+    }
+
+
+def _network_policy(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    """The connector's own pods, and no others; adds to the flow's own policy."""
+    admitted = [{"podSelector": {"matchLabels": names.selector(flow.metadata.name, kind)}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "podSelector": {"matchLabels": names.selector(flow.metadata.name, kind)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": admitted, "ports": [{"port": INTERNAL_PORT, "protocol": "TCP"}]}],
+        },
+    }
+
+
+def _disruption_budget(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "maxUnavailable": _UNAVAILABLE_MAX,
+            # A pod that never comes up must not hold up the drain of a node.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": names.selector(flow.metadata.name, kind)},
+        },
+    }

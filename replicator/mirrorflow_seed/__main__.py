@@ -1,0 +1,91 @@
+"""`mirrorflow-seed`: the data pipeline as Spark jobs.
+
+    mirrorflow-seed seed    --worker worker.properties --source source.properties [--job job.properties]
+    mirrorflow-seed verify  ...
+    mirrorflow-seed export  ...
+    mirrorflow-seed restore ...
+
+The files are the source connector's own. `executor` is internal: what Spark starts in its pods.
+Exit status: 0 done (verify: equal); 1 failed (verify: different); 2 wrong arguments or settings; 3 stopped by a signal.
+"""
+
+import argparse
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+from mirrorflow_replicator.errors import MirrorFlowError, SettingError
+from mirrorflow_seed import kubernetes
+from mirrorflow_seed.errors import EXIT_FAILED, EXIT_USAGE, SeedError
+from mirrorflow_seed.settings import FlowFiles, load_job
+
+# Name -> package and what it does; a package is loaded when its command is asked for.
+COMMANDS = {
+    "seed": ("seed", "fill the target with what the source has, then leave it to the live connector"),
+    "verify": ("verify", "compare source and target, window by window"),
+    "export": ("archive", "write a flow's topics to an archive"),
+    "restore": ("archive", "fill a cluster from an archive"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        if given[:1] == ["executor"]:
+            return kubernetes.execute(given[1:])
+        parsed = _parser().parse_args(given)
+        command = importlib.import_module(f"mirrorflow_seed.{COMMANDS[parsed.command][0]}.command")
+        files = FlowFiles(worker=parsed.worker, source=parsed.source)
+        overrides = dict(pair.split("=", 1) for pair in parsed.set)
+        return int(command.execute(parsed, files, load_job(parsed.job, overrides)))
+    except SeedError as error:
+        return _end(error.status, str(error))
+    except SettingError as error:
+        return _end(EXIT_USAGE, str(error))
+    except MirrorFlowError as error:
+        return _end(EXIT_FAILED, str(error))
+    except OSError as error:
+        return _end(EXIT_USAGE, f"{error.filename} cannot be used: {error.strerror}.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mirrorflow-seed", description="Seeds, verifies and archives a flow."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        command.add_argument(
+            "--worker", required=True, metavar="FILE", help="the source connector's worker.properties"
+        )
+        command.add_argument("--source", required=True, metavar="FILE", help="its connector properties")
+        command.add_argument("--job", metavar="FILE", help="job.properties")
+        command.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            type=_pair,
+            help="one property of the job",
+        )
+    return parser
+
+
+def _pair(text: str) -> str:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return text
+
+
+def _end(status: int, sentence: str) -> int:
+    print(sentence, file=sys.stderr)  # noqa: T201 the user's answer
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

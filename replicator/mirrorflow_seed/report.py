@@ -1,0 +1,135 @@
+"""What a driver says of its job: the JSON of `GET /progress` and of the termination message.
+
+No topic, group or record is named in it: whoever may see a pod's status need not be allowed to see those.
+"""
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+VERSION: Final = 1
+MESSAGE_CHARACTERS_MAX: Final = 1_024  # the whole is to stay below the 4 KiB of a termination message
+
+
+class JobPhase(Enum):
+    """Where a job is."""
+
+    PREPARING = "Preparing"
+    RUNNING = "Running"
+    PAUSED = "Paused"  # ended by a signal, in order
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the job has used. Executor seconds are of tasks, whether they had a core for themselves or not."""
+
+    executor_seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Its JSON."""
+        return {
+            "executorSeconds": round(self.executor_seconds, 1),
+            "bytesRead": self.bytes_read,
+            "bytesWritten": self.bytes_written,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport:
+    """A seed now. Records and bytes are of this run; remaining is by offsets, which may be more than records."""
+
+    run_id: str
+    phase: JobPhase = JobPhase.PREPARING
+    partitions: int = 0
+    done: int = 0  # partitions that have reached the end offsets of the first wave
+    lost: int = 0  # partitions that have lost records on the source, or stopped
+    records: int = 0
+    bytes: int = 0
+    remaining_records: int = 0
+    records_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    estimated_seconds: float | None = None
+    gap_records: int = 0
+    guarantee: str = "exactly-once"
+    cost: Cost = field(default_factory=Cost)
+    message: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its JSON."""
+        return {
+            "version": VERSION,
+            "job": "seed",
+            "runId": self.run_id,
+            "phase": self.phase.value,
+            "partitions": {"total": self.partitions, "done": self.done, "lost": self.lost},
+            "records": self.records,
+            "bytes": self.bytes,
+            "remainingRecords": self.remaining_records,
+            "recordsPerSecond": round(self.records_per_second, 1),
+            "bytesPerSecond": round(self.bytes_per_second, 1),
+            "estimatedSeconds": None if self.estimated_seconds is None else round(self.estimated_seconds),
+            "gapRecords": self.gap_records,
+            "guarantee": self.guarantee,
+            "cost": self.cost.as_json(),
+            "message": self.message[:MESSAGE_CHARACTERS_MAX],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How many windows of source offsets compared how."""
+
+    total: int = 0
+    equal: int = 0
+    reordered: int = 0
+    different: int = 0
+    undecided: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """A verification now."""
+
+    run_id: str
+    phase: JobPhase = JobPhase.PREPARING
+    windows: Windows = field(default_factory=Windows)
+    source_records: int = 0
+    target_records: int = 0
+    differences: int = 0
+    cost: Cost = field(default_factory=Cost)
+    message: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its JSON."""
+        windows = self.windows
+        return {
+            "version": VERSION,
+            "job": "verify",
+            "runId": self.run_id,
+            "phase": self.phase.value,
+            "windows": {
+                "total": windows.total,
+                "equal": windows.equal,
+                "reordered": windows.reordered,
+                "different": windows.different,
+                "undecided": windows.undecided,
+            },
+            "sourceRecords": self.source_records,
+            "targetRecords": self.target_records,
+            "differences": self.differences,
+            "cost": self.cost.as_json(),
+            "message": self.message[:MESSAGE_CHARACTERS_MAX],
+        }
+
+
+Report = SeedReport | VerifyReport
+
+
+def encode(report: Report) -> bytes:
+    """A report as it is served and left behind; at most 4 KiB."""
+    return json.dumps(report.as_json(), ensure_ascii=True, separators=(",", ":")).encode()[:4096]

@@ -1,0 +1,78 @@
+"""The Spark session of a job: `local[*]` on one machine, or Spark's own Kubernetes backend.
+
+Speculation is off and nothing is shuffled or cached. No conf, argument or closure carries a secret: tasks are told paths.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mirrorflow_seed import kubernetes
+from mirrorflow_seed.errors import SparkMissingError
+from mirrorflow_seed.settings import JobSettings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+KUBERNETES_PREFIX = "k8s://"
+# A task is tried so often before the job gives up: executors come and go for hours.
+TASK_FAILURES_MAX = 8
+BASE_CONF = {
+    "spark.speculation": "false",
+    "spark.task.maxFailures": str(TASK_FAILURES_MAX),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A worker that is used again has its modules imported: a task then starts in milliseconds.
+    "spark.python.worker.reuse": "true",
+}
+
+
+@contextlib.contextmanager
+def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
+    """A SparkContext for *job*, stopped at the end. Raises SparkMissingError."""
+    require_spark()
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 the extra `seed`
+
+    # Workers take `python3` of PATH unless told: a driver in a venv would get another interpreter's.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    conf = SparkConf().setAppName(name).setMaster(_master(job.master))
+    for key, value in BASE_CONF.items():
+        conf.set(key, value)
+    if job.master.startswith(KUBERNETES_PREFIX):
+        for key, value in kubernetes.conf(job, os.environ).items():
+            conf.set(key, value)
+    else:
+        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in job.extra.items():
+        if key.startswith("spark."):
+            conf.set(key, value)
+    context = SparkContext(conf=conf)
+    context.setLogLevel("WARN")
+    try:
+        yield context
+    finally:
+        context.stop()
+
+
+def require_spark() -> None:
+    """Raises SparkMissingError with what to install."""
+    try:
+        import pyspark  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SparkMissingError(
+            "pyspark is not installed; install it with: pip install 'mirrorflow[seed]'."
+        ) from error
+    home = os.environ.get("JAVA_HOME", "")
+    if shutil.which("java") is None and not (home and os.access(f"{home}/bin/java", os.X_OK)):
+        raise SparkMissingError("Spark needs Java 17 or later; install one, or set JAVA_HOME to it.")
+
+
+def _master(master: str) -> str:
+    """local[n] gives up at a task's first failure; local[n,failures] does not."""
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},{TASK_FAILURES_MAX}]"
+    return master
