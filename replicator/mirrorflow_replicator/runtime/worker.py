@@ -106,7 +106,8 @@ class Worker:
             self.view,
             carry_out=self._carry_out,
             tls=None if tls is None else tls.context,
-            route=partial(route, flows=flows or None),
+            # Where people may change connectors at any node, nodes pass on what they ask for.
+            route=None if self._takes_calls else partial(route, flows=flows or None),
         )
         for address in server.addresses:
             log.info("nodes of the group are listened to on %s", address)
@@ -217,6 +218,7 @@ class Worker:
             modify_enabled=first.http.modify_enabled,
             takes_changes=self._herd.takes_changes,
             in_group=self._group is not None,
+            takes_calls=self._takes_calls,
             ready=self._herd.is_ready(connectors),
             serving=self._herd.is_serving(connectors),
             metrics_level=first.metrics_level,
@@ -237,6 +239,12 @@ class Worker:
             or self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
             version=version(),
         )
+
+    @property
+    def _takes_calls(self) -> bool:
+        first = self._settings[0]
+        changed = first.http.modify_enabled and first.name == DISTRIBUTED
+        return self._group is not None and (changed or not first.http.internal)
 
     def _url(self) -> str:
         """Where the other nodes of the group reach this one, in Java's form."""

@@ -1,0 +1,134 @@
+"""Several processes with the same mm2.properties (KIP-710), on real brokers: they share the work of its flows, sign what they
+ask of each other, and a changed file gets through all of them.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.dedicated import (
+    SOURCE,
+    File,
+    ask,
+    called_at,
+    leader,
+    processes,
+    signed,
+    wait_until_ready,
+)
+from tests.integration.kafka.distributed import WAIT_S, Site, wait_for_copies
+
+
+@pytest.fixture
+def file(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> File:
+    return File(site=Site(source=east, target=west, folder=tmp_path))
+
+
+def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Callable[[], str]) -> None:
+    """With an alias of odd letters; the leader is killed while topics appear; what comes later is known to every process."""
+    site, topics = file.site, [unique_topic() for _ in range(3)]
+    site.source.create_topic(topics[0], partitions=3)
+    load(site.source, topics[0], 300)
+    with processes(file, 3, file.text("|".join(topics))) as all_three:
+        file.wait_until_shared(all_three, 3)
+        wait_for_copies(site, topics[0], 300)
+        former = leader(all_three)
+        for topic in topics[1:]:
+            site.source.create_topic(topic, partitions=1)
+            load(site.source, topic, 100)
+        former.kill()
+        left = [one for one in all_three if one is not former]
+        file.wait_until_shared(left, 4)
+        for topic in topics[1:]:
+            wait_for_copies(site, topic, 100)
+        former.start()
+        wait_until_ready(former)
+        file.wait_until_shared(all_three, 4)
+        for one in all_three:
+            tasks = one.rest(f"/connectors/{file.connector}/tasks")[1]
+            given = ",".join(task["config"]["task.assigned.partitions"] for task in tasks)
+            assert all(f"{topic}-0" in given.split(",") for topic in topics)
+        assert [0, 0, 0] == [one.stop() for one in all_three]
+
+
+def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[[], str]) -> None:
+    """Two paths and nothing else; missing, wrong, stale and replayed signatures; a follower passes a call on to the leader."""
+    topic = unique_topic()
+    file.site.source.create_topic(topic, partitions=2)
+    ttl = {f"{file.target_alias}.inter.worker.key.ttl.ms": "5000"}
+    with processes(file, 2, file.text(topic, ttl)) as both:
+        file.wait_until_shared(both, 2)
+        configs = both[0].rest(f"/connectors/{file.connector}/tasks")[1]
+        body = json.dumps([task["config"] for task in configs]).encode()
+        stale = file.session_key()
+        wait_until("the key is another", lambda: file.session_key() != stale, timeout_s=WAIT_S)
+        for one in both:
+            url, tasks = called_at(one), called_at(one) + file.path + "/tasks"
+            for path in (
+                "/",
+                "/connectors",
+                "/metrics",
+                "/healthz",
+                f"/connectors/{SOURCE}/tasks",
+                file.path,
+            ):
+                assert 404 == ask(url + path, "GET"), path
+            assert 405 == ask(tasks, "GET")
+            assert 404 == ask(f"{url}/nowhere/else/connectors/{SOURCE}/tasks", "POST", body)
+            assert 400 == ask(tasks, "POST", body)
+            assert 400 == ask(tasks, "POST", body, signed(body, stale, algorithm="HmacROT13"))
+            assert 403 == ask(tasks, "POST", body, signed(body, stale))
+            assert 403 == ask(tasks, "POST", body + b" ", signed(body, file.session_key()))
+
+            def done(method: str, url: str, sent: bytes) -> bool:
+                return ask(url, method, sent or None, signed(sent, file.session_key())) == 204
+
+            # Sent again it is done again, which changes nothing: task configs are what they are.
+            for _ in range(2):
+                wait_until("it is done", lambda tasks=tasks: done("POST", tasks, body), timeout_s=WAIT_S)  # type: ignore[misc]
+            fence = url + file.path + "/fence"
+            wait_until("zombies are fenced", lambda fence=fence: done("PUT", fence, b""), timeout_s=WAIT_S)  # type: ignore[misc]
+            assert 403 == ask(fence, "PUT", None, signed(b"", stale))
+        commits = [
+            one
+            for one in records(file.site.target, configs_topic(file))
+            if one.key == f"commit-{SOURCE}".encode()
+        ]
+        assert 1 == len(commits)
+
+
+def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
+    file: File, unique_topic: Callable[[], str]
+) -> None:
+    """KAFKA-15372: one process after the other; no later task config is of the old file again, whoever leads meanwhile."""
+    topic, added = unique_topic(), unique_topic()
+    for name in (topic, added):
+        file.site.source.create_topic(name, partitions=2)
+        load(file.site.source, name, 100)
+    with processes(file, 3, file.text(topic)) as all_three:
+        file.wait_until_shared(all_three, 2)
+        wait_for_copies(file.site, topic, 100)
+        for one in all_three:
+            assert 0 == one.stop()
+            one.files = (file.text(f"{topic}|{added}"),)
+            one.start()
+            wait_until_ready(one)
+        file.wait_until_shared(all_three, 4)
+        wait_for_copies(file.site, added, 100)
+        said = [
+            json.loads(record.value)["properties"]["topics"]
+            for record in records(file.site.target, configs_topic(file))
+            if record.value is not None
+            and (record.key or b"").startswith((b"connector-MirrorS", b"task-MirrorS"))
+        ]
+        assert said == sorted(said, key=len)
+        assert f"{topic}|{added}" == said[-1]
+
+
+def configs_topic(file: File) -> str:
+    return f"mm2-configs.{file.site.alias}.internal"
