@@ -200,8 +200,8 @@ class Worker:
         """*address* is where others reach this process, unless they are told otherwise."""
         parts = urlsplit(address)
         everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on
-        host = socket.getfqdn() if everywhere else parts.hostname
-        port = parts.port
+        host = socket.getfqdn() if everywhere else parts.hostname or ""
+        host, port = f"[{host}]" if ":" in host else host, parts.port
         if self._group is not None:
             host, port = self._group.advertised_host or host, self._group.advertised_port or port
         self._address, self._scheme = f"{host}:{port}", parts.scheme
