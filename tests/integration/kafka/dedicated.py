@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,11 +142,18 @@ def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[st
     return {"X-Connect-Authorization": mac, "X-Connect-Request-Signature-Algorithm": algorithm}
 
 
-def ask(url: str, method: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> int:
+def ask(
+    url: str,
+    method: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """The status of the answer."""
     request = urllib.request.Request(url, data=body, method=method, headers=dict(headers or {}))
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30, context=tls) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -3,14 +3,18 @@ ask of each other, and a changed file gets through all of them.
 """
 
 import json
+import ssl
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
 
+from tests.harness.kafka.certificates import Certificates, make_certificates
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
 from tests.integration.kafka.dedicated import (
     SOURCE,
     File,
@@ -22,6 +26,8 @@ from tests.integration.kafka.dedicated import (
     wait_until_ready,
 )
 from tests.integration.kafka.distributed import WAIT_S, Site, wait_for_copies
+
+ELSEWHERE = "127.0.0.2"  # of this machine, and in no certificate
 
 
 @pytest.fixture
@@ -132,3 +138,41 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
 
 def configs_topic(file: File) -> str:
     return f"mm2-configs.{file.site.alias}.internal"
+
+
+def test_all_share_one_certificate_and_verify_its_name(
+    file: File, tmp_path: Path, unique_topic: Callable[[], str]
+) -> None:
+    """Nobody without a certificate is heard; the address that is called need not be in it, the Service's name must."""
+    topic = unique_topic()
+    file.site.source.create_topic(topic, partitions=2)
+    made = make_certificates(tmp_path / "tls")
+    tls = {f"listeners.https.{key}": value for key, value in made.broker_properties().items()}
+    tls |= {"listeners.https.ssl.client.auth": "required", "listeners": f"https://{ELSEWHERE}:0"}
+    named = tls | {"mirrorflow.internal.rest.server.name": "localhost"}
+    insider = client_context(made)
+    insider.load_cert_chain(made.client_pem, made.client_key_pem)
+    with processes(file, 2, file.text(topic, named)) as both:
+        file.wait_until_shared(both, 2)
+        fence = [called_at(one) + file.path + "/fence" for one in both]
+        for url in fence:
+            with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|EOF"):
+                ask(url, "PUT", tls=client_context(made))
+            with pytest.raises((OSError, HTTPException)):
+                ask(url.replace("https:", "http:"), "PUT")
+            assert 400 == ask(url, "PUT", tls=insider)
+            # One of them follows, and has passed it on.
+            assert 204 == ask(url, "PUT", None, signed(b"", file.session_key()), tls=insider)
+        stranger = Replicator(
+            form="mm2", files=(file.text(topic, tls),), folder=tmp_path, name="p2", source=file.site.source
+        )
+        with stranger:
+            wait_until_ready(stranger)
+            url = called_at(stranger) + file.path + "/fence"
+            assert 500 == ask(url, "PUT", None, signed(b"", file.session_key()), tls=insider)
+
+
+def client_context(made: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(made.ca_pem))
+    context.check_hostname = False  # the test calls an address that is not in it
+    return context
