@@ -106,7 +106,7 @@ class Grouped(Herding):
         """What the topics held that cannot be read, what keeps us from the group, which files are not the leader's."""
         problem = None if self._node is None else self._node.problem
         shared = () if self._shared is None else self._shared.warnings
-        differing = None if self._leading is None or self._leads else self._leading.differing()
+        differing = None if self._leading is None else self._leading.problem
         told = [str(error) for error in (problem, differing) if error is not None]
         return (*super().warnings, *shared, *told)
 
@@ -231,6 +231,8 @@ class Grouped(Herding):
         settled = node.leads and not node.meeting
         if settled:
             await self._leading.lead()
+        if not node.meeting:
+            self._leading.compare()
         await self._shared.publish(
             [self._part(name) for name in self._configs.configs.connectors],
             held=node.held,

@@ -400,7 +400,7 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
     del lines["listeners.https.ssl.keystore.password"]
     users = ({"WHO": "mirror", "WORD": PASSWORD}, {"WHO": "mirror2", "WORD": OTHER})
     nodes = [Replicator.mm2(lines, folder=tmp_path, environment={**user, "STORE": STORE}) for user in users]
-    texts = {}
+    texts: dict[str, str] = {}
     with nodes[0] as one, nodes[1] as other:
         other.name = "other"
         for node in (one, other):
