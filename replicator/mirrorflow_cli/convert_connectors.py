@@ -135,9 +135,9 @@ def _other(
         if not clients.is_shared(key):
             findings.lose(flow.name, key, "a client's key counts only behind consumer., producer. or admin.")
         # Addresses and security at the top level are part of each cluster already.
-    elif row.verdict is Verdict.HONOURED:
+    elif row.verdict is Verdict.HONOURED and not row.needs:
         config[key] = value
-    elif row.warns:
+    elif row.warns:  # or what is said of the nodes of a worker: a flow's connector is one process
         findings.lose(flow.name, key, row.note)
 
 

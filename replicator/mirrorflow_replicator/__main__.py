@@ -1,7 +1,7 @@
 """`mirrorflow-replicator`: three ways to start the same connector.
 
     mirrorflow-replicator standalone worker.properties connector.properties ...   (KIP-304)
-    mirrorflow-replicator distributed worker.properties [connector.properties ...]   (Kafka Connect's, with one node)
+    mirrorflow-replicator distributed worker.properties [connector.properties ...]   (Kafka Connect's)
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
 `task` is internal: the process of one task, started by the others.
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     standalone.add_argument("worker", type=Path, metavar="worker.properties")
     standalone.add_argument("connectors", type=Path, nargs="+", metavar="connector.properties")
     distributed = forms.add_parser(
-        "distributed", help="run the connectors of Kafka Connect's config topic, changed over REST (one node)"
+        "distributed", help="run the connectors of Kafka Connect's config topic, changed over REST"
     )
     distributed.add_argument("worker", type=Path, metavar="worker.properties")
     distributed.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties")

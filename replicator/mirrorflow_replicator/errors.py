@@ -15,6 +15,7 @@
     │   ├── OffsetSyncsMissingError  the topic that checkpoints stand on is not there
     │   ├── GroupNotMovedError       one group of the target was not given its offsets
     │   └── BrokerError              any other answer of a broker, by its name and code
+    ├── FilesDifferError             another node of the group was given other connector files
     ├── IdentityError                the flow may not write here (DESIGN: exactly once by sequence)
     │   ├── FlowExistsError          another flow owns this source alias on this target
     │   ├── ClusterChangedError      another cluster answers at a known address
@@ -207,6 +208,16 @@ class BrokerError(ClusterError):
         super().__init__(f"Cluster {cluster} answered {request}{about} with {name} ({code}).")
 
 
+class FilesDifferError(MirrorFlowError):
+    """The group runs *connectors* otherwise than this node's files say."""
+
+    reason = "FilesDiffer"
+
+    def __init__(self, connectors: tuple[str, ...]) -> None:
+        self.connectors = connectors
+        super().__init__(f"{', '.join(connectors)}: not as this node's files say; give all nodes the same.")
+
+
 class IdentityError(MirrorFlowError):
     """The flow may not write to this target."""
 
@@ -263,9 +274,7 @@ class FencedError(IdentityError):
 
     def __init__(self, *, source: str, epoch: int) -> None:
         self.epoch = epoch
-        super().__init__(
-            f"Epoch {epoch} of the flow from {source} has been superseded; this copier steps back."
-        )
+        super().__init__(f"Epoch {epoch} of the flow from {source} is over; this copier steps back.")
 
 
 class CorruptRecordsError(MirrorFlowError, ValueError):
@@ -299,12 +308,11 @@ class RecordTooLargeError(PartitionError):
     ) -> None:
         self.offset = offset
         self.size_bytes = size_bytes
-        super().__init__(
+        sentence = (
             f"the record at source offset {offset} takes {size_bytes} bytes, more than the target allows; "
-            f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)",
-            topic=topic,
-            partition=partition,
+            f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)"
         )
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class CorruptBatchError(PartitionError):
@@ -314,12 +322,11 @@ class CorruptBatchError(PartitionError):
 
     def __init__(self, *, topic: str, partition: int, offset: int, problem: str) -> None:
         self.offset = offset
-        super().__init__(
+        sentence = (
             f"the batch at source offset {offset} is corrupt ({problem}); it is not copied. "
-            "Check the source broker's disk, or delete the records up to there",
-            topic=topic,
-            partition=partition,
+            "Check the source broker's disk, or delete the records up to there"
         )
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class UnsupportedBatchError(PartitionError):
@@ -329,11 +336,8 @@ class UnsupportedBatchError(PartitionError):
 
     def __init__(self, *, topic: str, partition: int, offset: int, problem: str) -> None:
         self.offset = offset
-        super().__init__(
-            f"the batch at source offset {offset} cannot be copied: {problem}",
-            topic=topic,
-            partition=partition,
-        )
+        sentence = f"the batch at source offset {offset} cannot be copied: {problem}"
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class SourceDataLostError(PartitionError):
@@ -380,9 +384,8 @@ class TopicGoneError(PartitionError):
 
     def __init__(self, *, topic: str, partition: int, cluster: str) -> None:
         self.cluster = cluster
-        super().__init__(
-            f"the topic does not exist on cluster {cluster} any more", topic=topic, partition=partition
-        )
+        sentence = f"the topic does not exist on cluster {cluster} any more"
+        super().__init__(sentence, topic=topic, partition=partition)
 
 
 class UndecidedError(PartitionError):

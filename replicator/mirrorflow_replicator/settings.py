@@ -297,6 +297,33 @@ class ConnectorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeySettings:
+    """`inter.worker.*`: how the keys of a group are made, how long they live, by which MAC requests are signed."""
+
+    algorithm: str = "HmacSHA256"
+    size_bytes: int = 32
+    ttl_ms: int = 3_600_000  # 0: for ever
+    signature: str = "HmacSHA256"
+    accepted: tuple[str, ...] = ("HmacSHA256",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The group of workers that this process is a node of."""
+
+    group_id: str
+    client: ClientSettings
+    protocols: tuple[str, ...] = ("sessioned", "compatible")  # preferred first
+    session_s: float = 10.0  # a node that is not heard of for so long has left
+    heartbeat_s: float = 0.5
+    rebalance_s: float = 30.0  # for all to meet
+    keys: SessionKeySettings = field(default_factory=SessionKeySettings)
+    # How other nodes reach this one; "" and 0: as it listens.
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedSettings:
     """A worker whose connectors are kept in Connect's config topic and changed over REST."""
 
@@ -308,6 +335,7 @@ class DistributedSettings:
     seeds: tuple[Mapping[str, str], ...] = field(
         default=(), repr=False
     )  # connectors that were given as files
+    group: GroupSettings | None = None  # None: the only node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

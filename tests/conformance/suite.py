@@ -41,6 +41,8 @@ OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims
 REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
 # Added to the properties of each worker: without it ours takes no changes over REST. Apache's does not know it.
 PROPERTIES = ("rest.modify.enable=true",)
+# And where a cluster has several: without it each of ours is the only node. A node that is gone is missed sooner.
+SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
 JAVA_WORKER = (
     "java",
     "-Xmx384m",
@@ -132,7 +134,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
         f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
         f"-Xlog:class+load=info:file={folder / 'loaded.log'}",
         "-Dconformance.command=" + "\n".join(command),
-        "-Dconformance.properties=" + "\n".join(PROPERTIES),
+        "-Dconformance.properties=" + "\n".join(PROPERTIES + (SEVERAL if workers > 1 else ())),
         f"-Dconformance.folder={folder}",
         f"-Dconformance.workers={workers}",
         "-cp",

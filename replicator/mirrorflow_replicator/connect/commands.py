@@ -110,6 +110,21 @@ class SetLevel:
     everywhere: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTasks:
+    """From the node that has connector *name* to the leader: these are its tasks now, as the body says."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """From a node that is about to start a transactional task of *name* to the leader: end earlier ones (KIP-618)."""
+
+    name: str
+
+
+Internal: TypeAlias = PutTasks | Fence
 Command: TypeAlias = (
     Configure
     | Patch
@@ -120,6 +135,7 @@ Command: TypeAlias = (
     | ListOffsets
     | AlterOffsets
     | ResetOffsets
+    | Internal
     | SetLevel
 )
 
@@ -156,6 +172,27 @@ def command(request: Request, path: list[str], query: Mapping[str, list[str]]) -
             everywhere = query.get("scope", [""])[0].lower() == "cluster"
             return SetLevel(name=name, level=_level(request), everywhere=everywhere)
     raise ConnectError(405 if _is_known(path) else 404, NOT_ALLOWED if _is_known(path) else NOT_FOUND)
+
+
+def internal_command(request: Request, path: list[str]) -> Internal | None:
+    """What one node asks of another (InternalConnectResource, KIP-507 and KIP-618); None where it is no such request."""
+    match request.method, path:
+        case "POST", ["connectors", name, "tasks"]:
+            return PutTasks(name=name)
+        case "PUT", ["connectors", name, "fence"]:
+            return Fence(name=name)
+    return None
+
+
+def task_configs(request: Request) -> tuple[dict[str, str], ...]:
+    """The body as the properties of a connector's tasks, the first one's first. Raises ConnectError."""
+    try:
+        body = json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise ConnectError(400, "The body is not JSON; send a list of the tasks' properties.") from error
+    if not isinstance(body, list) or not all(isinstance(one, dict) for one in body):
+        raise ConnectError(400, "The body is not a list of objects; send the tasks' properties.")
+    return tuple({key: value for key, value in _strings(one).items() if value is not None} for one in body)
 
 
 def properties(request: Request) -> dict[str, str]:

@@ -13,19 +13,24 @@ from mirrorflow_replicator.connect.commands import (
     Command,
     Configure,
     Delete,
+    Fence,
     ListOffsets,
     Patch,
+    PutTasks,
     ResetOffsets,
     Restart,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
+from mirrorflow_replicator.connect.group_protocol import Unit
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.view import ConnectError
 from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
+    LogLevel,
     State,
     TargetState,
     TaskConfig,
@@ -86,8 +91,10 @@ def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tupl
                 # First, as Java does: its worker alters no offsets of a connector that has tasks, nor starts them again.
                 return TasksCommit(connector=name, tasks=0), wish
             return (wish,)
-        case Restart(name=name) | RestartTask(name=name):
+        case Restart(name=name) | RestartTask(name=name) | PutTasks(name=name) | Fence(name=name):
             _must_exist(name, configs, "Unknown connector: {}")
+        case SetLevel(name=name, level=level):
+            return (LogLevel(namespace=name, level=level),)
         case ListOffsets(name=name):
             _must_exist(name, configs, "Connector {} not found")
         case AlterOffsets(name=name) | ResetOffsets(name=name):
@@ -136,6 +143,17 @@ def wanted(configs: WorkerConfigs, restarts: Mapping[str, int]) -> dict[str, Wan
     }
 
 
+def units(configs: WorkerConfigs) -> frozenset[Unit]:
+    """All that the nodes of a group share out: connectors, and the tasks of those that are not stopped."""
+    tasks = (
+        Unit(connector=name, task=task)
+        for name in configs.connectors
+        if configs.target(name) is not TargetState.STOPPED
+        for task in range(len(configs.tasks.get(name, ())))
+    )
+    return frozenset((*(Unit(connector=name) for name in configs.connectors), *tasks))
+
+
 def seeds(files: Iterable[Mapping[str, str]], configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
     """The records for connectors that were given as files and are absent, or otherwise, in the topic."""
     return tuple(
@@ -147,26 +165,36 @@ def seeds(files: Iterable[Mapping[str, str]], configs: WorkerConfigs) -> tuple[C
 
 def named_tasks(report: ConnectorReport) -> tuple[Mapping[str, str], ...]:
     """The properties of its tasks with the class that Java starts."""
-    task_class = _TASKS.get(simple_name(report.connector_class))
+    return with_task_class(report.connector_class, report.task_properties)
+
+
+def with_task_class(
+    connector_class: str, tasks: Iterable[Mapping[str, str]]
+) -> tuple[Mapping[str, str], ...]:
+    """*tasks* of a connector of *connector_class*, with the class that Java starts."""
+    task_class = _TASKS.get(simple_name(connector_class))
     if task_class is None:
-        return report.task_properties
-    return tuple(
-        {**properties, "task.class": f"{MIRROR_PACKAGE}{task_class}"} for properties in report.task_properties
-    )
+        return tuple(tasks)
+    return tuple({**properties, "task.class": f"{MIRROR_PACKAGE}{task_class}"} for properties in tasks)
 
 
 def task_records(report: ConnectorReport, configs: WorkerConfigs) -> tuple[ConfigRecord, ...]:
     """The records for a connector's tasks, which Java would start from; none where the topic says the same."""
-    tasks = report.task_properties
-    known = configs.tasks.get(report.name)
-    if known == tasks and report.name not in configs.inconsistent:
+    return new_tasks(report.name, report.task_properties, configs)
+
+
+def new_tasks(
+    name: str, tasks: Sequence[Mapping[str, str]], configs: WorkerConfigs
+) -> tuple[ConfigRecord, ...]:
+    """The records that say that connector *name* has *tasks*; none where the topic says the same."""
+    if configs.tasks.get(name) == tuple(tasks) and name not in configs.inconsistent:
         return ()
     return (
         *(
-            TaskConfig(connector=report.name, task=number, properties=properties)
+            TaskConfig(connector=name, task=number, properties=properties)
             for number, properties in enumerate(tasks)
         ),
-        TasksCommit(connector=report.name, tasks=len(tasks)),
+        TasksCommit(connector=name, tasks=len(tasks)),
     )
 
 

@@ -44,6 +44,7 @@ class Key:
     python: bool = False  # whether python:package.module:Class is accepted too
     top_level: bool = True  # whether MM2 takes it from the top level of an mm2.properties
     warns: bool = True  # whether an ignored key is worth a word at start
+    needs: str = ""  # a key that must be true beside it; else it has no effect
 
     @property
     def outcome(self) -> str:
@@ -69,9 +70,10 @@ def rows(
     *,
     top_level: bool = True,
     warns: bool = True,
+    needs: str = "",
 ) -> tuple[Key, ...]:
     """Rows that share *scope*, *verdict* and the flags."""
     return tuple(
-        Key(name=name, scope=scope, verdict=verdict, note=note, top_level=top_level, warns=warns)
+        Key(name=name, scope=scope, verdict=verdict, note=note, top_level=top_level, warns=warns, needs=needs)
         for name, note in notes
     )

@@ -119,7 +119,11 @@ def check(
                 warnings.append(f"{prefix}{name}: it has no effect at the top level, as in MM2.")
             else:
                 raise RefusedSettingError(key=prefix + name, why=key.note)
-        elif (key.verdict is Verdict.IGNORED and key.warns) or _is_of_no_transform(name, properties):
+        elif (
+            (key.verdict is Verdict.IGNORED and key.warns)
+            or (key.needs and properties.get(key.needs, "").strip().lower() != "true")
+            or _is_of_no_transform(name, properties)
+        ):
             ineffective.append(prefix + name)
     if ineffective:
         warnings.append(f"Without effect here (docs/settings.md says why): {', '.join(sorted(ineffective))}.")

@@ -16,6 +16,7 @@ from mirrorflow_replicator.connect.commands import (
     Command,
     ListOffsets,
     command,
+    internal_command,
     properties,
     sets_level,
 )
@@ -75,6 +76,9 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         if request.method == "PUT":
             return json_response(_validation(path[1], request, state))
         return error_response(405, NOT_ALLOWED, headers=(("Allow", "PUT,OPTIONS"),))
+    if state.in_group and (called := internal_command(request, path)):
+        # Signed by another node: what `rest.modify.enable` keeps out are people.
+        return called
     if request.method in CHANGING:
         if not state.modify_enabled:
             return error_response(403, CHANGES_REFUSED, headers=ALLOW)
@@ -220,7 +224,7 @@ def _task(task: TaskReport, report: ConnectorReport) -> dict[str, object]:
     status: dict[str, object] = {
         "id": task.task,
         "state": task.state,
-        "worker_id": report.worker_id,
+        "worker_id": task.worker_id or report.worker_id,
         **_version(report),
     }
     if task.trace:

@@ -1,6 +1,7 @@
 """The keys of the worker's REST server (RestServerConfig of Kafka 4.3)."""
 
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
+from mirrorflow_replicator.connect.worker_keys import SEVERAL_KEY
 
 REST_KEYS: tuple[Key, ...] = (
     *rows(
@@ -18,6 +19,18 @@ REST_KEYS: tuple[Key, ...] = (
             ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
             ("ssl.client.auth", "none, requested or required"),
             (
+                SEVERAL_KEY,
+                "in `distributed`, default false: the only node; true has all processes with the same `group.id` share the work",
+            ),
+            (
+                "rest.advertised.host.name",
+                "where other nodes of a `distributed` worker reach this one; default as it listens",
+            ),
+            (
+                "rest.advertised.port",
+                "where other nodes of a `distributed` worker reach this one; default as it listens",
+            ),
+            (
                 "rest.modify.enable",
                 "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304); true has connectors changed in `distributed`",
             ),
@@ -27,7 +40,7 @@ REST_KEYS: tuple[Key, ...] = (
         Scope.REST,
         Verdict.IGNORED,
         (
-            ("rest.advertised.*", "no other worker calls this one"),
+            ("rest.advertised.listener", "other nodes come to the first listener"),
             ("access.control.allow.*", "browsers of other origins are not admitted"),
             ("response.http.headers.config", "answers have no further headers"),
             ("rest.host.name", "removed from Kafka; use `listeners`"),

@@ -6,7 +6,7 @@ Values only. `runtime.http` makes requests and sends responses, the worker makes
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mirrorflow_replicator.connect.samples import Samples
@@ -14,6 +14,8 @@ from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.settings import MetricsLevel
 
 JSON = "application/json"
+SIGNATURE_HEADER = "X-Connect-Authorization"  # KIP-507
+ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
 WORD_MAX = 64  # letters of what a client sent that are said back to it
 
 Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
@@ -21,6 +23,17 @@ Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
 def _accept_all(*_: object) -> Mapping[str, str]:
     return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """By whom of a group a request was sent: what its two headers say, "" for one that is not there (KIP-507)."""
+
+    mac: str = ""  # base64
+    algorithm: str = ""  # Java's name
+
+
+NO_SIGNATURE = Signature()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,7 @@ class Request:
     query: str = ""
     body: bytes = b""
     content_type: str = ""
+    signature: Signature = NO_SIGNATURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +104,7 @@ class WorkerView:
     version: str = ""
     commit: str = ""
     modify_enabled: bool = False
+    in_group: bool = False  # other nodes of a group call this one
     takes_changes: bool = False  # of connectors over REST, where `modify_enabled`: a distributed worker does
     ready: bool = False  # every connector has begun whatever it was to begin
     serving: bool = False  # the worker answers for its connectors, begun or not: what Connect calls healthy
@@ -99,6 +114,20 @@ class WorkerView:
     validate: Validate = _accept_all
     plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
     loggers: Callable[[], Mapping[str, LoggerLevel]] = _root_alone  # asked by who shows them
+
+
+def here(view: WorkerView) -> WorkerView:
+    """*view* without what other nodes of a group do: they tell of it themselves, and nothing is counted twice."""
+    if not view.in_group:
+        return view
+    connectors = []
+    for report in view.connectors:
+        tasks = tuple(task for task in report.tasks if task.is_here)
+        if report.is_here or tasks:
+            numbers = {task.task for task in tasks}
+            properties = tuple(one for number, one in enumerate(report.task_properties) if number in numbers)
+            connectors.append(replace(report, tasks=tasks, task_properties=properties))
+    return replace(view, connectors=tuple(connectors))
 
 
 def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:

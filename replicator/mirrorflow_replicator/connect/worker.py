@@ -12,6 +12,7 @@ from mirrorflow_replicator.connect import clients, keys
 from mirrorflow_replicator.connect.basics import Basics
 from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
 from mirrorflow_replicator.connect.comments import without_comments
+from mirrorflow_replicator.connect.group import group_settings
 from mirrorflow_replicator.connect.heartbeat import parse_heartbeat
 from mirrorflow_replicator.connect.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.connect.properties import parse_properties
@@ -62,7 +63,7 @@ def load_standalone(
 
 
 def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> WorkerSettings:
-    """A distributed worker with one node; the connectors are put into its config topic. It may have none.
+    """A distributed worker, or one node of it; the connectors are put into its config topic. It may have none.
 
     Raises InvalidSettingError and RefusedSettingError, also for what is wrong about a connector.
     """
@@ -82,6 +83,7 @@ def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> Worker
         offsets=_named_offsets(reader, worker),
         worker=worker,
         seeds=tuple(connectors),
+        group=group_settings(reader, worker, DISTRIBUTED),
     )
     return dataclasses.replace(settings, distributed=distributed)
 

@@ -3,7 +3,8 @@
 from mirrorflow_replicator.connect.connector_keys_refused import NO_RECORDS
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
-_NO_GROUP = "this process is not a member of a Connect group"
+SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
+_GROUP = "of a `distributed` worker with several nodes"
 _NO_TOPIC = "only in `distributed`, where it is required; connectors of the other forms come from files"
 
 WORKER_KEYS: tuple[Key, ...] = (
@@ -13,7 +14,10 @@ WORKER_KEYS: tuple[Key, ...] = (
         (
             ("bootstrap.servers", "the target cluster"),
             ("client.id", "part of the names of the worker's own clients"),
-            ("group.id", "part of the names of the worker's own clients; no group is joined"),
+            (
+                "group.id",
+                "part of the names of the worker's own clients; in `distributed` with several nodes the group that they join",
+            ),
             (
                 "offset.storage.store",
                 "`kafka` (default) or `file` (KIP-304); in `distributed` always `kafka`",
@@ -43,6 +47,31 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
             ("metrics.level", "`partition` (default), `topic` or `flow`: how finely /metrics tells"),
         ),
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.HONOURED,
+        (
+            (
+                "session.timeout.ms",
+                f"{_GROUP}: a node that is not heard of for so long is lost; default 10000",
+            ),
+            ("heartbeat.interval.ms", f"{_GROUP}; default 500, Connect's is 3000"),
+            ("rebalance.timeout.ms", f"{_GROUP}; default and at most 30000, Connect's default is 60000"),
+            (
+                "connect.protocol",
+                f"{_GROUP}: `sessioned` (default) or `compatible`; `eager` is refused there",
+            ),
+            ("inter.worker.key.generation.algorithm", f"{_GROUP}; default HmacSHA256"),
+            ("inter.worker.key.size", f"{_GROUP}; default the algorithm's own, 32 bytes for HmacSHA256"),
+            (
+                "inter.worker.key.ttl.ms",
+                f"{_GROUP}: after which the leader makes another key; default 3600000, 0 never",
+            ),
+            ("inter.worker.signature.algorithm", f"{_GROUP}; default HmacSHA256"),
+            ("inter.worker.verification.algorithms", f"{_GROUP}; default HmacSHA256"),
+        ),
+        needs=SEVERAL_KEY,
     ),
     *rows(
         Scope.WORKER,
@@ -83,15 +112,13 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("plugin.discovery", "there are no plugins"),
             ("topic.creation.enable", "topics are created as on the source"),
             ("topic.tracking.*", "active topics are always known"),
-            ("session.timeout.ms", _NO_GROUP),
-            ("heartbeat.interval.ms", _NO_GROUP),
-            ("rebalance.timeout.ms", _NO_GROUP),
-            ("worker.sync.timeout.ms", _NO_GROUP),
-            ("worker.unsync.backoff.ms", _NO_GROUP),
-            ("scheduled.rebalance.max.delay.ms", _NO_GROUP),
-            ("connect.protocol", _NO_GROUP),
-            ("inter.worker.*", _NO_GROUP),
-            ("group.instance.id", _NO_GROUP),
+            ("worker.sync.timeout.ms", "a node that is behind meets the others again after a second"),
+            ("worker.unsync.backoff.ms", "a node that is behind meets the others again after a second"),
+            (
+                "scheduled.rebalance.max.delay.ms",
+                "always 0, Connect's is 300000: what a lost node had is given to others at once, for it begins within seconds",
+            ),
+            ("group.instance.id", "a node that comes again is a new one; others have its work by then"),
             ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
             ("auto.include.jmx.reporter", "metrics are served by HTTP"),
             ("metrics.context.*", "metrics are served by HTTP"),
@@ -110,7 +137,7 @@ DRIVER_KEYS: tuple[Key, ...] = (
         (
             (
                 "dedicated.mode.enable.internal.rest",
-                "tasks of a flow run under one process, so workers need not call each other",
+                "each process runs all flows that it is given; `distributed` shares the work of one worker among several",
             ),
         ),
     ),

@@ -4,19 +4,23 @@ Keys are plain text. The config topic has what the worker shall run (`KafkaConfi
 fares (`KafkaStatusBackingStore`). A value of None is a tombstone: what the key names is gone. `encode` gives Java's bytes
 but for the order inside `properties`, where Java has the order of a hash map.
 
-`decode_config` and `decode_status` give None for records of other kinds (session keys, fencing, tracked topics), which are left as they are, and raise ValueError with what is wrong, never with a value: properties hold secrets.
+`decode_config` and `decode_status` give None for records of other kinds (tracked topics), which are left as they are, and
+raise ValueError with what is wrong, never with a value: properties hold secrets.
 
 Pure: `kafka.worker_topics` reads and writes the topics, `connect.worker_state` says what their records amount to.
 """
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias, assert_never
 
 from mirrorflow_replicator.connect.java_json import parsed_object, quoted
+from mirrorflow_replicator.connect.session_keys import SessionKey
 
 TASKS_MAX = 2**31 - 1  # an int32
+_SESSION_KEY = "session-key"
 
 
 class TargetState(Enum):
@@ -89,8 +93,23 @@ class LogLevel:
     level: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCount:
+    """`tasks-fencing-NAME` (KIP-618): so many transactional tasks may be writing since the record before."""
+
+    connector: str
+    tasks: int
+
+
 ConfigRecord: TypeAlias = (
-    ConnectorConfig | TaskConfig | TasksCommit | ConnectorTarget | RestartRequest | LogLevel
+    ConnectorConfig
+    | TaskConfig
+    | TasksCommit
+    | ConnectorTarget
+    | RestartRequest
+    | TaskCount
+    | LogLevel
+    | SessionKey
 )
 
 
@@ -135,6 +154,13 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
         case RestartRequest(connector=name, include_tasks=include_tasks, only_failed=only_failed):
             value = _object({"include-tasks": include_tasks, "only-failed": only_failed})
             return f"restart-connector-{name}".encode(), value
+        case TaskCount(connector=name, tasks=tasks):
+            return f"tasks-fencing-{name}".encode(), _object({"task-count": tasks})
+        case SessionKey(key=key, algorithm=algorithm, created_ms=created_ms):
+            text = base64.b64encode(key).decode("ascii")
+            return _SESSION_KEY.encode(), _object(
+                {"key": text, "algorithm": algorithm, "creation-timestamp": created_ms}
+            )
         case LogLevel(namespace=namespace, level=level):
             return f"logger-cluster-{namespace}".encode(), _object({"level": level})
     assert_never(record)
@@ -142,9 +168,18 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
 
 def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
     """What a record of the config topic says; None if it is not about a connector."""
-    kind, rest = _kind(
-        key, ("target-state", "restart-connector", "connector", "commit", "task", "logger-cluster")
+    kinds = (
+        "target-state",
+        "restart-connector",
+        "connector",
+        "commit",
+        "tasks-fencing",
+        "task",
+        "logger-cluster",
     )
+    kind, rest = _kind(key, kinds)
+    if key == _SESSION_KEY.encode():
+        return None if value is None else _read_session_key(parsed_object(value))
     fields = None if value is None else parsed_object(value)
     match kind:
         case "connector":
@@ -162,6 +197,8 @@ def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None
                 include_tasks=fields.get("include-tasks") is True,
                 only_failed=fields.get("only-failed") is True,
             )
+        case "tasks-fencing" if fields is not None:
+            return TaskCount(connector=rest, tasks=_count(fields, "task-count"))
         case "logger-cluster" if fields is not None and isinstance(level := fields.get("level"), str):
             return LogLevel(namespace=rest, level=level)
     return None
@@ -260,6 +297,19 @@ def _read_target(fields: Mapping[str, Any] | None) -> TargetState | None:
             return TargetState(written)
     message = "its target state is none of Connect's"
     raise ValueError(message)
+
+
+def _read_session_key(fields: Mapping[str, Any]) -> SessionKey:
+    created_ms = fields.get("creation-timestamp")
+    try:
+        key = base64.b64decode(_text(fields, "key") or "", validate=True)
+    except ValueError as error:
+        message = "the session key is not base64"
+        raise ValueError(message) from error
+    if not key or not isinstance(created_ms, int) or isinstance(created_ms, bool):
+        message = "the session key lacks its bytes or its time"
+        raise ValueError(message)
+    return SessionKey(key=key, algorithm=_text(fields, "algorithm") or "", created_ms=created_ms)
 
 
 def _count(fields: Mapping[str, Any] | None, name: str) -> int:

@@ -7,6 +7,7 @@ an older set away, which makes the connector inconsistent until its tasks are wr
 
 from collections.abc import Mapping
 
+from mirrorflow_replicator.connect.session_keys import SessionKey
 from mirrorflow_replicator.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
@@ -16,6 +17,7 @@ from mirrorflow_replicator.connect.worker_records import (
     State,
     TargetState,
     TaskConfig,
+    TaskCount,
     TasksCommit,
     WorkerStatus,
 )
@@ -30,6 +32,9 @@ class WorkerConfigs:
         self.connectors: dict[str, Properties] = {}
         self.tasks: dict[str, tuple[Properties, ...]] = {}  # as last committed, task 0 first
         self.inconsistent: set[str] = set()  # their tasks must be written anew
+        self.session_key: SessionKey | None = None
+        self.fenced: dict[str, int] = {}  # how many transactional tasks Java's workers have let write
+        self.unfenced: set[str] = set()  # their tasks were written anew since
         self._targets: dict[str, TargetState] = {}
         self._uncommitted: dict[str, dict[int, Properties]] = {}
 
@@ -46,6 +51,7 @@ class WorkerConfigs:
                 self.tasks.pop(name, None)
                 self._uncommitted.pop(name, None)
                 self.inconsistent.discard(name)
+                self.fenced.pop(name, None)
             case ConnectorConfig(connector=name, properties=properties) if properties is not None:
                 self.connectors[name] = properties
             case ConnectorTarget(connector=name, state=None):
@@ -59,9 +65,15 @@ class WorkerConfigs:
                 else:
                     waiting[task] = properties
             case TasksCommit(connector=name, tasks=count):
+                self.unfenced.add(name)
                 self._commit(name, count)
             case RestartRequest() | LogLevel():
                 pass  # an event; nothing stays of it
+            case TaskCount(connector=name, tasks=count):
+                self.fenced[name] = count
+                self.unfenced.discard(name)
+            case SessionKey():
+                self.session_key = record
 
     def _commit(self, name: str, count: int) -> None:
         waiting = self._uncommitted.pop(name, {})

@@ -98,6 +98,8 @@ class TaskReport:
     throttle_ms: int = 0  # waited because a broker asked for it, since the task began
     refused_settings: tuple[str, ...] = ()
     offset_syncs: int = 0  # written since the task began
+    is_here: bool = True  # on this node of a group
+    worker_id: str = ""  # of the node that has it; "": the connector's
     warnings: tuple[str, ...] = ()  # what is not done beside the copying, and why
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
@@ -174,6 +176,7 @@ class ConnectorReport:
     heartbeats: tuple[HeartbeatReport, ...] = ()
     groups: GroupsReport | None = None  # of a checkpoint connector
     heard_of_all: bool = False  # every partition was heard of: what is said of the whole holds for the whole
+    is_here: bool = True  # the connector itself, on this node of a group
     uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not wholly, copied
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE

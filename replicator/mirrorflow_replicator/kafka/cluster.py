@@ -342,15 +342,16 @@ class Cluster:
         self, node_id: int | None, *, controller: bool, coordinator: tuple[int, str] | None
     ) -> Connection:
         if coordinator is not None:
-            return await self.connection(await self._coordinator(coordinator))
+            return await self.connection(await self.coordinator(coordinator))
         if node_id is not None:
             return await self.connection(node_id)
         if controller and self.metadata.controller_id in self.metadata.brokers:
             return await self.connection(self.metadata.controller_id)
         return await self._any_connection()
 
-    async def _coordinator(self, coordinator: tuple[int, str]) -> int:
-        known = self._coordinators.get(coordinator)
+    async def coordinator(self, coordinator: tuple[int, str], *, anew: bool = False) -> int:
+        """The broker that coordinates (key type, key), asked *anew* or as known. Raises ClusterError."""
+        known = None if anew else self._coordinators.get(coordinator)
         if known is not None:
             return known
         kind, key = coordinator

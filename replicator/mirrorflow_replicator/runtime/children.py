@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from mirrorflow_replicator.flow.identity import Identity
@@ -26,15 +26,38 @@ KILLED_S = 5.0  # what is killed is gone at once, unless the machine itself hang
 HEALTHY_S = 30.0  # a process that lived so long begins its back-off anew
 # A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
 LINE_BYTES_MAX = 32 << 20
+HELLO = b"\n"  # a process has started
 
 log = logging.getLogger("mirrorflow.worker")
 
 
+Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+
+
+async def spawn() -> asyncio.subprocess.Process:
+    """A task's process that waits to be told who it is."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mirrorflow_replicator",
+        "task",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+    )
+
+
 class Child:
-    """One task's process."""
+    """One task's process; *start* makes it."""
 
     def __init__(
-        self, settings: SourceSettings, task: int, *, copier: str, on_report: Callable[[TaskReport], None]
+        self,
+        settings: SourceSettings,
+        task: int,
+        *,
+        copier: str,
+        on_report: Callable[[TaskReport], None],
+        start: Spawn = spawn,
     ) -> None:
         self.task = task
         self.state = "UNASSIGNED"
@@ -44,6 +67,7 @@ class Child:
         self.newest = TaskReport(task=task, state="UNASSIGNED")
         self._begin = Begin(settings=settings, task=task, copier=copier)
         self._on_report = on_report
+        self._start = start
         self._assign: Assign | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -129,15 +153,7 @@ class Child:
 
     async def _live(self) -> int:
         """One life of the process; returns how it ended."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mirrorflow_replicator",
-            "task",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES_MAX,
-        )
+        process = self._process = await self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(encode(self._begin))
@@ -148,7 +164,8 @@ class Child:
             repeated = replace(self._assign, gone=self.restarts > 0)
             process.stdin.write(encode(repeated))
         while line := await process.stdout.readline():
-            self._take(decode_report(line))
+            if line != HELLO:
+                self._take(decode_report(line))
         return await process.wait()
 
     def _take(self, report: TaskReport) -> None:

@@ -59,6 +59,7 @@ class SourceConnector:
         self._gone: deque[str] = deque(maxlen=GONE_MAX)
         self._failures = 0  # passes in a row
         self._incomplete = 0  # passes in a row after which a topic had no place on the target
+        self.held: Assignment = ()  # what tasks have from whoever handed out before us
         self.assignment: Assignment | None = None
         self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
 
@@ -113,17 +114,22 @@ class SourceConnector:
         try:
             while True:
                 try:
-                    await self._connect()
+                    await self.connect()
                     await self._follow(hand)
                 except MirrorFlowError as error:
                     self.problem = error
                     self._failures += 1
                 await asyncio.sleep(min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(self._failures - 1, 10)))
         finally:
-            await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+            await self.close()
 
-    async def _connect(self) -> None:
-        """Reach whichever cluster is not reached yet, both at once."""
+    async def close(self) -> None:
+        """End all connections; `run` does so at its end."""
+        await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+        self._clusters.clear()
+
+    async def connect(self) -> None:
+        """Reach whichever cluster is not reached yet, both at once. Raises ClusterError."""
         wanted = {"source": self._settings.source_admin, "target": self._settings.target_admin}
         missing = {side: client for side, client in wanted.items() if side not in self._clusters}
         results = await asyncio.gather(
@@ -200,7 +206,7 @@ class SourceConnector:
             for topic in sorted(before.keys() - arrangement.names)
         )
         self._arrangement = arrangement
-        held = self.assignment or ()
+        held = self.held if self.assignment is None else self.assignment
         assignment = assign(_copied(arrangement, held), self._settings.tasks_max, held)
         if assignment != self.assignment:
             await hand(assignment)

@@ -240,6 +240,9 @@ async def run() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_fail)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
+    # An empty line says that all is imported: who keeps a spare process wants to know when it is one.
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     begin = await read(stream)
     if isinstance(begin, Begin):
         await TaskProcess(begin).serve(stream)

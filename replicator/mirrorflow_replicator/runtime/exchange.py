@@ -12,12 +12,21 @@ from typing import Protocol
 
 import h11
 
-from mirrorflow_replicator.connect.view import Request, Response, error_response
+from mirrorflow_replicator.connect.view import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
+    Request,
+    Response,
+    Signature,
+    error_response,
+)
 
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024  # a piece of a large body; the client must have taken the one before
 LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal, else TCP's reset would overtake the answer
 LINGER_S = 2.0
+
+_MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORITHM_HEADER))
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -127,6 +136,10 @@ class Exchange:
             query=query,
             body=bytes(body),
             content_type=headers.get(b"content-type", b"").decode("latin-1"),
+            signature=Signature(
+                mac=headers.get(_MAC, b"").decode("latin-1"),
+                algorithm=headers.get(_ALGORITHM, b"").decode("latin-1"),
+            ),
         )
 
     def _check(self, head: h11.Request) -> None:

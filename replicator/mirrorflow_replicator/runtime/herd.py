@@ -10,7 +10,7 @@ from typing import Protocol
 from mirrorflow_replicator.connect.commands import Command, SetLevel
 from mirrorflow_replicator.connect.progress import has_started
 from mirrorflow_replicator.connect.samples import Samples
-from mirrorflow_replicator.connect.view import ConnectError, Response
+from mirrorflow_replicator.connect.view import ConnectError, Request, Response
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.hosted import Hosted, host, start
 from mirrorflow_replicator.runtime.hosting import ended
@@ -46,7 +46,7 @@ class Herd(Protocol):
     def target_cluster_id(self) -> str:
         """The target's own id; "" before it was reached."""
 
-    async def carry_out(self, command: Command) -> Response:
+    async def carry_out(self, command: Command, request: Request) -> Response:
         """Do what a writing REST call asks for. Raises ConnectError, MirrorFlowError."""
 
 
@@ -92,7 +92,7 @@ class Fixed:
         """Of the first that knows."""
         return next(filter(None, (hosted.target_cluster_id for hosted in self.hosted)), "")
 
-    async def carry_out(self, command: Command) -> Response:
+    async def carry_out(self, command: Command, request: Request) -> Response:
         """Files are not changed over REST; a cluster of one worker has that one's loggers."""
         if isinstance(command, SetLevel):
             LOGGERS.set(command.name, command.level)

@@ -10,21 +10,23 @@ the other; a topic that cannot be written is told and tried again, and holds up 
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from mirrorflow_replicator.connect import herd, keys
 from mirrorflow_replicator.connect.commands import (
-    LEVELS,
+    NOT_FOUND,
     AlterOffsets,
     Command,
     Configure,
     Delete,
+    Fence,
     ListOffsets,
     Patch,
+    PutTasks,
     ResetOffsets,
     Restart,
     RestartTask,
@@ -36,9 +38,8 @@ from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.rest import connector_info, connector_status
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import problems
-from mirrorflow_replicator.connect.view import ConnectError, Response, json_response
-from mirrorflow_replicator.connect.worker import parse_connector
-from mirrorflow_replicator.connect.worker_records import ConfigRecord, LogLevel, TargetState
+from mirrorflow_replicator.connect.view import ConnectError, Request, Response, json_response
+from mirrorflow_replicator.connect.worker_records import ConfigRecord, TargetState
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -46,13 +47,11 @@ from mirrorflow_replicator.kafka.offsets import ensure_topic
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.hosted import Hosted, host
-from mirrorflow_replicator.runtime.hosting import HostedConnector
-from mirrorflow_replicator.runtime.loggers import LOGGERS
+from mirrorflow_replicator.runtime.loggers import follow_levels
 from mirrorflow_replicator.runtime.offset_changes import OffsetChanges
-from mirrorflow_replicator.runtime.place import Place
-from mirrorflow_replicator.runtime.standing_in import StandIn
+from mirrorflow_replicator.runtime.running import Running
 from mirrorflow_replicator.runtime.statuses import Statuses, is_settled
-from mirrorflow_replicator.settings import DistributedSettings, WorkerSettings
+from mirrorflow_replicator.settings import ConnectorSettings, DistributedSettings, WorkerSettings
 from mirrorflow_replicator.version import version
 
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
@@ -84,27 +83,27 @@ class Herding:
         self._cluster: Cluster | None = None
         self._configs: ConfigTopic | None = None  # once both topics were read
         self._statuses: Statuses | None = None
-        self._places: dict[str, Place] = {}
-        self._restarts: Counter[str] = Counter()
+        self._running = Running(
+            distributed.worker, host=self._host, tasks=self._tasks, grace_s=settings.shutdown_s
+        )
         self._problem: MirrorFlowError | None = None  # of the topics; None while all is well
         self._commanding = asyncio.Lock()
         self._stopping = False
-        self._broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
 
     async def run(self) -> None:
         """Let run what the config topic says, until cancelled."""
         try:
             await self._open()
             self._arrange()
-            publishing = asyncio.create_task(self._publish_for_ever())
-            broken = asyncio.create_task(self._broken.get())
+            jobs: list[asyncio.Task[Any]] = [asyncio.create_task(job) for job in self._jobs()]
+            broken = asyncio.create_task(self._running.broken.get())
             try:
-                await asyncio.wait({publishing, broken}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({*jobs, broken}, return_when=asyncio.FIRST_COMPLETED)
                 # A connector ends when it is told to; otherwise it is a mistake of ours, not to go unnoticed.
-                (publishing if publishing.done() else broken.result()).result()
+                (broken.result() if broken.done() else next(job for job in jobs if job.done())).result()
             finally:
-                publishing.cancel()
-                broken.cancel()
+                for job in (*jobs, broken):
+                    job.cancel()
         finally:
             if self._cluster is not None:
                 await self._cluster.close()
@@ -112,9 +111,7 @@ class Herding:
     async def stop(self, grace_s: float) -> None:
         """End the connectors in order, and say so."""
         self._stopping = True
-        for place in self._places.values():
-            place.want(None)
-        await asyncio.gather(*(place.settled() for place in self._places.values()))
+        await self._running.stop()
         if self._statuses is not None:
             await self._statuses.say_goodbye()
 
@@ -148,7 +145,7 @@ class Herding:
         """The target's own id; "" before it was reached."""
         return "" if self._cluster is None else self._cluster.cluster_id
 
-    async def carry_out(self, command: Command) -> Response:
+    async def carry_out(self, command: Command, request: Request) -> Response:
         """Do what a REST call asks for. Raises ConnectError, MirrorFlowError."""
         async with self._commanding:
             if self._configs is None or self._stopping:
@@ -156,20 +153,17 @@ class Herding:
                     503, "Worker is still starting up." if not self._stopping else "Worker is shutting down"
                 )
             topic = self._configs
-            await self._read_on()
-            if isinstance(command, SetLevel):
-                await topic.put(LogLevel(namespace=command.name, level=command.level), now_ms=now_ms())
-                await self._read_on()
-                return Response(status=204)
+            await self._read_new()
             existed = command.name in topic.configs.connectors
             records = herd.decide(command, topic.configs, self._problems)
             if records:
                 await topic.put(*self._tasks_untold(command), *records, now_ms=now_ms())
+            await self._read_new()
             self._arrange()
             match command:
                 case Configure() | Patch():
                     return self._configured(command.name, created=not existed)
-                case Delete():
+                case Delete() | SetLevel():
                     return Response(status=204)
                 case SetTarget(target=target):
                     return Response(status=204 if target is TargetState.STOPPED else 202)
@@ -179,6 +173,8 @@ class Herding:
                     return self._restart_task(name, task)
                 case ListOffsets() | AlterOffsets() | ResetOffsets():
                     return await self._offsets(command)
+                case PutTasks() | Fence():
+                    raise ConnectError(404, NOT_FOUND)  # there are no other nodes
 
     # -- the topics
 
@@ -204,43 +200,46 @@ class Herding:
             self._cluster = await Cluster.connect(
                 topics.configs.client, resolve=self._resolver.resolve_client, timeout_s=CONNECT_TIMEOUT_S
             )
-        configs, statuses = (
-            ConfigTopic(self._cluster, topics.configs),
-            StatusTopic(self._cluster, topics.statuses),
-        )
+        configs = ConfigTopic(self._cluster, topics.configs)
+        statuses = StatusTopic(self._cluster, topics.statuses)
         await asyncio.gather(configs.open(), statuses.open())
         if self._distributed.offsets is not None:
             await ensure_topic(self._distributed.offsets, resolve=self._resolver.resolve_client)
+        await self._begin(self._cluster, configs, statuses)
+        self._configs = configs
+
+    async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
+        """Both topics were read for the first time."""
         if records := herd.seeds(self._distributed.seeds, configs.configs):
             await configs.put(*records, now_ms=now_ms())
         self._statuses = Statuses(configs, statuses, worker_id=self._worker_id)
-        self._configs = configs
+
+    def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What goes on for as long as the worker does."""
+        return (self._publish_for_ever(),)
+
+    async def _read_new(self) -> Sequence[ConfigRecord]:
+        """What is new in the config topic; levels of loggers are set as they come."""
+        assert self._configs is not None
+        return follow_levels(await self._configs.read_new())
+
+    async def _publish(self) -> None:
+        assert self._statuses is not None
+        await self._statuses.publish(self.reports(), settled=self._is_settled)
 
     async def _publish_for_ever(self) -> None:
-        assert self._configs is not None
-        assert self._statuses is not None
         while True:
             try:
-                if await self._read_on():  # by whoever else writes there
+                if await self._read_new():  # by whoever else writes there
                     self._arrange()
-                await self._statuses.publish(self.reports(), settled=self._is_settled)
+                await self._publish()
                 self._problem = None
             except MirrorFlowError as error:
                 self._note(error)
             await asyncio.sleep(PUBLISH_S)
 
-    async def _read_on(self) -> bool:
-        """Whether there was anything new; levels of loggers are set as they come."""
-        assert self._configs is not None
-        new = await self._configs.read_new()
-        for record in new:
-            if isinstance(record, LogLevel) and record.level in LEVELS:
-                LOGGERS.set(record.namespace, record.level)
-        return bool(new)
-
     def _is_settled(self, report: ConnectorReport) -> bool:
-        place = self._places.get(report.name)
-        return place is not None and place.is_settled and is_settled(report)
+        return self._running.is_settled(report.name) and is_settled(report)
 
     def _note(self, error: MirrorFlowError) -> None:
         if self._problem is None or self._problem.reason != error.reason:
@@ -251,60 +250,33 @@ class Herding:
 
     def _arrange(self) -> None:
         """Let run what is wanted now."""
-        assert self._configs is not None
-        wanted = herd.wanted(self._configs.configs, self._restarts)
-        for name in wanted.keys() - self._places.keys():
-            self._places[name] = Place(
-                name, make=self._make, broken=self._broken.put_nowait, grace_s=self._settings.shutdown_s
-            )
-        for name, place in [*self._places.items()]:
-            if name not in wanted and place.is_settled and place.hosted is None:
-                del self._places[name]
-            elif not self._stopping:
-                place.want(wanted.get(name))
+        self._running.arrange(self._wanted())
 
-    def _make(self, name: str, wanted: herd.Wanted) -> Hosted:
+    def _wanted(self) -> dict[str, herd.Wanted]:
         assert self._configs is not None
-        tasks = self._configs.configs.tasks.get(name, ())
-        stand_in = partial(StandIn, name, wanted.properties)
-        if wanted.target is TargetState.STOPPED:
-            return stand_in(state="STOPPED")
-        if wanted.target is TargetState.PAUSED:
-            return stand_in(state="PAUSED", tasks=tasks)
-        warnings: list[str] = []
-        try:
-            properties = keys.canonical({**wanted.properties, "name": name}, warnings)
-            keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
-            settings = parse_connector(properties, self._distributed.worker)
-            hosted = host(settings, samples=self._samples)
-        except SettingError as error:
-            log.warning("%s: %s", name, error)
-            return stand_in(state="FAILED", error=error)
-        for warning in warnings:
-            log.warning("%s: %s", name, warning)
-        return stand_in(state="RUNNING") if hosted is None else hosted
+        return herd.wanted(self._configs.configs, self._running.restarts)
+
+    def _host(self, settings: ConnectorSettings) -> Hosted | None:
+        """What runs a connector with *settings*; None where they ask for nothing."""
+        return host(settings, samples=self._samples)
+
+    def _tasks(self, name: str) -> Sequence[Mapping[str, str]]:
+        """The tasks of connector *name* as they are written down."""
+        return () if self._configs is None else self._configs.configs.tasks.get(name, ())
+
+    async def _quiet(self, name: str) -> None:
+        """Wait until nothing of *name* copies any more: it would write over altered positions."""
+        await self._running.settled(name)
 
     def _report(self, name: str) -> ConnectorReport:
         assert self._configs is not None
-        properties = self._configs.configs.connectors[name]
-        place = self._places.get(name)
-        hosted = None if place is None else place.hosted
-        if hosted is None:
-            hosted = StandIn(name, properties, state="UNASSIGNED")
-        report = hosted.report()
-        return replace(
-            report,
-            properties=properties,
-            task_properties=herd.named_tasks(report),
-            heard_of_all=hosted.heard_of_all,
-        )
+        return self._running.report(name, self._configs.configs.connectors[name])
 
     # -- commands
 
     def _configured(self, name: str, *, created: bool) -> Response:
-        assert self._configs is not None
-        tasks = () if created else self._configs.configs.tasks.get(name, ())
-        report = replace(self._report(name), task_properties=tasks)
+        tasks = () if created else self._tasks(name)
+        report = replace(self._report(name), task_properties=tuple(tasks))
         headers = (("Location", f"/connectors/{quote(name, safe='')}"),) if created else ()
         return json_response(connector_info(report), status=201 if created else 200, headers=headers)
 
@@ -316,10 +288,7 @@ class Herding:
             for task in report.tasks
             if command.include_tasks and (not command.only_failed or task.state == "FAILED")
         ]
-        if whole:
-            self._again(command.name)
-        elif chosen:
-            self._restart_tasks(command.name, chosen)
+        self._restart_now(command.name, whole=whole, tasks=chosen)
         if command.is_plain:
             return Response(status=204)
         shown = replace(
@@ -332,6 +301,12 @@ class Herding:
         )
         return json_response(connector_status(shown), status=202)
 
+    def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
+        if whole:
+            self._again(name)
+        elif tasks:
+            self._restart_tasks(name, tasks)
+
     def _restart_task(self, name: str, task: int) -> Response:
         if task >= len(self._report(name).tasks):
             raise ConnectError(404, f"Unknown task: {name}-{task}")
@@ -339,16 +314,11 @@ class Herding:
         return Response(status=204)
 
     def _restart_tasks(self, name: str, tasks: Iterable[int]) -> None:
-        hosted = self._places[name].hosted
-        if not isinstance(hosted, HostedConnector):
-            # Its task is no process of its own: the whole begins again.
-            self._again(name)
-            return
-        for task in tasks:
-            hosted.restart_task(task)
+        if not self._running.restart_tasks(name, tasks):
+            self._again(name)  # the whole begins again
 
     def _again(self, name: str) -> None:
-        self._restarts[name] += 1
+        self._running.restarts[name] += 1
         self._arrange()
 
     def _tasks_untold(self, command: Command) -> tuple[ConfigRecord, ...]:
@@ -365,8 +335,7 @@ class Herding:
         assert self._configs is not None
         name = command.name
         if not isinstance(command, ListOffsets):
-            # Nothing of it may still copy, or it would write over what is written here.
-            await self._places[name].settled()
+            await self._quiet(name)
         properties = {**self._configs.configs.connectors[name], "name": name}
         changes = OffsetChanges(keys.canonical(properties, []), self._distributed.worker)
         try:
@@ -376,5 +345,5 @@ class Herding:
             await changes.change(command)
         finally:
             await changes.close()
-        word = "altered" if isinstance(command, AlterOffsets) else "reset"
-        return json_response({"message": f"The offsets for this connector have been {word} successfully"})
+        done = f"have been {'altered' if isinstance(command, AlterOffsets) else 'reset'} successfully"
+        return json_response({"message": f"The offsets for this connector {done}"})

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definiti
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
 from mirrorflow_replicator.kafka.identity import IdentityLog, establish
 from mirrorflow_replicator.kafka.stores import position_store
-from mirrorflow_replicator.runtime.children import Child
+from mirrorflow_replicator.runtime.children import Child, Spawn, spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
@@ -39,7 +40,15 @@ log = logging.getLogger("mirrorflow.worker")
 class HostedConnector:
     """See the module. `run` until cancelled, then `stop`."""
 
-    def __init__(self, connector: ConnectorSettings, settings: SourceSettings, *, samples: Samples) -> None:
+    def __init__(
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        start: Spawn = spawn,
+    ) -> None:
+        self._start = start
         self._connector = connector
         self._settings = settings
         self._samples = samples
@@ -47,7 +56,7 @@ class HostedConnector:
         self._started_at_s = time.time()
         self._identity: Identity | None = None
         self._initial = True
-        self._children: list[Child] = []
+        self._children: dict[int, Child] = {}
         self._refused: MirrorFlowError | None = None  # why a fenced copier does not go on
         self._stepping: asyncio.Task[None] | None = None
         # Said by whoever started us again after our own death (the local runner).
@@ -77,13 +86,12 @@ class HostedConnector:
 
     async def stop(self, grace_s: float) -> None:
         """End the tasks in order."""
-        await asyncio.gather(*(child.stop(grace_s) for child in self._children))
+        await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
 
     def restart_task(self, task: int) -> None:
         """End the process of one task in order; a new one goes on where it was."""
-        for child in self._children:
-            if child.task == task:
-                child.restart()
+        if task in self._children:
+            self._children[task].restart()
 
     async def _hand(self, assignment: Assignment) -> None:
         identity = self._identity or await self._establish(may_change=True)
@@ -99,17 +107,21 @@ class HostedConnector:
                     bytes_per_s=share,
                 )
             )
-        for child in self._children[len(assignment) :]:
+        for child in [*self._children.values()][len(assignment) :]:
             child.assign(Assign(identity=identity, partitions=(), initial=self._initial, gone=False))
         # What appears later is read from its beginning, wherever the first ones were to start.
         self._initial = False
         self._predecessor_gone = False
 
     def _child(self, task: int) -> Child:
-        while len(self._children) <= task:
-            number = len(self._children)
-            child = Child(self._settings, number, copier=f"{self._copier}-{number}", on_report=self._observe)
-            self._children.append(child)
+        if task not in self._children:
+            self._children[task] = Child(
+                self._settings,
+                task,
+                copier=f"{self._copier}-{task}",
+                on_report=self._observe,
+                start=self._start,
+            )
         return self._children[task]
 
     def _observe(self, report: TaskReport) -> None:
@@ -140,7 +152,7 @@ class HostedConnector:
                 pause_s = min(2 * pause_s + STEP_SPREAD_S, STEP_RETRY_MAX_S)
             else:
                 break
-        for child in self._children:
+        for child in self._children.values():
             child.adopt(identity)
 
     async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
@@ -212,7 +224,7 @@ class HostedConnector:
         """Whether the tasks have said something of every partition that they were given."""
         assigned = self._discovery.assignment
         given = {partition for task in assigned or () for partition in task}
-        heard = {partition for child in self._children for partition in child.partitions}
+        heard = {partition for child in self._children.values() for partition in child.partitions}
         return assigned is not None and given <= heard
 
     @property
@@ -235,37 +247,45 @@ class HostedConnector:
                 offset_syncs=child.newest.offset_syncs,
                 warnings=child.newest.warnings,
             )
-            for child in self._children
-            if self._discovery.assignment is not None
+            for child in self._told_children()
         )
         problem = self._refused or self._discovery.problem
         source, target = self._discovery.sides
         report = report_of(
             self._connector,
             self._settings,
-            state=self._discovery.state if self._refused is None else "FAILED",
+            state=self._state if self._refused is None else "FAILED",
             problem=problem,
             started_at_s=self._started_at_s,
         )
         return replace(
             report,
             tasks=tasks,
-            task_properties=tuple(self._task_properties(child) for child in self._children),
+            task_properties=tuple(self._task_properties(child) for child in self._children.values()),
             topics=tuple(
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
             warnings=(*self._warnings, *self._pulse.warnings),
             heartbeats=self._pulse.report(self._settings.target_alias),
             uncopied=self._discovery.uncopied,
-            source=worst_side((source, *(child.newest.source for child in self._children))),
-            target=worst_side((target, *(child.newest.target for child in self._children))),
+            source=worst_side((source, *(child.newest.source for child in self._children.values()))),
+            target=worst_side((target, *(child.newest.target for child in self._children.values()))),
         )
+
+    @property
+    def _state(self) -> str:
+        return self._discovery.state
+
+    def _told_children(self) -> Iterable[Child]:
+        return self._children.values() if self._discovery.assignment is not None else ()
 
     @property
     def _warnings(self) -> tuple[str, ...]:
         """What the discovery, the topic of offset syncs and the tasks could not do; tasks tend to say the same."""
         topic = () if self._syncs_topic is None else self._syncs_topic.warnings
-        tasks = dict.fromkeys(warning for child in self._children for warning in child.newest.warnings)
+        tasks = dict.fromkeys(
+            warning for child in self._children.values() for warning in child.newest.warnings
+        )
         return (*self._discovery.warnings, *topic, *tasks)
 
     def _task_properties(self, child: Child) -> dict[str, str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirrorflow_replicator.connect.commands import Command
     from mirrorflow_replicator.connect.view import Request, Response, WorkerView
 
-    CarryOut = Callable[[Command], Awaitable[Response]]
+    CarryOut = Callable[[Command, Request], Awaitable[Response]]
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class HttpServer:
                 return found
             assert self._carry_out is not None
             async with asyncio.timeout(CARRY_OUT_S):
-                return await self._carry_out(found)
+                return await self._carry_out(found, request)
         except TimeoutError:
             return error_response(500, "Request timed out")
         except Exception:
@@ -195,7 +195,9 @@ class HttpServer:
             return _not_read(request)
         if request.path == "/healthz":
             return self._healthz()
-        view = self._current()
+        from mirrorflow_replicator.connect.view import here  # noqa: PLC0415
+
+        view = here(self._current())
         if request.path == "/readyz":
             return _readyz(ready=view.ready)
         if request.path == "/metrics":

@@ -5,10 +5,13 @@ also those that start later. A restart of the worker begins with what it was sta
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from mirrorflow_replicator.connect.commands import LEVELS
 from mirrorflow_replicator.connect.view import LoggerLevel
+from mirrorflow_replicator.connect.worker_records import ConfigRecord, LogLevel
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.log_levels import NUMBERS, ROOT, apply, known
 
@@ -61,3 +64,11 @@ def _name(number: int) -> str:
 
 
 LOGGERS: Final = Loggers()
+
+
+def follow_levels(records: Sequence[ConfigRecord]) -> Sequence[ConfigRecord]:
+    """*records* of the config topic as they came; what they say of levels is done."""
+    for record in records:
+        if isinstance(record, LogLevel) and record.level in LEVELS:
+            LOGGERS.set(record.namespace, record.level)
+    return records

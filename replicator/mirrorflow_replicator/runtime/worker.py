@@ -20,6 +20,7 @@ from mirrorflow_replicator.connect.validation import plugin_keys, problems
 from mirrorflow_replicator.connect.view import (
     ConnectError,
     PluginKey,
+    Request,
     Response,
     WorkerView,
     error_response,
@@ -29,6 +30,7 @@ from mirrorflow_replicator.connect.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.grouped import Grouped
 from mirrorflow_replicator.runtime.herd import Fixed, Herd
 from mirrorflow_replicator.runtime.herding import Herding
 from mirrorflow_replicator.runtime.hosting import ended
@@ -56,7 +58,10 @@ class Worker:
     def __init__(self, settings: Sequence[WorkerSettings]) -> None:
         self._settings = tuple(settings)
         self._samples = Samples()
-        self._address = ""  # host:port of the first listener
+        self._address = ""  # host:port of the first listener, as others reach it
+        self._scheme = "http"
+        distributed = self._settings[0].distributed
+        self._group = None if distributed is None else distributed.group
         self._herd = self._make_herd()
         self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
 
@@ -93,6 +98,15 @@ class Worker:
 
     def _make_herd(self) -> Herd:
         first = self._settings[0]
+        if first.distributed is not None and first.distributed.group is not None:
+            return Grouped(
+                first,
+                first.distributed,
+                first.distributed.group,
+                samples=self._samples,
+                worker_id=lambda: self._worker_id(""),
+                url=self._url,
+            )
         if first.distributed is not None:
             return Herding(
                 first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
@@ -111,11 +125,11 @@ class Worker:
             )
         return herd
 
-    async def _carry_out(self, command: Command) -> Response:
+    async def _carry_out(self, command: Command, request: Request) -> Response:
         try:
             if isinstance(command, SetLevel) and not command.everywhere:
                 return json_response(LOGGERS.set(command.name, command.level))
-            return await self._herd.carry_out(command)
+            return await self._herd.carry_out(command, request)
         except ConnectError as error:
             return error_response(error.status, str(error))
         except MirrorFlowError as error:
@@ -149,7 +163,10 @@ class Worker:
         parts = urlsplit(addresses[0])
         everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on
         host = socket.getfqdn() if everywhere else parts.hostname
-        self._address = f"{host}:{parts.port}"
+        port = parts.port
+        if self._group is not None:
+            host, port = self._group.advertised_host or host, self._group.advertised_port or port
+        self._address, self._scheme = f"{host}:{port}", parts.scheme
         path = os.environ.get("MIRRORFLOW_HTTP_FILE")
         if path:
             written = Path(f"{path}.new")
@@ -167,6 +184,7 @@ class Worker:
             version=version(),
             modify_enabled=first.http.modify_enabled,
             takes_changes=self._herd.takes_changes,
+            in_group=self._group is not None,
             ready=self._herd.is_ready(connectors),
             serving=self._herd.is_serving(connectors),
             metrics_level=first.metrics_level,
@@ -183,9 +201,14 @@ class Worker:
         one = self._settings[0].name in _SINGLE
         return replace(
             report,
-            worker_id=self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
+            worker_id=report.worker_id
+            or self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
             version=version(),
         )
+
+    def _url(self) -> str:
+        """Where the other nodes of the group reach this one, in Java's form."""
+        return f"{self._scheme}://{self._address}/"
 
     def _worker_id(self, herder: str) -> str:
         """Connect names a worker by its address."""

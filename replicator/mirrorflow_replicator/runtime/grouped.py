@@ -1,0 +1,363 @@
+"""The connectors of a distributed worker that is one of several nodes: each runs its part, the leader says which.
+
+    config topic <── leader: connectors, task configs, session key            every node: read each second ──> its part
+         ^── a follower's tasks, signed, over HTTP; a client's writing call, passed on ──┘
+
+Promises: as `runtime.herding`, whichever node is asked; who reads the topic finds references where the user wrote some,
+for each node resolves them itself; a node's part follows the newest properties within a second or so; a call that the
+group is too busy for is answered with 409, and may be made again. Who meets whom is `runtime.node`'s.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from mirrorflow_replicator.connect import herd
+from mirrorflow_replicator.connect.commands import (
+    Command,
+    Fence,
+    ListOffsets,
+    PutTasks,
+    Restart,
+    RestartTask,
+)
+from mirrorflow_replicator.connect.commands import task_configs as sent_tasks
+from mirrorflow_replicator.connect.group_protocol import Unit
+from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.connect.session_keys import check
+from mirrorflow_replicator.connect.view import ConnectError, Request, Response
+from mirrorflow_replicator.connect.worker import SOURCE_CONNECTOR
+from mirrorflow_replicator.connect.worker_records import (
+    ConfigRecord,
+    RestartRequest,
+    State,
+    TargetState,
+)
+from mirrorflow_replicator.flow.report import ConnectorReport
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.membership import Membership
+from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.herding import Herding
+from mirrorflow_replicator.runtime.hosted import Hosted, host
+from mirrorflow_replicator.runtime.leading import Leading
+from mirrorflow_replicator.runtime.node import LOOK_S, Node
+from mirrorflow_replicator.runtime.others import Others
+from mirrorflow_replicator.runtime.shared_statuses import SharedStatuses
+from mirrorflow_replicator.runtime.shared_task import SharedTask
+from mirrorflow_replicator.runtime.sharing import Share, SharedConnector, share_of
+from mirrorflow_replicator.runtime.spare import Spare
+from mirrorflow_replicator.runtime.task_writing import TaskWriting
+from mirrorflow_replicator.settings import (
+    ConnectorSettings,
+    DistributedSettings,
+    GroupSettings,
+    WorkerSettings,
+)
+
+WARM_S = 10.0  # for a new node to connect and to start a process, before it takes part all the same
+BUSY = (
+    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+)
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class Grouped(Herding):
+    """See the module. *url* is where the other nodes reach this one."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        distributed: DistributedSettings,
+        group: GroupSettings,
+        *,
+        samples: Samples,
+        worker_id: Callable[[], str],
+        url: Callable[[], str],
+    ) -> None:
+        super().__init__(settings, distributed, samples=samples, worker_id=worker_id)
+        self._group = group
+        self._url = url
+        self._node: Node | None = None
+        self._running_node: asyncio.Task[None] | None = None
+        self._shared: SharedStatuses | None = None
+        self._others = Others(settings, group)
+        self._spare = Spare()
+        self._leading: Leading | None = None
+
+    async def stop(self, grace_s: float) -> None:
+        """End this node's part in order, say so, and leave it to the others at once."""
+        self._stopping = True
+        await asyncio.gather(self._running.stop(), self._spare.close())
+        if self._shared is not None:
+            await self._shared.say_goodbye()
+        if self._running_node is not None and self._node is not None:
+            self._running_node.cancel()
+            await asyncio.wait({self._running_node})
+            await self._node.leave()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the topics held that cannot be read, what keeps us from the group, which files are not the leader's."""
+        problem = None if self._node is None else self._node.problem
+        shared = () if self._shared is None else self._shared.warnings
+        differing = None if self._leading is None or self._leads else self._leading.differing()
+        told = [str(error) for error in (problem, differing) if error is not None]
+        return (*super().warnings, *shared, *told)
+
+    @property
+    def _leads(self) -> bool:
+        return self._node is not None and self._node.leads
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether this node's part has begun; one without any has nothing left to begin."""
+        node = self._node
+        if node is None or not node.leader_url or node.problem is not None:
+            return False
+        mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
+        tasks = [task for report in mine for task in report.tasks if task.is_here]
+        begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
+        return begun and all(report.heard_of_all for report in mine)
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Do what a REST call asks for, here or where it belongs. Raises ConnectError, MirrorFlowError."""
+        if isinstance(command, ListOffsets):
+            return await super().carry_out(command, request)
+        if self._configs is None or self._node is None or self._stopping:
+            return await super().carry_out(command, request)  # which says that it cannot be
+        if not await self._node.met():  # first: only then is it known whether the group signs
+            raise ConnectError(409, BUSY)
+        if isinstance(command, PutTasks | Fence) and self._node.signs:
+            if self._configs.configs.session_key is None:
+                await self._read_new()
+            check(request.body, request.signature, self._configs.configs.session_key, self._group.keys)
+        if isinstance(command, RestartTask):
+            url = self._owner(command)
+            if url:
+                return await self._forward(url, request)
+        elif not self._node.leads:
+            return await self._forward(self._node.leader_url, request)
+        match command:
+            case PutTasks(name=name):
+                self._must_exist(name)
+                await self._writing().write(name, sent_tasks(request))
+                return Response(status=204)
+            case Fence(name=name):
+                self._must_exist(name)
+                assert self._cluster is not None
+                await self._others.fence(name, self._cluster, self._configs)
+                return Response(status=204)
+            case Restart(name=name) if name in self._configs.configs.connectors:
+                await self._configs.put(
+                    RestartRequest(
+                        connector=name,
+                        include_tasks=command.include_tasks,
+                        only_failed=command.only_failed,
+                    ),
+                    now_ms=now_ms(),
+                )
+        return await super().carry_out(command, request)
+
+    async def _forward(self, url: str, request: Request) -> Response:
+        answer = await self._others.forward(url, request)
+        # Who asks the same node again finds what he has just changed.
+        await self._read_on()
+        return answer
+
+    # -- the topics
+
+    async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
+        self._shared = SharedStatuses(statuses, worker_id=self._worker_id)
+        self._leading = Leading(configs, self._group.keys, self._distributed.seeds)
+        self._node = Node(
+            Membership(cluster, self._group),
+            self._group,
+            url=self._url(),
+            configs=configs,
+            read=self._read_on,
+            follow=self._follow,
+        )
+
+    def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return (*super()._jobs(), self._be_a_node())
+
+    async def _be_a_node(self) -> None:
+        assert self._node is not None
+        await self._warm()
+        self._running_node = asyncio.create_task(self._node.run(), name="node")
+        await asyncio.wait({self._running_node})
+        if not self._running_node.cancelled():
+            self._running_node.result()
+        await asyncio.Event().wait()  # it was told to leave
+
+    async def _warm(self) -> None:
+        """Be ready before the group gives us what another node copies at this moment."""
+        self._arrange()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S):
+                await self._spare.ready()
+        for _ in range(round(WARM_S / LOOK_S)):
+            hosted = self._running.hosted.values()
+            if all(
+                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
+            ):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _read_new(self) -> Sequence[ConfigRecord]:
+        records = await super()._read_new()
+        for record in records:
+            if isinstance(record, RestartRequest):
+                self._restart_here(record)
+        if records and self._leading is not None:
+            self._leading.look()
+        return records
+
+    async def _read_on(self) -> None:
+        if await self._read_new():
+            self._arrange()
+
+    async def _publish(self) -> None:
+        assert self._configs is not None
+        assert self._node is not None
+        assert self._shared is not None
+        assert self._leading is not None
+        node = self._node
+        settled = node.leads and not node.meeting
+        if settled:
+            await self._leading.lead()
+        await self._shared.publish(
+            [self._part(name) for name in self._configs.configs.connectors],
+            held=node.held,
+            wanted=herd.units(self._configs.configs) if settled else None,
+            generation=node.generation,
+        )
+
+    # -- what runs here
+
+    async def _follow(self) -> None:
+        """Let run what is ours; return when nothing else runs any more."""
+        assert self._leading is not None
+        if self._leads:
+            await self._leading.lead()
+        else:
+            self._leading.follow()
+        self._arrange()
+        await self._running.settled()
+        for hosted in [*self._running.hosted.values()]:
+            if isinstance(hosted, SharedConnector | SharedTask):
+                await hosted.settled()
+
+    def _arrange(self) -> None:
+        super()._arrange()
+        for name, hosted in self._running.hosted.items():
+            if isinstance(hosted, SharedConnector | SharedTask) and not self._stopping:
+                hosted.share(self._share(name))
+        if self._node is not None:
+            self._node.look()
+
+    def _wanted(self) -> dict[str, herd.Wanted]:
+        held = frozenset() if self._node is None else self._node.held
+        here = {unit.connector for unit in held}
+        return {
+            name: wanted for name, wanted in super()._wanted().items() if name in here or _stands_by(wanted)
+        }
+
+    def _share(self, name: str) -> Share:
+        assert self._configs is not None
+        assert self._node is not None
+        return share_of(name, self._configs.configs.tasks.get(name, ()), self._node.held)
+
+    def _host(self, settings: ConnectorSettings) -> Hosted | None:
+        hosted = self._shared_host(settings)
+        if isinstance(hosted, SharedConnector | SharedTask):
+            # At once: it must not run a moment with what it had before it was made anew.
+            hosted.share(self._share(settings.name))
+        return hosted
+
+    def _shared_host(self, settings: ConnectorSettings) -> Hosted | None:
+        grace_s = self._settings.shutdown_s
+        if settings.source is not None:
+            self._spare.prepare()
+        if settings.source is not None and not settings.is_paused:
+            return SharedConnector(
+                settings,
+                settings.source,
+                samples=self._samples,
+                publish=partial(self._writing().assignment, settings.name),
+                start=self._spare.take,
+                grace_s=grace_s,
+            )
+        whole = partial(host, settings, samples=self._samples)
+        if whole() is None:
+            return None
+        return SharedTask(
+            settings, make=whole, publish=partial(self._writing().one, settings.name), grace_s=grace_s
+        )
+
+    def _writing(self) -> TaskWriting:
+        assert self._configs is not None
+        assert self._node is not None
+        return TaskWriting(self._configs, self._node, self._others, read=self._read_on, arrange=self._arrange)
+
+    # -- how it fares
+
+    def _part(self, name: str) -> ConnectorReport:
+        """The connector as far as it is here."""
+        return super()._report(name)
+
+    def _report(self, name: str) -> ConnectorReport:
+        """The connector as a whole: what is elsewhere as the status topic tells it."""
+        assert self._configs is not None
+        assert self._node is not None
+        assert self._shared is not None
+        configs = self._configs.configs
+        stopped = configs.target(name) is TargetState.STOPPED
+        tasks = () if stopped else tuple(configs.tasks.get(name, ()))
+        return self._shared.whole(self._part(name), tasks, held=self._node.held)
+
+    # -- commands
+
+    def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
+        """Every node that has a part of it, ourselves among them, reads so in the config topic."""
+
+    def _restart_here(self, record: RestartRequest) -> None:
+        if self._running.hosted.get(record.connector) is None:
+            return
+        part = self._part(record.connector)
+        if not record.only_failed or part.state == State.FAILED.value:
+            self._again(record.connector)
+        else:
+            failed = [task.task for task in part.tasks if task.state == State.FAILED.value]
+            self._restart_tasks(record.connector, failed)
+
+    def _owner(self, command: RestartTask) -> str:
+        """The URL of the node that has the task, or of the leader, who knows; "" for ourselves."""
+        assert self._node is not None
+        unit = Unit(connector=command.name, task=command.task)
+        if unit in self._node.held:
+            return ""
+        if not self._node.leads:
+            return self._node.leader_url
+        url = self._node.owner(unit)
+        return "" if url == self._url() else url
+
+    def _must_exist(self, name: str) -> None:
+        assert self._configs is not None
+        if name not in self._configs.configs.connectors:
+            raise ConnectError(404, f"Connector {name} not found")
+
+    async def _quiet(self, name: str) -> None:
+        assert self._node is not None
+        if not await self._node.quiet(name):
+            raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
+
+
+def _stands_by(wanted: herd.Wanted) -> bool:
+    """Whether a node that has nothing of the connector is ready for it all the same: what copies must not wait."""
+    plugin = herd.simple_name(wanted.properties.get("connector.class", ""))
+    return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED

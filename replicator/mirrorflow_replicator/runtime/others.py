@@ -1,0 +1,111 @@
+"""What a node of a group asks of the other nodes: to do what a client asked of it, or what its own part needs.
+
+Promises: a client's request is passed on once, by who does not lead to who does, and once more by who leads to who has the
+task, never further (Java's `forward`); a signature goes with it; who is asked over TLS is who the group's trust store says.
+"""
+
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import partial
+from urllib.parse import parse_qsl, quote, urlencode
+
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.session_keys import SessionKey, sign
+from mirrorflow_replicator.connect.view import NO_SIGNATURE, ConnectError, Request, Response
+from mirrorflow_replicator.connect.worker_records import TaskCount
+from mirrorflow_replicator.errors import BrokerError, UnreachableError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.tls import build_context
+from mirrorflow_replicator.kafka.transactions import init_producer_id
+from mirrorflow_replicator.kafka.worker_topics import ConfigTopic
+from mirrorflow_replicator.runtime.calling import call
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.settings import GroupSettings, WorkerSettings
+
+FORWARD_S = 60.0  # less than the 90 s after which the client is told that its time is over
+POST_S = 30.0
+FENCE_TIMEOUT_MS = 60_000  # of a transaction that is never begun
+CONFLICT = (
+    "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's words
+)
+
+
+class Others:
+    """See the module."""
+
+    def __init__(self, settings: WorkerSettings, group: GroupSettings) -> None:
+        self._resolved = partial(Resolver(settings.providers).resolve_client, settings.http.tls)
+        self._group = group
+
+    async def forward(self, url: str, request: Request) -> Response:
+        """What the node at *url* answers to *request*. Raises ConnectError where it was passed on often enough."""
+        query = dict(parse_qsl(request.query, keep_blank_values=True))
+        hop = query.get("forward")
+        if hop == "false" or not url:
+            raise ConnectError(409, CONFLICT)
+        query["forward"] = "true" if hop is None else "false"
+        try:
+            return await call(
+                url,
+                request.method,
+                f"{request.path}?{urlencode(query)}",
+                body=request.body,
+                content_type=request.content_type,
+                signature=request.signature,
+                tls=self._tls(url),
+                timeout_s=FORWARD_S,
+            )
+        except UnreachableError as error:
+            raise ConnectError(500, f"Error trying to forward REST request: {error}") from error
+
+    async def post_tasks(
+        self, url: str, name: str, tasks: Sequence[Mapping[str, str]], key: SessionKey | None
+    ) -> None:
+        """Have the leader at *url* write *tasks* of connector *name* down; signed with *key*, where the group signs.
+
+        Raises UnreachableError, BrokerError where it does not.
+        """
+        body = json.dumps(tasks, ensure_ascii=False, separators=(",", ":")).encode()
+        signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
+        answer = await call(
+            url,
+            "POST",
+            f"/connectors/{quote(name, safe='')}/tasks",
+            body=body,
+            signature=signature,
+            tls=self._tls(url),
+            timeout_s=POST_S,
+        )
+        if answer.status // 100 != 2:
+            raise BrokerError(
+                cluster=self._group.client.alias,
+                request=f"POST tasks of {name} to {url}",
+                code=answer.status,
+                name=f"HTTP {answer.status}",
+                retriable=True,
+            )
+
+    async def fence(self, name: str, cluster: Cluster, topic: ConfigTopic) -> None:
+        """Take the transactional ids of earlier tasks of *name* away from them, and write down how many there are now.
+
+        Ours do not use those ids, but Java's tasks of the same group do. Raises ClusterError, ConnectError.
+        """
+        await topic.read_new()
+        configs = topic.configs
+        count, before = len(configs.tasks.get(name, ())), configs.fenced.get(name)
+        if name not in configs.unfenced and before is not None:
+            return  # nobody has been told of other tasks since
+        if before is not None and not before == count == 1:
+            for number in range(before):
+                await init_producer_id(
+                    cluster, f"{self._group.group_id}-{name}-{number}", timeout_ms=FENCE_TIMEOUT_MS
+                )
+            await topic.read_new()
+            if len(configs.tasks.get(name, ())) != count:
+                raise ConnectError(409, "The tasks of this connector have changed meanwhile; try again.")
+        await topic.put(TaskCount(connector=name, tasks=count), now_ms=now_ms())
+
+    def _tls(self, url: str) -> ssl.SSLContext | None:
+        """Made for each request: certificates are renewed, and requests are rare."""
+        return build_context(self._resolved())[0] if url.lower().startswith("https:") else None

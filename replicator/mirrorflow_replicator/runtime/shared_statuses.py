@@ -1,0 +1,141 @@
+"""How one node's part of the connectors fares, told to the status topic that all nodes write.
+
+Promises: a node speaks of what it has, and only the leader says of what nobody has any more that it is gone (a tombstone);
+what has changed is written at the next `publish`, what has not is not written again; a failure leaves it for the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from mirrorflow_replicator.connect import herd
+from mirrorflow_replicator.connect.group_assignment import Units
+from mirrorflow_replicator.connect.group_protocol import CONNECTOR, Unit
+from mirrorflow_replicator.connect.worker_records import State, WorkerStatus
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.flow.report import ConnectorReport, TaskReport
+from mirrorflow_replicator.kafka.worker_topics import StatusTopic
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.statuses import GOODBYE_S
+from mirrorflow_replicator.version import version
+
+NOBODY = "-"  # the worker id of a task that nobody has spoken of yet
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class SharedStatuses:
+    """See the module. The topic was read to its end; *worker_id* gives this node's name of now."""
+
+    def __init__(self, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
+        self._topic = topic
+        self._worker_id = worker_id
+        self._publishing = asyncio.Lock()
+        self._ended = False
+        self._written: dict[bytes, WorkerStatus] = {}
+
+    async def publish(
+        self, reports: Sequence[ConnectorReport], *, held: Units, wanted: Units | None, generation: int
+    ) -> None:
+        """Write what the topic does not say yet of what is *held*; *wanted* is all that there is, for the leader alone.
+
+        Raises ClusterError.
+        """
+        async with self._publishing:
+            if self._ended:
+                return
+            await self._topic.read_new()
+            worker_id = self._worker_id()
+            said = herd.statuses(
+                [replace(report, worker_id=worker_id) for report in reports],
+                generation=generation,
+                version=version(),
+            )
+            now = {key: status for key, status in said.items() if _unit(status) in held}
+            changed = [status for key, status in now.items() if _differs(self._written.get(key), status)]
+            gone = (
+                []
+                if wanted is None
+                else [
+                    replace(status, state=State.DESTROYED, trace=None)
+                    for status in self._all()
+                    if _unit(status) not in wanted
+                ]
+            )
+            if gone or changed:
+                await self._topic.put(*gone, *changed, now_ms=now_ms())
+            self._written = now
+
+    async def say_goodbye(self) -> None:
+        """Nothing runs here any more, and nothing is written after this."""
+        self._ended = True
+        last = [
+            replace(status, state=State.UNASSIGNED, trace=None)
+            for status in self._written.values()
+            if status.state is not State.UNASSIGNED
+        ]
+        try:
+            async with asyncio.timeout(GOODBYE_S), self._publishing:
+                await self._topic.put(*last, now_ms=now_ms())
+        except (MirrorFlowError, TimeoutError) as error:
+            log.warning("the last statuses could not be written: %s", error or "no answer")
+
+    def whole(
+        self, part: ConnectorReport, tasks: Sequence[Mapping[str, str]], *, held: Units
+    ) -> ConnectorReport:
+        """The connector of which *part*, as far as it is *held*, is here, with the last word on all else."""
+        name = part.name
+        here = {
+            task.task: replace(task, worker_id=self._worker_id())
+            for task in part.tasks
+            if Unit(connector=name, task=task.task) in held
+        }
+        report = replace(
+            part,
+            task_properties=tuple(tasks),
+            tasks=tuple(
+                here[number] if number in here else self._elsewhere(name, number)
+                for number in range(len(tasks))
+            ),
+        )
+        if Unit(connector=name) in held:
+            return report
+        said = self._topic.statuses.connector(name)
+        if said is None:
+            return replace(report, state=State.UNASSIGNED.value, is_here=False)
+        return replace(
+            report, state=said.state.value, trace=said.trace or "", worker_id=said.worker_id, is_here=False
+        )
+
+    def _elsewhere(self, name: str, number: int) -> TaskReport:
+        said = self._topic.statuses.tasks(name).get(number)
+        if said is None:
+            return TaskReport(task=number, state=State.UNASSIGNED.value, is_here=False, worker_id=NOBODY)
+        return TaskReport(
+            task=number,
+            state=said.state.value,
+            trace=said.trace or "",
+            is_here=False,
+            worker_id=said.worker_id or NOBODY,
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the status topic held that cannot be read."""
+        return self._topic.warnings
+
+    def _all(self) -> Iterable[WorkerStatus]:
+        statuses = self._topic.statuses
+        for name in statuses.connectors():
+            yield from (one for one in (statuses.connector(name),) if one is not None)
+            yield from statuses.tasks(name).values()
+
+
+def _unit(status: WorkerStatus) -> Unit:
+    return Unit(connector=status.connector, task=CONNECTOR if status.task is None else status.task)
+
+
+def _differs(written: WorkerStatus | None, status: WorkerStatus) -> bool:
+    """A generation alone is no news: work that stays says nothing at each meeting."""
+    return written is None or replace(written, generation=status.generation) != status

@@ -1,0 +1,134 @@
+"""Several nodes of one worker, as tests of them need them: started, who has what, the longest pause of each partition."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.distributed import NAME, WAIT_S, Site, start, state
+
+GROUP = {
+    "dedicated_mode_enable_internal_rest": "true",
+    "session_timeout_ms": "6000",  # the least that brokers take
+}
+EVERY_S = 0.02
+
+
+@contextmanager
+def nodes(
+    site: Site, count: int, *connectors: Mapping[str, str], **properties: str
+) -> Iterator[list[Replicator]]:
+    """*count* nodes that take commands, all with the files of *connectors*."""
+    with ExitStack() as stack:
+        found = []
+        for number in range(count):
+            node = site.worker(*connectors, **GROUP, **properties)
+            node.name = f"node{number}"
+            found.append(stack.enter_context(node))
+        for node in found:
+            start(node)
+        yield found
+
+
+def workers(node: Replicator, name: str = NAME) -> dict[int, str]:
+    """Which worker has which task, as *node* says."""
+    status, body = node.rest(f"/connectors/{name}/status")
+    return {task["id"]: task["worker_id"] for task in body["tasks"]} if status == 200 else {}
+
+
+def address(node: Replicator) -> str:
+    return node.url.removeprefix("http://")
+
+
+def wait_until_shared(nodes: Sequence[Replicator], tasks: int, name: str = NAME) -> None:
+    """Until all *nodes* say the same: *tasks* tasks run, on all of them, evenly."""
+
+    def shared() -> bool:
+        said = [workers(node, name) for node in nodes]
+        homes = list(said[0].values())
+        loads = [homes.count(address(node)) for node in nodes]
+        return (
+            all(one == said[0] for one in said)
+            and sum(loads) == tasks == len(homes)
+            and max(loads) - min(loads) <= 1
+            and all(state(node, name) == ("RUNNING", ["RUNNING"] * tasks) for node in nodes)
+        )
+
+    wait_until(f"{tasks} tasks are shared by {len(nodes)} nodes", shared, timeout_s=WAIT_S)
+
+
+class Pulse:
+    """Writes to each partition of a topic all the time, and sees when its copy grows.
+
+    `longest_s` says for each partition how long nothing arrived in its copy, since `begin`.
+    """
+
+    def __init__(
+        self, source: KafkaCluster, target: KafkaCluster, topic: str, copy: str, partitions: int
+    ) -> None:
+        self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 0})
+        self._consumer = Consumer(
+            {"bootstrap.servers": target.bootstrap, "group.id": f"pulse-{copy}", "enable.auto.commit": False}
+        )
+        self._topic, self._copy, self._partitions = topic, copy, partitions
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._seen_s: dict[int, float] = {}
+        self._longest_s: dict[int, float] = {}
+        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._write, self._read)]
+        self.written = 0
+
+    def __enter__(self) -> Self:
+        self._consumer.assign([TopicPartition(self._copy, number, 0) for number in range(self._partitions)])
+        for thread in self._threads:
+            thread.start()
+        wait_until(
+            "each partition has a pulse", lambda: len(self._seen_s) == self._partitions, timeout_s=WAIT_S
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(30)
+        self._producer.flush(30)
+        self._consumer.close()
+
+    def begin(self) -> None:
+        """Forget what was seen."""
+        with self._lock:
+            self._longest_s = {}
+            self._seen_s = dict.fromkeys(range(self._partitions), time.monotonic())
+
+    def longest_s(self) -> Mapping[int, float]:
+        with self._lock:
+            now = time.monotonic()
+            return {
+                number: max(self._longest_s.get(number, 0.0), now - seen)
+                for number, seen in self._seen_s.items()
+            }
+
+    def _write(self) -> None:
+        while not self._stopped.wait(EVERY_S):
+            for number in range(self._partitions):
+                self._producer.produce(self._topic, b"beat", partition=number)
+                self.written += 1
+            self._producer.poll(0)
+
+    def _read(self) -> None:
+        while not self._stopped.is_set():
+            for message in self._consumer.consume(500, 0.05):
+                number = message.partition()
+                if message.error() or number is None:
+                    continue
+                with self._lock:
+                    now = time.monotonic()
+                    gap_s = now - self._seen_s.get(number, now)
+                    self._longest_s[number] = max(self._longest_s.get(number, 0.0), gap_s)
+                    self._seen_s[number] = now
