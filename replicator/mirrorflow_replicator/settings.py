@@ -321,6 +321,7 @@ class GroupSettings:
     # How other nodes reach this one; "" and 0: as it listens.
     advertised_host: str = ""
     advertised_port: int = 0
+    server_name: str = ""  # what the certificates of other nodes must be for; "": their own hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

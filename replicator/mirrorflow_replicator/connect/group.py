@@ -10,7 +10,7 @@ from mirrorflow_replicator.connect import clients
 from mirrorflow_replicator.connect.group_protocol import PROTOCOLS
 from mirrorflow_replicator.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
 from mirrorflow_replicator.connect.values import PropertyReader
-from mirrorflow_replicator.connect.worker_keys import SEVERAL_KEY
+from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.settings import GroupSettings, SessionKeySettings
 
@@ -54,6 +54,7 @@ def group_settings(
         keys=_keys(read),
         advertised_host=read.text("rest.advertised.host.name"),
         advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
+        server_name=read.text(SERVER_NAME_KEY),
     )
 
 

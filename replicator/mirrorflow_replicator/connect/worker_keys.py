@@ -4,6 +4,7 @@ from mirrorflow_replicator.connect.connector_keys_refused import NO_RECORDS
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
 SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
+SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
 _GROUP = "of a `distributed` worker with several nodes"
 _NO_TOPIC = "only in `distributed`, where it is required; connectors of the other forms come from files"
 

@@ -35,9 +35,13 @@ async def call(
     content_type: str = JSON,
     signature: Signature = NO_SIGNATURE,
     tls: ssl.SSLContext | None = None,
+    server_name: str = "",
     timeout_s: float,
 ) -> Response:
-    """What the node at *url* answers. *target* is path and query as they are sent. Raises UnreachableError."""
+    """What the node at *url* answers. *target* is path and query as they are sent.
+
+    *server_name* is what its certificate must be for, "" for the host of *url*. Raises UnreachableError.
+    """
     parts = urlsplit(url)
     secure = tls if parts.scheme == "https" else None
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -50,7 +54,9 @@ async def call(
         headers += [(SIGNATURE_HEADER, signature.mac), (ALGORITHM_HEADER, signature.algorithm)]
     try:
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure)
+            reader, writer = await asyncio.open_connection(
+                parts.hostname, port, ssl=secure, server_hostname=server_name or None if secure else None
+            )
     except (TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or "no answer") from error
     try:

@@ -54,6 +54,7 @@ class Others:
                 content_type=request.content_type,
                 signature=request.signature,
                 tls=self._tls(url),
+                server_name=self._group.server_name,
                 timeout_s=FORWARD_S,
             )
         except UnreachableError as error:
@@ -75,6 +76,7 @@ class Others:
             body=body,
             signature=signature,
             tls=self._tls(url),
+            server_name=self._group.server_name,
             timeout_s=POST_S,
         )
         if answer.status // 100 != 2:
