@@ -23,8 +23,9 @@ _UNAVAILABLE_MAX: Final = 1
 
 
 def is_shared(connector: Connector) -> bool:
-    """Whether pods of *connector* share its work; none at all is one that rests."""
-    return connector.replicas > 1
+    """Whether pods of *connector* share its work; where their number is chosen, one of them is a node as well."""
+    scale = connector.autoscale
+    return connector.replicas > 1 or (scale is not None and scale.max_replicas > 1)
 
 
 def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
