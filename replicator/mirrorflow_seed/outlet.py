@@ -1,6 +1,7 @@
 """Where a driver says how far it is: over HTTP in the cluster, to a display on a laptop, and in a file when it ends.
 
-`HTTP_PORT` (set in the cluster alone) opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names the file.
+`HTTP_PORT` (set in the cluster alone) opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names the file. A job
+whose tasks want orders has them answered by the same server; without a port it listens on this machine alone.
 """
 
 import os
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Protocol
 
 from mirrorflow_seed.report import Report, encode
 
@@ -15,15 +17,29 @@ PORT_KEY = "HTTP_PORT"
 MESSAGE_KEY = "TERMINATION_MESSAGE"
 REQUEST_S = 10.0  # a client that says nothing does not hold a thread for longer
 
+BODY_BYTES_MAX = 1 << 20  # of a task's question
+
 Display = Callable[[Report], None]
+
+
+class Answering(Protocol):
+    """Who answers tasks. `path` is theirs to know; `answer` raises ValueError, KeyError or TypeError for what it does not understand."""
+
+    path: str
+
+    def answer(self, body: bytes) -> bytes:
+        """JSON for JSON."""
 
 
 class Outlet:
     """Holds the newest report; `display` is called with each."""
 
-    def __init__(self, first: Report, *, display: Display | None = None) -> None:
+    def __init__(
+        self, first: Report, *, display: Display | None = None, orders: Answering | None = None
+    ) -> None:
         self._newest = first
         self._display = display
+        self._orders = orders
         self._server = self._serve(os.environ.get(PORT_KEY, ""))
 
     @property
@@ -51,16 +67,28 @@ class Outlet:
             Path(path).write_bytes(encode(self._newest))
 
     def _serve(self, port: str) -> ThreadingHTTPServer | None:
-        if not port:
+        if not port and self._orders is None:
             return None
-        outlet = self
+        outlet, orders = self, self._orders
 
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_S
 
             def do_GET(self) -> None:
                 bodies = {"/progress": encode(outlet.newest), "/healthz": b"{}"}
-                body = bodies.get(self.path.partition("?")[0])
+                self._give(bodies.get(self.path.partition("?")[0]))
+
+            def do_POST(self) -> None:
+                size = int(self.headers.get("Content-Length") or 0)
+                if orders is None or self.path != orders.path or not 0 < size <= BODY_BYTES_MAX:
+                    self._give(None)
+                    return
+                try:
+                    self._give(orders.answer(self.rfile.read(size)))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    self._give(None)
+
+            def _give(self, body: bytes | None) -> None:
                 self.send_response(200 if body is not None else 404)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body or b"")))
@@ -70,7 +98,8 @@ class Outlet:
             def log_message(self, *_: object) -> None:
                 """A poll every few seconds is no news."""
 
-        server = ThreadingHTTPServer(("0.0.0.0", int(port)), Handler)  # noqa: S104 in a pod; a NetworkPolicy guards it
+        # In a pod a NetworkPolicy says who may come.
+        server = ThreadingHTTPServer(("0.0.0.0" if port else "127.0.0.1", int(port or 0)), Handler)  # noqa: S104
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
         return server

@@ -42,7 +42,7 @@ class JobSettings:
     """A job. Sizes in bytes, durations in seconds; keys of job.properties stand beside the fields."""
 
     run_id: str = "1"  # run.id
-    master: str = "local[*]"  # master: local[n], or k8s://https://kubernetes.default.svc
+    master: str = "local[*]"  # master: local[n], or k8s:// and the API server
     executors_max: int = 2  # executors.max, on Kubernetes; a local master has its cores
     # bytes.per.second: for the whole job, divided among the tasks that are at work; None: the flow's own limit.
     bytes_per_second: int | None = None

@@ -139,7 +139,6 @@ def _of_cluster(side: str) -> Mapping[Path, tuple[Rule, ...]]:
 
 def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
     connector = f"spec.connectors.{name}"
-    path = f"{connector}.template"
     return {
         f"{connector}.config": (
             _rule(
@@ -156,6 +155,12 @@ def _of_connector(name: str) -> Mapping[Path, tuple[Rule, ...]]:
                 ".maxReplicas",
             ),
         ),
+        **_of_template(f"{connector}.template"),
+    }
+
+
+def _of_template(path: str) -> Mapping[Path, tuple[Rule, ...]]:
+    return {
         f"{path}.labels": (_NOT_OURS,),
         f"{path}.annotations": (_NOT_OURS,),
         f"{path}.env": (
@@ -192,6 +197,10 @@ _IDLE_PODS: Final = _rule(
     "!has(self.autoscale) || self.tasks >= self.autoscale.maxReplicas",
     "it is more than tasks, and a pod without a task is idle: lower it, or raise tasks",
     ".autoscale.maxReplicas",
+)
+_RATE: Final = _rule(
+    "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).compareTo(quantity('1')) >= 0",
+    "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
 )
 RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     "spec": (
@@ -239,11 +248,13 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     "spec.topics.replicationFactor": (
         _rule("self != 0", "it is 0: write -1 for the target's default, or 1 and more"),
     ),
-    "spec.limits.bytesPerSecond": (
+    "spec.limits.bytesPerSecond": (_RATE,),
+    "spec.seed.bytesPerSecond": (_RATE,),
+    "spec.verify.bytesPerSecond": (_RATE,),
+    "spec.verify.sample": (
         _rule(
-            "type(self) == int ? self > 0 : !isQuantity(self)"
-            " || quantity(self).compareTo(quantity('1')) >= 0",
-            "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
+            "double(self) >= 0.000001",
+            "it compares nothing: write a part of all windows such as 0.1, or 1.0 for all",
         ),
     ),
     "spec.verify.schedule": (
@@ -265,4 +276,6 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     **_of_connector("source"),
     **_of_connector("checkpoint"),
     **_of_connector("heartbeat"),
+    **_of_template("spec.seed.template"),
+    **_of_template("spec.verify.template"),
 }

@@ -11,6 +11,8 @@ from mirrorflow_operator.api.model import ApiModel, Properties
 from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.template import Annotations, Template
 
+ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
+
 
 class ComputeAmounts(ApiModel):
     """CPU and memory."""
@@ -47,7 +49,7 @@ class Connector(ApiModel):
     autoscale: Autoscale | None = Field(
         None, description="Of the source connector: the operator chooses the number of pods, by the lag."
     )
-    image: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] | None = Field(
+    image: ImageName | None = Field(
         None, description="Run instead of the operator's own replicator, for example to try a build."
     )
     tasks: int = Field(1, ge=1, le=1_000, description="Processes that copy (tasks.max).")

@@ -18,6 +18,8 @@ Message = Annotated[str, Field(max_length=MESSAGE_MAX)]
 Version = Annotated[str, Field(max_length=64)]
 Image = Annotated[str, Field(max_length=512)]
 ClusterId = Annotated[str, Field(max_length=64)]
+Guarantee = Annotated[str, Field(max_length=64, pattern=r"^[a-z-]*$")]
+Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
 class ConditionStatus(Enum):
@@ -92,6 +94,77 @@ class RunStatus(ApiModel):
     message: Message = Field("", description="What came of it.")
 
 
+class RunPhase(Enum):
+    """Where a Spark job stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    PAUSED = "Paused"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    LOST = "Lost"  # it was deleted before it told what came of it
+
+
+class Cost(ApiModel):
+    """What a run has used, all executors together."""
+
+    executor_seconds: Count = Field(0, description="Time of tasks on executors, in seconds.")
+    bytes_read: Count = Field(0, description="From both clusters.")
+    bytes_written: Count = Field(0, description="To the target.")
+
+
+class SeedPartitions(ApiModel):
+    """Partitions of a seed."""
+
+    total: Count = Field(0, description="All.")
+    done: Count = Field(0, description="Filled up to where their source ended when the seed began.")
+    lost: Count = Field(
+        0, description="With records that the source had lost before they were copied, or stopped."
+    )
+
+
+class SeedStatus(RunStatus):
+    """The last seeding. Figures are of the driver's last word; while it runs they are written once a minute."""
+
+    partitions: SeedPartitions | None = Field(None, description="How many are filled.")
+    records: Count = Field(0, description="Records copied by the driver that runs, or ran last.")
+    bytes: Count = Field(0, description="Bytes of these.")
+    remaining_records: Count = Field(0, description="Offsets that are left.")
+    gap_records: Count = Field(0, description="Offsets that the source had lost before they were copied.")
+    records_per_second: Count = Field(0, description="How fast.")
+    bytes_per_second: Count = Field(0, description="How fast, in bytes.")
+    estimated_completion_time: Moment | None = Field(
+        None, description="When it will have ended, at this rate."
+    )
+    guarantee: Guarantee = Field("", description="exactly-once, or what holds instead.")
+    cost: Cost | None = Field(None, description="What it has used.")
+
+
+class Windows(ApiModel):
+    """Windows of source offsets that were compared."""
+
+    total: Count = Field(0, description="All that are compared.")
+    equal: Count = Field(0, description="The same records in the same order.")
+    reordered: Count = Field(0, description="The same records in another order.")
+    different: Count = Field(0, description="Other records.")
+    undecided: Count = Field(
+        0, description="What could not be compared, for example because one side has deleted it."
+    )
+
+
+class VerifyStatus(RunStatus):
+    """The last verification, asked for by runId or begun by the schedule (then runId is empty)."""
+
+    ended_run_id: RunId = Field("", description="The last runId whose run has ended: it does not run again.")
+    job: Annotated[str, Field(max_length=63)] = Field("", description="The Job; its driver's log says more.")
+    verdict_time: Moment | None = Field(None, description="When a run last ended with a verdict.")
+    windows: Windows | None = Field(None, description="How they compare.")
+    source_records: Count = Field(0, description="Records read of the source.")
+    target_records: Count = Field(0, description="Records read of the target.")
+    differences: Count = Field(0, description="Records that differ, as far as they were counted.")
+    cost: Cost | None = Field(None, description="What it has used.")
+
+
 class ClusterIds(ApiModel):
     """Which clusters answered behind the addresses: another one there is not copied into."""
 
@@ -110,6 +183,6 @@ class Status(ApiModel):
     cluster_ids: ClusterIds | None = Field(None, description="Which clusters these are.")
     lag: Lag | None = Field(None, description="How far the target is behind.")
     connectors: ConnectorStatuses | None = Field(None, description="Each connector's workload.")
-    seed: RunStatus | None = Field(None, description="The last seeding.")
-    verify: RunStatus | None = Field(None, description="The last verification.")
+    seed: SeedStatus | None = Field(None, description="The last seeding.")
+    verify: VerifyStatus | None = Field(None, description="The last verification.")
     restart: RunStatus | None = Field(None, description="The last restart.")

@@ -12,6 +12,7 @@ from mirrorflow_operator.api.quantity import amount
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
+SAMPLE_MIN = 1e-6  # a window of a million
 Rule = Callable[[MirrorFlow], Iterable[FieldError]]
 
 
@@ -40,15 +41,15 @@ def clusters_differ(flow: MirrorFlow) -> Iterable[FieldError]:
 
 def limits_are_whole(flow: MirrorFlow) -> Iterable[FieldError]:
     """A rate of nothing is a paused flow, and less than a byte is a slip."""
-    limit = flow.spec.limits.bytes_per_second
-    if limit is None:
-        return
-    if amount(limit) < 1:
-        yield FieldError(
-            path="spec.limits.bytesPerSecond",
-            message=f"{limit} is no rate",
-            action="write a number of bytes such as 50Mi, or set spec.state to Paused",
-        )
+    spec = flow.spec
+    for path, part in (("limits", spec.limits), ("seed", spec.seed), ("verify", spec.verify)):
+        limit = None if part is None else part.bytes_per_second
+        if limit is not None and amount(limit) < 1:
+            yield FieldError(
+                path=f"spec.{path}.bytesPerSecond",
+                message=f"{limit} is no rate",
+                action="write a number of bytes such as 50Mi, or set spec.state to Paused",
+            )
 
 
 def heartbeats_are_listed_once(flow: MirrorFlow) -> Iterable[FieldError]:
@@ -71,12 +72,24 @@ def schedule_has_five_fields(flow: MirrorFlow) -> Iterable[FieldError]:
         )
 
 
+def something_is_compared(flow: MirrorFlow) -> Iterable[FieldError]:
+    """A verification of nothing would find everything equal."""
+    verify = flow.spec.verify
+    if verify is not None and float(verify.sample) < SAMPLE_MIN:
+        yield FieldError(
+            path="spec.verify.sample",
+            message=f"{verify.sample} compares nothing",
+            action="write a part of all windows such as 0.1, or 1.0 for all",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     clusters_differ,
     *validate_topics.RULES,
     limits_are_whole,
     heartbeats_are_listed_once,
     schedule_has_five_fields,
+    something_is_compared,
     *validate_cluster.RULES,
     *validate_connectors.RULES,
 )

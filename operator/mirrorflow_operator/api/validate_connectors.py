@@ -1,10 +1,11 @@
-"""Rules of a connector's workload and of its further properties (see `validate`)."""
+"""Rules of a connector's workload, of its further properties, and of whatever pods may be changed (see `validate`)."""
 
 from collections.abc import Iterable, Iterator
 
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.reserved_keys import field_of
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.template import Template
 from mirrorflow_operator.errors import FieldError
 
 RESERVED_PREFIXES = ("mirrorflow.io/", "kubernetes.io/", "k8s.io/", "app.kubernetes.io/")
@@ -23,15 +24,15 @@ def config_leaves_fields_alone(flow: MirrorFlow) -> Iterable[FieldError]:
 
 def labels_are_not_ours(flow: MirrorFlow) -> Iterable[FieldError]:
     """The operator finds its objects by its own labels."""
-    for path, connector in _connectors(flow):
+    for path, template in _templates(flow):
         for kind, names in (
-            ("labels", connector.template.labels),
-            ("annotations", connector.template.annotations),
+            ("labels", template.labels),
+            ("annotations", template.annotations),
         ):
             for name in names:
                 if name.startswith(RESERVED_PREFIXES):
                     yield FieldError(
-                        path=f"{path}.template.{kind}[{name}]",
+                        path=f"{path}.{kind}[{name}]",
                         message="this prefix belongs to Kubernetes or to the operator",
                         action="use a prefix of your own",
                     )
@@ -39,18 +40,18 @@ def labels_are_not_ours(flow: MirrorFlow) -> Iterable[FieldError]:
 
 def environment_is_not_ours(flow: MirrorFlow) -> Iterable[FieldError]:
     """The replicator's own variables, and each name once."""
-    for path, connector in _connectors(flow):
-        names = [variable.name for variable in connector.template.env]
+    for path, template in _templates(flow):
+        names = [variable.name for variable in template.env]
         for at, name in enumerate(names):
             if name.startswith("MIRRORFLOW_"):
                 yield FieldError(
-                    path=f"{path}.template.env[{at}]",
+                    path=f"{path}.env[{at}]",
                     message=f"{name} is set by the operator",
                     action="remove it",
                 )
             if name in names[:at]:
                 yield FieldError(
-                    path=f"{path}.template.env[{at}]",
+                    path=f"{path}.env[{at}]",
                     message=f"{name} is set twice",
                     action="remove one of them",
                 )
@@ -58,9 +59,9 @@ def environment_is_not_ours(flow: MirrorFlow) -> Iterable[FieldError]:
 
 def tolerations_are_complete(flow: MirrorFlow) -> Iterable[FieldError]:
     """Kubernetes' rules for a toleration."""
-    for path, connector in _connectors(flow):
-        for at, toleration in enumerate(connector.template.tolerations):
-            here = f"{path}.template.tolerations[{at}]"
+    for path, template in _templates(flow):
+        for at, toleration in enumerate(template.tolerations):
+            here = f"{path}.tolerations[{at}]"
             if toleration.operator == "Exists" and toleration.value:
                 yield FieldError(
                     path=f"{here}.value", message="it has no meaning with operator Exists", action="remove it"
@@ -120,6 +121,14 @@ def _connectors(flow: MirrorFlow) -> Iterator[tuple[str, Connector]]:
     yield "spec.connectors.source", connectors.source
     yield "spec.connectors.checkpoint", connectors.checkpoint
     yield "spec.connectors.heartbeat", connectors.heartbeat
+
+
+def _templates(flow: MirrorFlow) -> Iterator[tuple[str, Template]]:
+    for path, connector in _connectors(flow):
+        yield f"{path}.template", connector.template
+    for name, job in (("seed", flow.spec.seed), ("verify", flow.spec.verify)):
+        if job is not None:
+            yield f"spec.{name}.template", job.template
 
 
 RULES = (

@@ -3,16 +3,23 @@
 It passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from mirrorflow_operator.api.connectors import ComputeAmounts, Connector, Resources
-from mirrorflow_operator.api.template import Template, Toleration, TopologySpread
+from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts
+from mirrorflow_operator.plan.pod_parts import (
+    CONFIG_FOLDER,
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    resources_of,
+    scheduling,
+    volume_mounts,
+    volumes,
+)
 from mirrorflow_operator.plan.several import INTERNAL_PORT, pod_environment
 
-CONFIG_FOLDER: Final = "/etc/mirrorflow"
 WORKER_FILE: Final = "worker.properties"
 CONNECTOR_FILE: Final = "connector.properties"
 HTTP_PORT: Final = 8080
@@ -28,7 +35,6 @@ STARTUP_FAILURES: Final = 60
 LIVENESS_PERIOD_S: Final = 10
 LIVENESS_FAILURES: Final = 6
 READINESS_PERIOD_S: Final = 5
-SECRET_MODE: Final = 0o440
 TMP_SIZE: Final = "64Mi"  # Python's own; the replicator keeps nothing on disk
 
 
@@ -52,10 +58,10 @@ def pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": POD_SECURITY,
         "containers": [_container(connector, image, mounts, layout, is_shared=is_shared)],
-        "volumes": _volumes(config_map, mounts),
-        **_scheduling(template, selector),
+        "volumes": volumes(config_map, mounts, tmp_size=TMP_SIZE),
+        **scheduling(template, selector),
     }
     return {
         "metadata": {
@@ -82,19 +88,10 @@ def _container(
         "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES),
         "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES),
         "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
-            *_volume_mounts("secret", layout.secrets, mounts.secrets),
-            *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
-        ],
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": volume_mounts(mounts, layout),
     }
-    resources = _resources(connector.resources)
+    resources = resources_of(connector.resources)
     if resources:
         container["resources"] = resources
     environment = [
@@ -113,60 +110,3 @@ def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
         "failureThreshold": failures,
         "timeoutSeconds": 5,
     }
-
-
-def _resources(resources: Resources) -> dict[str, Any]:
-    parts = {"requests": _amounts(resources.requests), "limits": _amounts(resources.limits)}
-    return {name: amounts for name, amounts in parts.items() if amounts}
-
-
-def _amounts(amounts: ComputeAmounts) -> dict[str, str]:
-    given = {"cpu": amounts.cpu, "memory": amounts.memory}
-    return {name: str(amount) for name, amount in given.items() if amount is not None}
-
-
-def _volumes(config_map: str, mounts: Mounts) -> list[dict[str, Any]]:
-    """Whole Secrets, not single keys: a key that is added later is there without a new pod."""
-    return [
-        {"name": "config", "configMap": {"name": config_map}},
-        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
-        *(
-            {"name": _volume("secret", at), "secret": {"secretName": name, "defaultMode": SECRET_MODE}}
-            for at, name in enumerate(mounts.secrets)
-        ),
-        *(
-            {"name": _volume("config-map", at), "configMap": {"name": name}}
-            for at, name in enumerate(mounts.config_maps)
-        ),
-    ]
-
-
-def _volume_mounts(kind: str, folder: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {"name": _volume(kind, at), "mountPath": f"{folder}/{name}", "readOnly": True}
-        for at, name in enumerate(names)
-    ]
-
-
-def _volume(kind: str, at: int) -> str:
-    return f"{kind}-{at}"  # names of Secrets may be longer than names of volumes
-
-
-def _scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any]:
-    parts: dict[str, Any] = {
-        "nodeSelector": dict(template.node_selector),
-        "tolerations": [_toleration(one) for one in template.tolerations],
-        "affinity": dict(template.affinity),
-        "topologySpreadConstraints": [_spread(one, selector) for one in template.topology_spread],
-        "priorityClassName": template.priority_class_name,
-        "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
-    }
-    return {name: part for name, part in parts.items() if part}
-
-
-def _toleration(toleration: Toleration) -> dict[str, Any]:
-    return {name: value for name, value in toleration.model_dump(by_alias=True).items() if value is not None}
-
-
-def _spread(spread: TopologySpread, selector: Mapping[str, str]) -> dict[str, Any]:
-    return {**spread.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}

@@ -10,6 +10,7 @@ from mirrorflow_replicator.kafka.configs import (
     describe_topic_configs,
 )
 from mirrorflow_replicator.kafka.log_changes import delete_records, produce
+from mirrorflow_replicator.kafka.log_dirs import log_sizes
 from mirrorflow_replicator.kafka.log_offsets import (
     EpochEnd,
     ListedOffset,
@@ -65,6 +66,7 @@ __all__ = [
     "init_producer_id",
     "list_offsets",
     "list_topics",
+    "log_sizes",
     "may_coordinate",
     "may_write_as",
     "produce",

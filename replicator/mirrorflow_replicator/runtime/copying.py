@@ -9,29 +9,21 @@ import gc
 import logging
 import os
 import sys
-from collections import Counter
 from dataclasses import replace
 
-from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
-from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
-from mirrorflow_replicator.connect.plugins import make_naming
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
-from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.report import TaskReport
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime import log_levels, memory
-from mirrorflow_replicator.runtime.clock import now_ms
-from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
+from mirrorflow_replicator.runtime.beginning import begin
 from mirrorflow_replicator.runtime.messages import Assign, Begin, Level, Message, Stop, read
 from mirrorflow_replicator.runtime.mortality import die_with_parent
 from mirrorflow_replicator.runtime.reporting import encode_report
 from mirrorflow_replicator.runtime.sides import Sides
-from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
-from mirrorflow_replicator.runtime.task import CopyTask, Parts
+from mirrorflow_replicator.runtime.task import CopyTask
 
 HEARD_S = 1.0  # for what is under way when a stop comes; an assignment takes milliseconds
 REPORT_S = 0.5  # how often what has changed is told
@@ -140,7 +132,18 @@ class TaskProcess:
         while True:
             try:
                 if self._task is None:
-                    self._task = await self._begin_task(message)
+                    assert self._clusters is not None
+                    assert self._store is not None
+                    self._task = await begin(
+                        self._settings,
+                        self._clusters,
+                        self._store,
+                        message.identity,
+                        resolve=self._resolver.resolve_client,
+                        task=self._begin.task,
+                        copier=self._begin.copier,
+                        initial=message.initial,
+                    )
                 await self._task.assign(
                     message.partitions,
                     initial=message.initial,
@@ -154,48 +157,6 @@ class TaskProcess:
             else:
                 self._failure = None
                 return
-
-    async def _begin_task(self, message: Assign) -> CopyTask:
-        assert self._clusters is not None
-        assert self._store is not None
-        source, target = self._clusters
-        identity: Identity = message.identity
-        decisions = IdentityLog(
-            target, self._settings.source_alias, replication_factor=self._settings.offsets.replication_factor
-        )
-        await decisions.ensure()
-        await asyncio.gather(decisions.read(), self._store.read_new())
-        errors: Counter[str] = Counter()
-        parts = Parts(
-            source=source,
-            target=target,
-            identity=identity,
-            log=decisions,
-            positions=self._store,
-            route=make_naming(self._settings).route,
-            rack=self._settings.source_consumer.properties.get("client.rack", ""),
-            errors=errors,
-            syncs=self._syncing(errors, target),
-        )
-        task = CopyTask(
-            self._settings, self._begin.task, parts, copier=self._begin.copier, initial=message.initial
-        )
-        await task.start()
-        return task
-
-    def _syncing(self, errors: Counter[str], target: Cluster) -> Syncing | None:
-        syncs = self._settings.syncs
-        if syncs is None:
-            return None
-        topic = offset_syncs_topic(self._settings)
-        log = SyncsLog(syncs, topic, resolve=self._resolver.resolve_client)
-        map_log = MapLog(
-            target,
-            offset_map_topic(self._settings.source_alias),
-            replication_factor=self._settings.offsets.replication_factor,
-        )
-        maps = OffsetMaps(map_log, errors=errors, now_ms=now_ms)
-        return Syncing(log, lag_max=syncs.lag_max, errors=errors, now_ms=now_ms, maps=maps)
 
     async def _report(self) -> None:
         while True:

@@ -16,14 +16,12 @@ from mirrorflow_replicator.connect.plugins import make_replication_policy
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.errors import FencedError, IdentityError, MirrorFlowError
-from mirrorflow_replicator.flow.altered import altered
 from mirrorflow_replicator.flow.assignment import Assignment
-from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
+from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
-from mirrorflow_replicator.kafka.identity import IdentityLog, establish
-from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime.children import Child, Spawn, spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
+from mirrorflow_replicator.runtime.establishing import identify
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
 from mirrorflow_replicator.runtime.setbacks import report_of
@@ -157,46 +155,8 @@ class HostedConnector:
 
     async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
         """The identity to write with; a new generation where Java has copied since we did, or *fenced* is over."""
-        settings = self._settings
-        source, target = self._discovery.clusters
-        store = position_store(settings, target)
-        log_ = IdentityLog(
-            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
-        )
-        await asyncio.gather(store.open(), log_.ensure())
-        decisions = await log_.read()
-        decided = decisions.identity
-        self._initial = decided is None
-        java, beginnings = False, []
-        if decided is not None:
-            if may_change:
-                beginnings = altered(decisions, decided.generation, store.positions, store.foreign)
-            for partition, position in store.positions.items():
-                anchor = decisions.anchor(partition, decided.generation)
-                # A position without our fields was written by Java; the anchor began behind an older one of those.
-                if position.sequence < 0 and anchor is not None:
-                    java |= position.source_offset + 1 != anchor.source_offset
-        claim = Claim(
-            source_cluster_id=source.cluster_id,
-            target_cluster_id=target.cluster_id,
-            policy=settings.naming_words,
-            flow=settings.flow,
-            stream=stream_definition(
-                read_committed=settings.read_committed, header_words=settings.header_words
-            ),
-        )
-        now_ms = time.time_ns() // 1_000_000
-        self._identity = await establish(
-            log_,
-            target,
-            settings.source_alias,
-            claim,
-            java=java or bool(beginnings),
-            beginnings=beginnings,
-            may_change=may_change,
-            fenced=fenced,
-            timeout_ms=settings.transaction_timeout_ms,
-            now_ms=now_ms,
+        self._identity, self._initial = await identify(
+            self._settings, *self._discovery.clusters, may_change=may_change, fenced=fenced
         )
         return self._identity
 

@@ -306,7 +306,7 @@ class SyncsTopic:
         pause_s = RETRY_MIN_S
         while True:
             try:
-                await self._make()
+                await self.ensure()
             except MirrorFlowError as error:
                 self._problem = error
             else:
@@ -315,7 +315,8 @@ class SyncsTopic:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    async def _make(self) -> None:
+    async def ensure(self) -> None:
+        """Make it unless it is there. Raises ClusterError, SettingError."""
         settings = self._settings
         cluster = await Cluster.connect(settings.admin, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
         try:

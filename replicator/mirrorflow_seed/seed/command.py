@@ -1,17 +1,68 @@
-"""`mirrorflow-seed seed`."""
+"""`mirrorflow-seed seed`: the driver on Spark."""
 
 import argparse
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.outlet import Display
+from mirrorflow_seed.outlet import Display, Outlet
+from mirrorflow_seed.report import JobPhase, SeedReport
+from mirrorflow_seed.seed.chain import Ended, Order, copy
+from mirrorflow_seed.seed.driver import SeedJob
+from mirrorflow_seed.seed.orders import Desk
+from mirrorflow_seed.seed.plan import Chain
+from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
-def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 a stub
+
+def execute(_: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:
     """The exit status of the job."""
     return run(files, job)
 
 
-def run(files: FlowFiles, job: JobSettings, *, display: Display | None = None) -> int:  # noqa: ARG001 a stub
-    """The job itself, also for the command on a laptop; the exit status."""
-    raise JobFailedError("`seed` is not there yet.")
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on."""
+    settings = files.load()
+    desk = Desk(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    outlet = Outlet(SeedReport(run_id=job.run_id), display=display, orders=desk)
+    try:
+        if spark is not None:
+            return asyncio.run(_job(files, job, outlet, desk, spark).run())
+        with spark_context(job, f"mirrorflow-seed-{job.run_id}") as context:
+            return asyncio.run(_job(files, job, outlet, desk, context).run())
+    except BaseException as error:
+        newest = outlet.newest
+        if isinstance(newest, SeedReport) and newest.phase is JobPhase.PREPARING:
+            outlet.say(SeedReport(run_id=job.run_id, phase=JobPhase.FAILED, message=type(error).__name__))
+        raise
+    finally:
+        outlet.close()
+
+
+def _job(files: FlowFiles, job: JobSettings, outlet: Outlet, desk: Desk, spark: "SparkContext") -> SeedJob:
+    host = spark.getConf().get("spark.driver.host", "127.0.0.1")
+
+    def run_chains(chains: Sequence[Chain], order: Order) -> list[Ended]:
+        ended: list[Ended] = (
+            spark.parallelize(chains, len(chains))
+            .mapPartitions(functools.partial(copy, order=order))
+            .collect()
+        )
+        return ended
+
+    return SeedJob(
+        files,
+        job,
+        outlet=outlet,
+        desk=desk,
+        run=run_chains,
+        cancel=spark.cancelAllJobs,
+        slots=lambda: int(spark.defaultParallelism),
+        url=f"http://{host}:{outlet.port}{desk.path}",
+    )

@@ -1,0 +1,337 @@
+"""One chain in one Spark task: the replicator's own task, told when to end.
+
+Promises: it writes with the flow's identity, so whatever Spark runs again or too late is refused by the target; it begins
+where the target says; it ends when each partition has reached its frozen end, after its time, when the driver says so, or
+when nothing more can be done, and then has given its partitions up in order. What it returns is for the report alone.
+"""
+
+import asyncio
+import gc
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import (
+    FencedError,
+    IdentityError,
+    MirrorFlowError,
+    SettingError,
+    SourceDataLostError,
+)
+from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.report import Guarantee
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.stores import position_store
+from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.beginning import begin
+from mirrorflow_replicator.runtime.establishing import identify
+from mirrorflow_replicator.runtime.lane import Lane
+from mirrorflow_replicator.runtime.surroundings import State
+from mirrorflow_replicator.runtime.task import CopyTask
+from mirrorflow_replicator.settings import SourceSettings, StartPosition
+from mirrorflow_seed.seed.orders import ASK_EVERY_S, Orders, Word, ask
+from mirrorflow_seed.seed.plan import Chain, Share
+from mirrorflow_seed.settings import FlowFiles
+
+LOOK_S: Final = 0.05
+CONNECT_TIMEOUT_S: Final = 15.0
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
+STEP_SPREAD_S: Final = 1.0  # over which tasks that were fenced together go on
+GC_THRESHOLD: Final = 200_000  # as `runtime.copying`: batches need no collector
+_BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
+
+log = logging.getLogger("mirrorflow.seed")
+
+
+class Outcome(Enum):
+    """How a share left its task."""
+
+    DONE = "done"
+    MORE = "more"  # the time was over, or the driver said stop
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What every chain of a wave is told. No secret, and nothing that would be one with a file's help."""
+
+    files: FlowFiles
+    identity: Identity
+    initial: bool  # the flow began with this job
+    seconds: float
+    url: str  # of the driver's orders
+    bytes_per_second: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of a share."""
+
+    index: int
+    outcome: Outcome
+    next_offset: int = -1
+    gap_records: int = 0
+    guarantee: str = Guarantee.EXACTLY_ONCE.value
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a task returns."""
+
+    word: Word
+    receipts: tuple[Receipt, ...]
+    memory_bytes: int  # the most that its process has used so far
+
+
+def copy(chains: Iterator[Chain], order: Order) -> Iterator[Ended]:
+    """For `mapPartitions`."""
+    prepare()
+    for chain in chains:
+        yield asyncio.run(ChainCopy(chain, order).run())
+
+
+def prepare() -> None:
+    """Once for each process of Spark's."""
+    if gc.get_threshold()[0] == GC_THRESHOLD:
+        return
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+    memory.keep_buffers()
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+class ChainCopy:
+    """See the module."""
+
+    def __init__(self, chain: Chain, order: Order) -> None:
+        self._order = order
+        self._settings: SourceSettings = order.files.load()
+        self._resolve = Resolver(self._settings.providers).resolve_client
+        self._open: dict[int, Share] = {share.index: share for share in chain.shares}
+        self._lanes: dict[int, Lane] = {}  # of this life
+        self._receipts: dict[int, Receipt] = {}
+        self._copier = secrets.token_hex(8)
+        self._word = Word(attempt=self._copier)
+        self._orders = Orders(bytes_per_second=order.bytes_per_second)
+        self._began_s = time.monotonic()
+        self._counted = (0, 0)  # records and bytes of earlier lives
+        self._mistake: BaseException | None = None
+        self._trouble: MirrorFlowError | None = None
+
+    async def run(self) -> Ended:
+        """Copy until there is a reason to end. Raises what is a mistake of ours: Spark tries again."""
+        asyncio.get_running_loop().set_exception_handler(self._note_mistake)
+        await self._ask()
+        asking = asyncio.create_task(self._keep_asking())
+        try:
+            await self._live()
+        finally:
+            asking.cancel()
+        for share in list(self._open.values()):
+            trouble = self._trouble
+            lane = self._lanes.get(share.index)
+            error = trouble if lane is None or lane.error is None else lane.error
+            self._end(share, Outcome.MORE, error)
+        self._word = replace(self._word, ended=True)
+        await self._ask()
+        return Ended(word=self._word, receipts=tuple(self._receipts.values()), memory_bytes=_memory_bytes())
+
+    async def _live(self) -> None:
+        """One life after the other: until all is done, or it is time."""
+        identity, pause_s = self._order.identity, RETRY_MIN_S
+        while self._open and not self._is_over():
+            try:
+                identity = await self._one_life(identity)
+            except (SettingError, IdentityError) as error:
+                for share in list(self._open.values()):
+                    self._end(share, Outcome.FAILED, error)
+            except MirrorFlowError as error:
+                self._trouble = error
+                log.warning("%s", error)
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            else:
+                pause_s = RETRY_MIN_S
+
+    async def _one_life(self, identity: Identity) -> Identity:
+        """Copy with *identity* until the end; the identity to go on with if that was fenced."""
+        clusters = await self._connect()
+        task = None
+        try:
+            store = position_store(self._settings, clusters[1])
+            await store.open()
+            task = await begin(
+                self._settings,
+                clusters,
+                store,
+                identity,
+                resolve=self._resolve,
+                task=0,
+                copier=self._copier,
+                initial=self._order.initial,
+            )
+            fenced = await self._copy(task)
+        finally:
+            if task is not None:
+                await task.stop()
+            else:
+                await asyncio.gather(*(cluster.close() for cluster in clusters))
+            self._count()
+        if self._mistake is not None:
+            raise self._mistake
+        for share in list(self._open.values()):
+            self._settle(share)  # what arrived while it was stopping
+        return await self._step(identity) if fenced else identity
+
+    async def _copy(self, task: CopyTask) -> bool:
+        """Until nothing is left to do here; whether that is because somebody has raised the epoch."""
+        self._counted, self._lanes = (self._word.records, self._word.bytes), {}
+        assigned: frozenset[int] = frozenset()
+        while self._open and not self._is_over() and self._mistake is None:
+            wanted = frozenset(self._open)
+            limit = self._orders.bytes_per_second
+            if wanted != assigned:
+                await task.assign(
+                    [share.source for share in self._open.values()],
+                    initial=self._order.initial,
+                    bytes_per_s=limit,
+                )
+                assigned = wanted
+                self._lanes = {index: task.lanes[share.source] for index, share in self._open.items()} | {
+                    index: lane for index, lane in self._lanes.items() if index not in wanted
+                }
+            task.pace.bytes_per_s = limit
+            await asyncio.sleep(LOOK_S)
+            self._count()
+            for share in list(self._open.values()):
+                if self._settle(share):
+                    return True
+        return False
+
+    def _settle(self, share: Share) -> bool:
+        """Give *share* its receipt if it has come to its end; whether its epoch is over."""
+        lane = self._lanes.get(share.index)
+        if lane is None:
+            return False
+        if _next_offset(lane) >= share.end:
+            self._end(share, Outcome.DONE, None)
+            return False
+        error = lane.error
+        if isinstance(error, FencedError):
+            return True
+        if lane.is_halted and error is not None and not error.retriable:
+            self._end(share, Outcome.FAILED, error)
+        return False
+
+    def _end(self, share: Share, outcome: Outcome, error: MirrorFlowError | None) -> None:
+        self._open.pop(share.index)
+        lane = self._lanes.get(share.index)
+        self._receipts[share.index] = Receipt(
+            index=share.index,
+            outcome=outcome,
+            next_offset=-1 if lane is None else _next_offset(lane),
+            gap_records=_gap_records(share, lane, error),
+            guarantee=(lane.guarantee if lane is not None else Guarantee.EXACTLY_ONCE).value,
+            reason="" if error is None else error.reason,
+            message="" if error is None else str(error),
+        )
+
+    async def _step(self, identity: Identity) -> Identity:
+        """The identity of the generation that has outdated ours."""
+        await asyncio.sleep(secrets.randbelow(1000) / 1000 * STEP_SPREAD_S)
+        clusters = await self._connect()
+        try:
+            return (await identify(self._settings, *clusters, may_change=False, fenced=identity.generation))[
+                0
+            ]
+        finally:
+            await asyncio.gather(*(cluster.close() for cluster in clusters))
+
+    async def _connect(self) -> tuple[Cluster, Cluster]:
+        settings = self._settings
+        found = await asyncio.gather(
+            *(
+                Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+                for client in (settings.source_consumer, settings.target_producer)
+            ),
+            return_exceptions=True,
+        )
+        source, target = found
+        if isinstance(source, Cluster) and isinstance(target, Cluster):
+            return source, target
+        await asyncio.gather(*(cluster.close() for cluster in found if isinstance(cluster, Cluster)))
+        raise next(error for error in found if isinstance(error, BaseException))
+
+    # -- the driver
+
+    def _is_over(self) -> bool:
+        return self._orders.stop or time.monotonic() - self._began_s > self._order.seconds
+
+    def _count(self) -> None:
+        lanes = self._lanes
+        self._word = Word(
+            attempt=self._copier,
+            records=self._counted[0] + sum(lane.records for lane in lanes.values()),
+            bytes=self._counted[1] + sum(lane.bytes for lane in lanes.values()),
+            seconds=time.monotonic() - self._began_s,
+            next_offsets={index: _next_offset(lane) for index, lane in lanes.items()},
+        )
+
+    async def _keep_asking(self) -> None:
+        while True:
+            await asyncio.sleep(ASK_EVERY_S)
+            self._word = replace(self._word, seconds=time.monotonic() - self._began_s)
+            await self._ask()
+
+    async def _ask(self) -> None:
+        said = await asyncio.to_thread(ask, self._order.url, self._word)
+        if said is not None:
+            self._orders = said
+
+    async def _pause(self, seconds: float) -> None:
+        for _ in range(round(seconds / LOOK_S)):
+            if self._is_over():
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _note_mistake(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            self._mistake = error
+
+
+def _next_offset(lane: Lane) -> int:
+    """The first source offset that is not known to be settled on the target, by us or by who is at work there instead."""
+    settled = lane.pin.settled
+    ours = -1 if settled is None else settled.source_offset + 1
+    position = lane.position
+    theirs = -1 if position is None or lane.state is not State.WAITING else position.source_offset + 1
+    return max(ours, theirs)
+
+
+def _gap_records(share: Share, lane: Lane | None, error: MirrorFlowError | None) -> int:
+    """Source offsets that were there when the share was planned, and gone before they were copied."""
+    gap = 0 if lane is None else lane.lost_records
+    if isinstance(error, SourceDataLostError):
+        gap += max(0, error.found - error.wanted)
+    anchor = None if lane is None else lane.anchor
+    if share.is_new and anchor is not None and anchor.ordinal == 0 and anchor.why in _BEGINNINGS:
+        gap += max(0, anchor.source_offset - share.start)
+    return gap
+
+
+def _memory_bytes() -> int:
+    import resource  # noqa: PLC0415 not on every system
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

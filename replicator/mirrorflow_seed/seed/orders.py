@@ -1,0 +1,129 @@
+"""What the driver and the tasks say to each other while tasks are at work: orders one way, figures the other.
+
+A task asks once a second by HTTP and is told whether to stop and how fast it may go. Nobody depends on it: a task that
+cannot reach the driver goes on with what it was told last, and where copies stand is read from the target. What is said
+names partitions by their place in the plan.
+"""
+
+import json
+import secrets
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+ASK_EVERY_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 3.0
+# A task that was not heard of for so long counts as gone when the rate is divided; it asks every second.
+SILENT_S: Final = 15.0
+BODY_BYTES_MAX: Final = 1 << 20  # 200 partitions take some 10 kB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a task is told."""
+
+    stop: bool = False
+    bytes_per_second: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What an attempt says of itself; counts are since it began. `next_offsets` are by index of the share."""
+
+    attempt: str
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    next_offsets: Mapping[int, int] = field(default_factory=dict)
+    ended: bool = False
+
+
+class Desk:
+    """The driver's side. Attempts are counted once, however often they were heard of."""
+
+    def __init__(self, *, bytes_per_second: int | None) -> None:
+        self.stop = False
+        self.next_offsets: dict[int, int] = {}
+        self.path = f"/orders/{secrets.token_hex(16)}"  # whoever does not know it has no say
+        self._bytes_per_second = bytes_per_second
+        self._words: dict[str, tuple[float, Word]] = {}
+        self._ended: set[str] = set()
+        self._records = self._bytes = 0
+        self._seconds = 0.0
+
+    def answer(self, body: bytes) -> bytes:
+        """The orders for the task that sent *body*. Raises ValueError for what is none of ours."""
+        said = json.loads(body)
+        word = Word(
+            attempt=str(said["attempt"]),
+            records=int(said["records"]),
+            bytes=int(said["bytes"]),
+            seconds=float(said["seconds"]),
+            next_offsets={int(index): int(offset) for index, offset in said["next"].items()},
+            ended=bool(said["ended"]),
+        )
+        self.hear(word)
+        return json.dumps({"stop": self.stop, "bytesPerSecond": self.share}).encode()
+
+    def hear(self, word: Word) -> None:
+        """Take *word* for the newest of its attempt."""
+        for index, offset in word.next_offsets.items():
+            self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
+        if word.attempt in self._ended:
+            return
+        if not word.ended:
+            self._words[word.attempt] = (time.monotonic(), word)
+            return
+        self._words.pop(word.attempt, None)
+        self._ended.add(word.attempt)
+        self._records += word.records
+        self._bytes += word.bytes
+        self._seconds += word.seconds
+
+    @property
+    def active(self) -> int:
+        """Attempts that were heard of lately."""
+        now_s = time.monotonic()
+        return sum(now_s - at_s < SILENT_S for at_s, _ in list(self._words.values()))
+
+    @property
+    def share(self) -> int | None:
+        """How fast one task may go."""
+        if self._bytes_per_second is None:
+            return None
+        return max(1, self._bytes_per_second // max(1, self.active))
+
+    @property
+    def totals(self) -> tuple[int, int, float]:
+        """Records, bytes and seconds of all attempts so far."""
+        words = [word for _, word in list(self._words.values())]
+        return (
+            self._records + sum(word.records for word in words),
+            self._bytes + sum(word.bytes for word in words),
+            self._seconds + sum(word.seconds for word in words),
+        )
+
+
+def ask(url: str, word: Word) -> Orders | None:
+    """The orders of the driver at *url*; None if it cannot be reached, which changes nothing. Blocks for seconds at most."""
+    body: dict[str, Any] = {
+        "attempt": word.attempt,
+        "records": word.records,
+        "bytes": word.bytes,
+        "seconds": word.seconds,
+        "next": dict(word.next_offsets),
+        "ended": word.ended,
+    }
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")  # noqa: S310 http, our driver
+    try:
+        with _DIRECT.open(request, timeout=ASK_TIMEOUT_S) as answer:
+            said = json.loads(answer.read(BODY_BYTES_MAX))
+            return Orders(stop=bool(said["stop"]), bytes_per_second=said["bytesPerSecond"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+# A proxy of the environment is for the world outside; the driver is not there.
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,0 +1,109 @@
+"""What a seed says of itself, from what its tasks have said and from positions on the target. Pure: times are given."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mirrorflow_replicator.flow.report import Guarantee
+from mirrorflow_seed.report import Cost, JobPhase, SeedReport
+from mirrorflow_seed.seed.chain import Outcome, Receipt
+from mirrorflow_seed.seed.plan import Share, lag_of
+
+WINDOW_S: Final = 15.0  # of the rate: some commits and position writes lie in it
+
+
+class Progress:
+    """Of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self.shares: tuple[Share, ...] = ()  # of the newest wave
+        self.next_offsets: dict[int, int] = {}
+        self.receipts: dict[int, Receipt] = {}  # the newest of each share
+        self.gap_records = 0
+        self._reached: set[int] = set()
+        self._first_ends: dict[int, int] = {}
+        self._run_id = run_id
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def plan(self, shares: Sequence[Share]) -> None:
+        """A wave is about to begin."""
+        self.shares = tuple(shares)
+        for share in shares:
+            self._first_ends.setdefault(share.index, share.end)
+            self.reached(share.index, share.start)
+
+    def reached(self, index: int, offset: int) -> None:
+        """A copy stands at *offset* at least."""
+        at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
+        if at >= self._first_ends.get(index, 0):
+            self._reached.add(index)
+
+    def take(self, receipts: Sequence[Receipt]) -> None:
+        """A task has ended."""
+        for receipt in receipts:
+            self.receipts[receipt.index] = receipt
+            self.gap_records += receipt.gap_records
+            self.reached(receipt.index, receipt.next_offset)
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are left of the newest wave, without partitions that nothing more can be done for."""
+        failed = {one.index for one in self.failed}
+        return lag_of([share for share in self.shares if share.index not in failed], self.next_offsets)
+
+    @property
+    def failed(self) -> tuple[Receipt, ...]:
+        """Of the shares that nothing more can be done for."""
+        return tuple(one for one in self.receipts.values() if one.outcome is Outcome.FAILED)
+
+    def report(
+        self, phase: JobPhase, totals: tuple[int, int, float], *, active: int, now_s: float, message: str = ""
+    ) -> SeedReport:
+        """The run now; *totals* are records, bytes and seconds of all tasks so far."""
+        records, size, seconds = totals
+        records_per_s, bytes_per_s = self._rates(records, size, now_s)
+        weakest = any(one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.receipts.values())
+        return SeedReport(
+            run_id=self._run_id,
+            phase=phase,
+            partitions=len(self.shares),
+            done=len(self._reached),
+            lost=len(self.failed),
+            records=records,
+            bytes=size,
+            remaining_records=self.lag,
+            records_per_second=records_per_s,
+            bytes_per_second=bytes_per_s,
+            estimated_seconds=self._estimate(records_per_s, active) if phase is JobPhase.RUNNING else None,
+            gap_records=self.gap_records,
+            guarantee=(Guarantee.SINGLE_WRITER if weakest else Guarantee.EXACTLY_ONCE).value,
+            cost=Cost(executor_seconds=seconds, bytes_read=size, bytes_written=size),
+            message=message or _message(self.failed),
+        )
+
+    def _rates(self, records: int, size: int, now_s: float) -> tuple[float, float]:
+        samples = self._samples
+        samples.append((now_s, records, size))
+        while samples[0][0] < now_s - WINDOW_S:
+            samples.popleft()
+        since_s, records_then, size_then = samples[0]
+        elapsed_s = now_s - since_s
+        if elapsed_s <= 0:
+            return 0.0, 0.0
+        return max(0.0, (records - records_then) / elapsed_s), max(0.0, (size - size_then) / elapsed_s)
+
+    def _estimate(self, records_per_s: float, active: int) -> float | None:
+        """All that is left at this rate; and never sooner than the largest partition, which one task copies alone."""
+        if records_per_s <= 0:
+            return None
+        largest = max((share.end - self.next_offsets.get(share.index, 0) for share in self.shares), default=0)
+        return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
+
+
+def _message(failed: Sequence[Receipt]) -> str:
+    """How many partitions have stopped, by reason; which they are stands in the driver's log."""
+    by_reason: Mapping[str, int] = {
+        reason: sum(one.reason == reason for one in failed)
+        for reason in sorted({one.reason for one in failed})
+    }
+    return "; ".join(f"{count} partitions have stopped: {reason}" for reason, count in by_reason.items())

@@ -1,0 +1,132 @@
+"""What both clusters hold of a flow when a wave is planned. Asks; decides nothing. Raises ClusterError."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirrorflow_replicator.connect.config_rules import make_config_rules
+from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
+from mirrorflow_replicator.connect.plugins import make_selection
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import ClusterError
+from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.identity import IdentityLog
+from mirrorflow_replicator.kafka.known_positions import PositionStore
+from mirrorflow_replicator.kafka.stores import position_store
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
+from mirrorflow_replicator.runtime.establishing import identify
+from mirrorflow_replicator.runtime.syncing import SyncsTopic
+from mirrorflow_replicator.runtime.topics import Arrangement, Topics
+from mirrorflow_replicator.settings import SourceSettings, StartPosition
+from mirrorflow_seed.seed.plan import Log
+
+CONNECT_TIMEOUT_S = 20.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """The driver's own connections to both clusters, and what was read by them."""
+
+    settings: SourceSettings
+    source: Cluster
+    target: Cluster
+    store: PositionStore
+    decisions: IdentityLog
+
+    @classmethod
+    async def open(cls, settings: SourceSettings) -> "Survey":
+        """Reach both clusters, by the clients that administrate them."""
+        resolve = Resolver(settings.providers).resolve_client
+        source = await Cluster.connect(settings.source_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            target = await Cluster.connect(
+                settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S
+            )
+        except BaseException:
+            await source.close()
+            raise
+        decisions = IdentityLog(
+            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+        )
+        store = position_store(settings, target)
+        return cls(settings=settings, source=source, target=target, store=store, decisions=decisions)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await asyncio.gather(self.source.close(), self.target.close())
+
+    async def arrange(self) -> Arrangement:
+        """Create and grow the target's topics as the connector does, and its topic of offset syncs."""
+        settings = self.settings
+        topics = Topics(
+            self.source,
+            self.target,
+            selection=make_selection(settings),
+            rules=make_config_rules(settings),
+            replication_factor=settings.replication_factor,
+            report_only=settings.configs_report_only,
+        )
+        if settings.syncs is not None:
+            resolve = Resolver(settings.providers).resolve_client
+            await SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=resolve).ensure()
+        return await topics.arrange()
+
+    async def identify(self) -> tuple[Identity, bool]:
+        """The identity that all tasks write with, and whether the flow begins with this job."""
+        found = await identify(self.settings, self.source, self.target, may_change=True)
+        await asyncio.gather(self.store.open(), self.decisions.ensure())
+        await self.decisions.read()
+        return found
+
+    def known(self) -> dict[TopicPartition, int]:
+        """Next offset of each partition that was ever copied, by its newest position; 0 where only its anchor is known."""
+        known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
+        return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
+
+    async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
+        """What the source holds of each of *partitions* now, up to what this flow may read."""
+        wanted = tuple(partitions)
+        starts = await _offsets(self.source, wanted, EARLIEST)
+        ends = await _offsets(self.source, wanted, LATEST, read_committed=self.settings.read_committed)
+        sizes = await self._sizes()
+        return {
+            one: Log(start=starts[one], end=max(starts[one], ends[one]), bytes=sizes.get(one))
+            for one in wanted
+        }
+
+    async def _sizes(self) -> Mapping[TopicPartition, int]:
+        try:
+            return await admin.log_sizes(self.source)
+        except ClusterError:
+            return {}  # not granted, or not known there: the plan estimates
+
+    async def begins(self, logs: Mapping[TopicPartition, Log], *, initial: bool) -> dict[TopicPartition, int]:
+        """Where partitions begin that were never copied, as the settings say."""
+        start = self.settings.start if initial else StartPosition.EARLIEST
+        if start is StartPosition.EARLIEST:
+            return {}
+        if start is StartPosition.LATEST:
+            return {one: log.end for one, log in logs.items()}
+        found = await _offsets(self.source, tuple(logs), self.settings.start_timestamp_ms)
+        return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
+
+    async def held(
+        self, targets: Mapping[TopicPartition, TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Begin and end of the copy of each source partition; *targets* are the copies' addresses."""
+        starts = await _offsets(self.target, tuple(targets.values()), EARLIEST)
+        ends = await _offsets(self.target, tuple(targets.values()), LATEST)
+        return {source: (starts[copy], ends[copy]) for source, copy in targets.items()}
+
+
+async def _offsets(
+    cluster: Cluster, partitions: tuple[TopicPartition, ...], when: int, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    listed = await admin.list_offsets(cluster, partitions, when, read_committed=read_committed)
+    for partition, one in listed.items():
+        raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+    return {partition: one.offset for partition, one in listed.items()}
