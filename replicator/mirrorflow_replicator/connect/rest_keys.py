@@ -1,7 +1,7 @@
 """The keys of the worker's REST server (RestServerConfig of Kafka 4.3)."""
 
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
-from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
+from mirrorflow_replicator.connect.worker_keys import SEVERAL_KEY
 
 REST_KEYS: tuple[Key, ...] = (
     *rows(
@@ -29,10 +29,6 @@ REST_KEYS: tuple[Key, ...] = (
             (
                 "rest.advertised.port",
                 "where other nodes of a `distributed` worker reach this one; default as it listens",
-            ),
-            (
-                SERVER_NAME_KEY,
-                "the name that a node verifies in others' certificates; default the host by which it calls them",
             ),
             (
                 "rest.modify.enable",

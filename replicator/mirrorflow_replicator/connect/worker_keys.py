@@ -71,6 +71,10 @@ WORKER_KEYS: tuple[Key, ...] = (
             ),
             ("inter.worker.signature.algorithm", f"{_GROUP}; default HmacSHA256"),
             ("inter.worker.verification.algorithms", f"{_GROUP}; default HmacSHA256"),
+            (
+                SERVER_NAME_KEY,
+                f"{_GROUP}: the name that is verified in others' certificates; default the host by which they are called",
+            ),
         ),
         needs=SEVERAL_KEY,
     ),
