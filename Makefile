@@ -9,7 +9,9 @@ SPARK := $(VENV)/.spark
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
-NODE := $(if $(filter-out 0,$(REQUIRE_CLUSTER)),cluster)
+# kind or cluster: what is to be provided for pods; see tests/harness/kubernetes/choosing.py.
+CHOSEN = $(BIN)/python -m tests.harness.kubernetes chosen
+NODE = $(if $(filter-out 0,$(REQUIRE_CLUSTER)),$$($(CHOSEN)))
 
 help:  ## list the commands
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,12 +69,11 @@ demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, 
 
 demo-kubernetes: $(READY) $(KAFKA)  ## the operator by Helm, two secured Kafka clusters, a pod deleted in the middle; as root
 	@$(KUBERNETES) packages
-	@$(KUBERNETES) cluster
+	@$(KUBERNETES) $$($(CHOSEN))
 	@$(BIN)/python -m tests.harness.demo.kubernetes
 
-cluster: $(READY)  ## a real Kubernetes on this machine, as root; prints where its kubeconfig is
-	@$(KUBERNETES) packages
-	@$(KUBERNETES) cluster
+cluster: $(READY)  ## a real Kubernetes: kind where it is at hand, else a node of ours, as root; CLUSTER=kind, CLUSTER=node
+	@chosen=$$($(CHOSEN)) && { [ $$chosen = kind ] || $(KUBERNETES) packages; } && $(KUBERNETES) $$chosen
 	@$(BIN)/python -m tests.harness.kubernetes up
 
 cluster-down: $(READY)  ## end it and leave nothing behind

@@ -163,6 +163,8 @@ class Reconciler:
         for child in list(self.view.children(resource.key).values()):
             if child.id in wanted or child.deleting or child.owner_uid != resource.uid:
                 continue
+            if not child.is_managed():
+                continue  # admission would refuse it, and the rest of the flow would wait for that
             await self.applier.prune(child)
             await self.events.say(
                 resource, "Removed", f"{child.kind.name} {child.name}: the flow needs it no more."
@@ -183,6 +185,7 @@ class Reconciler:
             connectors=await self._connectors(resource, admission, now_s),
             memory=remembered.memory,
             refusal="" if failure is None else str(failure),
+            settle_s=self.settings.settle_s,
             fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
         )
         return assess(observation)

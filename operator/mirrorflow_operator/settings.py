@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_operator.assess.observation import SETTLE_S
 from mirrorflow_operator.errors import SettingsError
 
 # More would only wait for the API server, which answers a client some tens of writes a second.
@@ -23,6 +24,7 @@ class Settings:
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
     listener_port: int = 8080
     poll_s: float = 30.0
+    settle_s: float = SETTLE_S  # how long something else is to be seen before Ready changes
     workers: int = 8
     lease: str = "mirrorflow-operator"
     lease_s: float = 15.0  # how long others wait for a holder that is silent; a third of it between renewals
@@ -44,6 +46,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         listener_host=host,
         listener_port=port,
         poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
+        settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, least=0, most=3_600),
         workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),
         lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),

@@ -38,10 +38,11 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     for trouble in (workload.trouble for workload in workloads):
         if trouble is not None and trouble.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
             return no(_KIND, trouble.reason, trouble.message)
-    return next(
-        _by_pods(observation),
-        yes(_KIND, Reason.ACCEPTED, "The spec is understood, and nothing speaks against it."),
-    )
+    by_pods = next(_by_pods(observation), None)
+    changed = told.changed_cluster(observation)
+    if by_pods is None and changed is not None:
+        return no(_KIND, Reason.CLUSTER_CHANGED, _changed(*changed))
+    return by_pods or (yes(_KIND, Reason.ACCEPTED, "The spec is understood, and nothing speaks against it."))
 
 
 def _by_pods(observation: Observation) -> Iterator[Finding]:
@@ -54,6 +55,13 @@ def _by_pods(observation: Observation) -> Iterator[Finding]:
                     reason, sentence = _WORDS[word]
                     where = workload_name(observation.resource.name, seen)
                     yield no(_KIND, reason, f"{word}: {sentence}. See kubectl logs {where}.")
+
+
+def _changed(side: str, before: str, now: str) -> str:
+    return (
+        f"Cluster {before} was the {side} of this spec, and {now} answers at its address now; if that is meant, make a flow"
+        " with another alias, or set spec.restart.runId to go on with it."
+    )
 
 
 def _missing(missing: MissingReference) -> str:

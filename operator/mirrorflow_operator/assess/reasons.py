@@ -60,7 +60,9 @@ class Reason(Enum):
     GROUPS_FAILING = "GroupsFailing"
     # Ready, besides the reasons of what keeps it from being so
     REPLICATING = "Replicating"
+    PAUSING = "Pausing"
     PAUSED = "Paused"
+    STOPPING = "Stopping"
     STOPPED = "Stopped"
     SOURCE_UNREACHABLE = "SourceUnreachable"
     TARGET_UNREACHABLE = "TargetUnreachable"
@@ -96,4 +98,11 @@ FINAL: Final = frozenset(
     }
 )
 # What somebody has asked for, or written: Ready says so at once, and does not wait to see whether it passes.
-DECIDED: Final = FINAL | {Reason.PAUSED, Reason.STOPPED, Reason.SECRET_MISSING, Reason.IDENTITY_REFUSED}
+DECIDED: Final = FINAL | {
+    Reason.PAUSING,
+    Reason.PAUSED,
+    Reason.STOPPING,
+    Reason.STOPPED,
+    Reason.SECRET_MISSING,
+    Reason.IDENTITY_REFUSED,
+}

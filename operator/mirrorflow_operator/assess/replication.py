@@ -6,6 +6,7 @@ from typing import Final
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.assess import told
+from mirrorflow_operator.assess.ending import has_pods, has_pods_of_before
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
 from mirrorflow_operator.assess.observation import ConnectorSeen, Observation
 from mirrorflow_operator.assess.progress import Checkpoints, Replicating, Summary, Unread
@@ -59,7 +60,7 @@ _STALE_AFTER_S: Final = 180.0
 def replicating(observation: Observation, state: State) -> Finding:
     """Whether records advance, or have nowhere to go."""
     if state is not State.RUNNING:
-        return _halted(_KIND, state, observation)
+        return _halted(_KIND, state, observation, told.connector(observation, ConnectorKind.SOURCE))
     seen = told.connector(observation, ConnectorKind.SOURCE)
     found = told.summaries(observation, seen)
     if seen is None or not found:
@@ -96,7 +97,7 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     if seen is None:
         return None
     if state is not State.RUNNING:
-        return _halted(_FRESH, state, observation)
+        return _halted(_FRESH, state, observation, seen)
     found = told.summaries(observation, seen)
     if not found:
         return _untold(_FRESH, observation, seen)
@@ -133,12 +134,17 @@ def stale_after_s(done: Checkpoints | None) -> float:
     return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
 
 
-def _halted(kind: Kind, state: State, observation: Observation) -> Finding:
+def _halted(kind: Kind, state: State, observation: Observation, seen: ConnectorSeen | None) -> Finding:
+    """What somebody has asked for is said to be so when the pods of before have gone: until then they copy."""
     refusal = observation.admission.refusal
     if refusal is not None:
         return no(kind, refusal.reason, "The flow is not accepted: it has no pods.")
     if state is State.PAUSED:
+        if seen is not None and has_pods_of_before(seen):
+            return no(kind, Reason.PAUSING, "spec.state is Paused, and a pod of before has not ended yet.")
         return no(kind, Reason.PAUSED, "spec.state is Paused: nothing is copied, the pods stay.")
+    if seen is not None and has_pods(seen):
+        return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mirrorflow_operator.api.status import ClusterIds, Lag
+from mirrorflow_operator.assess.ending import has_pods_of_before
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
 from mirrorflow_operator.assess.observation import ConnectorSeen, Observation
 from mirrorflow_operator.assess.progress import Reach, Reading, Replicating, SideSummary, Summary, Unread
@@ -80,23 +81,45 @@ def reachable(observation: Observation, kind: Kind, alias: str) -> Finding:
 
 def _sides(observation: Observation, kind: Kind) -> Iterator[SideSummary]:
     for seen in observation.connectors:
-        for summary in summaries(observation, seen):
-            yield summary.source if _SIDES[kind] == "source" else summary.target
+        yield from _sides_of(observation, seen, kind)
+
+
+def _sides_of(observation: Observation, seen: ConnectorSeen, kind: Kind) -> Iterator[SideSummary]:
+    for summary in summaries(observation, seen):
+        yield summary.source if _SIDES[kind] == "source" else summary.target
 
 
 def cluster_ids(observation: Observation) -> ClusterIds | None:
-    """As the pods tell them; what they do not tell stays what it was, as long as the spec does: it may name others now."""
+    """As the pods told them first under this spec; with another spec it may be others, and is told anew."""
+    before = _ids_of_this_spec(observation)
+    source, target = (next(iter(_ids(observation, kind)), "") for kind in _SIDES)
+    found = ClusterIds(source=before.source or source, target=before.target or target)
+    return found if found.source or found.target else None
+
+
+def changed_cluster(observation: Observation) -> tuple[str, str, str] | None:
+    """Source or target, the id that it had under this spec, and the other that a pod tells now; None: there is no such."""
+    before = _ids_of_this_spec(observation)
+    for kind, known in ((Kind.SOURCE_REACHABLE, before.source), (Kind.TARGET_REACHABLE, before.target)):
+        other = next((one for one in _ids(observation, kind) if known and one != known), "")
+        if other:
+            return _SIDES[kind], known, other
+    return None
+
+
+def _ids_of_this_spec(observation: Observation) -> ClusterIds:
     status = observation.resource.status
     is_of_this_spec = status.observed_generation == observation.resource.generation
-    before = (status.cluster_ids if is_of_this_spec else None) or ClusterIds()
-    source = next(
-        (one.cluster_id for one in _sides(observation, Kind.SOURCE_REACHABLE) if one.cluster_id), ""
-    )
-    target = next(
-        (one.cluster_id for one in _sides(observation, Kind.TARGET_REACHABLE) if one.cluster_id), ""
-    )
-    found = ClusterIds(source=source or before.source, target=target or before.target)
-    return found if found.source or found.target else None
+    return (status.cluster_ids if is_of_this_spec else None) or ClusterIds()
+
+
+def _ids(observation: Observation, kind: Kind) -> Iterator[str]:
+    """What pods of this spec tell: those of before may well name other clusters."""
+    if observation.refusal:
+        return  # whether the objects are those of this spec is not known
+    for seen in observation.connectors:
+        if not has_pods_of_before(seen):
+            yield from (side.cluster_id for side in _sides_of(observation, seen, kind) if side.cluster_id)
 
 
 def lag(observation: Observation) -> Lag | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
+from mirrorflow_operator.assess.ending import has_pods_of_before
 from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.needed_keys import needed_keys
 from mirrorflow_operator.assess.observation import ConnectorSeen, DeploymentSeen, PodSeen
@@ -179,7 +180,8 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
     if deployment.wanted == 0:
         return Phase.STOPPED
     if workload.serves:
-        return Phase.PAUSED if state is State.PAUSED else Phase.RUNNING
+        is_paused = state is State.PAUSED and not has_pods_of_before(workload.seen)
+        return Phase.PAUSED if is_paused else Phase.RUNNING
     pods = workload.seen.pods
     said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
     if any(one.state == "FAILED" and not is_young(one) for one in said) or (

@@ -18,7 +18,7 @@ from mirrorflow_operator.assess.observation import DeploymentCondition, Deployme
 from mirrorflow_operator.assess.writing import status_of
 from mirrorflow_operator.cluster.kinds import Kind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
-from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL, MANAGED_BY, MANAGER
 from mirrorflow_operator.plan.pod import CONTAINER
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
@@ -46,6 +46,10 @@ class Child:
     def id(self) -> tuple[str, str, str]:
         """Kind, namespace and name."""
         return self.kind.name, self.namespace, self.name
+
+    def is_managed(self) -> bool:
+        """Whether its label says that it is the operator's to change and to delete, which admission holds it to."""
+        return bool(self.content()["metadata"]["labels"].get(MANAGED_BY) == MANAGER)
 
     def content(self) -> dict[str, Any]:
         """Everything but the status and what the API server keeps for itself."""

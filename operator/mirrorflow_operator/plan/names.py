@@ -4,6 +4,8 @@ from typing import Any, Final
 
 from mirrorflow_operator.plan.plan import ConnectorKind
 
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "mirrorflow-operator"
 FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
 _WORDS: Final = {
@@ -34,7 +36,7 @@ def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "mirrorflow",
         "app.kubernetes.io/instance": flow,
-        "app.kubernetes.io/managed-by": "mirrorflow-operator",
+        MANAGED_BY: MANAGER,
         **({} if kind is None else {"app.kubernetes.io/component": connector_word(kind)}),
         **selector(flow, kind),
     }

@@ -154,6 +154,14 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def program_of(pid: int) -> str:
+    """The name of the program that *pid* runs; empty when it has ended."""
+    try:
+        return Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]).name
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def cpu_s(pid: int) -> float:
     """User and system seconds of *pid* and its descendants, those that ended and were waited for included."""
     ticks = 0

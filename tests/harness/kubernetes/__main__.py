@@ -1,40 +1,59 @@
-"""`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images`: a cluster that stays, and MirrorFlow's images."""
+"""`python -m tests.harness.kubernetes up | down | load ARCHIVE... | images | chosen`: a cluster that stays, and MirrorFlow's images.
+
+`chosen` prints what `setup.sh` is to provide for it: `kind`, or `cluster` for a node of ours.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
+from tests.harness.kubernetes.choosing import choice, chosen_cluster
 from tests.harness.kubernetes.cluster import Cluster
 from tests.harness.kubernetes.images import TARGETS, VERSION, build
 from tests.harness.kubernetes.installation import CACHE, CONTROL
+from tests.harness.kubernetes.kind import KindCluster
 
 
 def main() -> int:
     """Exit status 1 with a sentence when the cluster cannot be had."""
-    parser = argparse.ArgumentParser(prog="tests.harness.kubernetes", description=__doc__)
-    parser.add_argument("command", choices=["up", "down", "load", "images"])
+    parser = argparse.ArgumentParser(
+        prog="tests.harness.kubernetes", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    parser.add_argument("command", choices=["up", "down", "load", "images", "chosen"])
     parser.add_argument("archives", nargs="*", type=Path, help="images for the node, of load")
     asked = parser.parse_args()
-    cluster = Cluster(folder=CACHE / "cluster")
+    folder = CACHE / "cluster"
     try:
         match asked.command:
             case "up":
+                _running(folder).down()
+                cluster = chosen_cluster(folder=folder)
                 cluster.up(outlive=True)
-                print(f"A cluster runs. `make cluster-down` ends it.\nexport KUBECONFIG={cluster.kubeconfig}")
+                print(
+                    f"A cluster of {choice()} runs. `make cluster-down` ends it.\nexport KUBECONFIG={cluster.kubeconfig}"
+                )
                 print(f"Its kubectl is {CONTROL / 'kubectl'}.")
             case "down":
-                cluster.down()
+                _running(folder).down()
+            case "chosen":
+                print("kind" if choice() == "kind" else "cluster")
             case "images":
                 for target in TARGETS:
                     image = build(target, version=VERSION)
                     print(f"{image.name}: {image.size_bytes / 1e6:.0f} MB, {image.archive}")
             case _:
-                cluster.load(*asked.archives)
+                _running(folder).load(*asked.archives)
     except HarnessError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _running(folder: Path) -> KindCluster | Cluster:
+    """Whichever `up` has left, although CLUSTER may say another by now."""
+    of_kind = KindCluster(folder=folder)
+    return of_kind if of_kind.exists() else Cluster(folder=folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import yaml
 
-from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.api_server import Asked
 from tests.harness.kubernetes.helm import HelmError
 from tests.harness.kubernetes.installation import HELM
@@ -27,14 +26,6 @@ Values = Mapping[str, Any]
 OWN_NAMESPACE: Final[Values] = {}
 SEVERAL_NAMESPACES: Final[Values] = {"watch": {"namespaces": ["kafka-east", "kafka-west"]}}
 WHOLE_CLUSTER: Final[Values] = {"watch": {"cluster": True}}
-
-
-def require_helm() -> None:
-    """`HarnessError` when setup.sh has built none."""
-    if not (HELM / ".complete").exists():
-        raise HarnessError(
-            "No Helm is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
-        )
 
 
 def rendered(values: Values = OWN_NAMESPACE, *, namespace: str = NAMESPACE) -> list[Manifest]:

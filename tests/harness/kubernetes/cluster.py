@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.harness.kafka.processes import HarnessError, family, wait_until
+from tests.harness.kafka.processes import HarnessError, family, program_of, wait_until
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.image import write_image
 from tests.harness.kubernetes.installation import NODE, cgroup_hierarchies, require_node
@@ -137,7 +137,7 @@ class Cluster:
         return [
             pid
             for pid in family(self._process.pid if self._process is not None else self._pid() or 0)
-            if _program(pid) == component
+            if program_of(pid) == component
         ]
 
     def _start(self, *, outlive: bool) -> None:
@@ -217,13 +217,6 @@ class Cluster:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             raise HarnessError(f"ctr {' '.join(arguments)} failed: {done.stderr.strip()}")
-
-
-def _program(pid: int) -> str:
-    try:
-        return Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]).name
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def _is_removed(group: Path) -> bool:

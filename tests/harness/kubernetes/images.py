@@ -3,7 +3,7 @@
     image = build("replicator", version="0.1.0")
     cluster.load(image.archive)
 
-buildah follows the Dockerfile as it stands. The image that it begins with must be known under its name: one that somebody has
+buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that somebody has
 pulled into our store, or else a stand-in, which is Debian's own Python of the same version (mmdebstrap makes it, half a minute,
 once). All that is kept lies in .cache/kubernetes/images. Needs root.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.kubernetes.installation import CACHE
+from tests.harness.kubernetes.kind import docker_answers
 
 ROOT = Path(__file__).parents[3]
 STORE = CACHE / "images"
@@ -53,6 +54,8 @@ class Image:
 
 def require_builder() -> None:
     """`HarnessError` that names what images cannot be built without."""
+    if _lacks_buildah() and docker_answers():
+        return
     lacking = [name for name in COMMANDS if shutil.which(name) is None]
     if lacking:
         raise HarnessError(f"Images are built by {' and '.join(lacking)}: `setup.sh packages` installs them.")
@@ -65,6 +68,8 @@ def build(target: str, *, version: str) -> Image:
     require_builder()
     name = f"{REPOSITORY}/{target}:{version}"
     with _store():
+        if _lacks_buildah():
+            return _built_by_docker(name, target, version)
         _provide_base(re.findall(r"^FROM (python:\S+)", DOCKERFILE.read_text(), re.MULTILINE)[0])
         options = ("--isolation=chroot", "--layers", "--network=host", "--pull-never")
         _buildah("build", *options, f"--target={target}", f"--tag={name}", str(ROOT))
@@ -76,6 +81,18 @@ def build(target: str, *, version: str) -> Image:
             unfinished = archive.with_suffix(".unfinished")
             _buildah("push", "--quiet", name, f"docker-archive:{unfinished}:{name}")
             unfinished.rename(archive)
+    return Image(name=name, archive=archive)
+
+
+def _lacks_buildah() -> bool:
+    return os.geteuid() != 0 or any(shutil.which(name) is None for name in COMMANDS)
+
+
+def _built_by_docker(name: str, target: str, version: str) -> Image:
+    """Docker's own cache has what has not changed; the official image that it begins with is pulled, once."""
+    _run("docker", "build", "--quiet", "--network=host", f"--target={target}", f"--tag={name}", str(ROOT))
+    archive = STORE / f"{target}-{version}-docker.tar"
+    _run("docker", "save", f"--output={archive}", name)
     return Image(name=name, archive=archive)
 
 

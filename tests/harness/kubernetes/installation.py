@@ -11,6 +11,7 @@ CACHE = Path(__file__).parents[3] / ".cache" / "kubernetes"
 CONTROL = CACHE / "control"
 NODE = CACHE / "node"
 HELM = CACHE / "helm"
+KIND = CACHE / "kind"
 # Debian's packages and the plugins' own releases put them here.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
@@ -29,6 +30,14 @@ def require_control_plane() -> None:
     if not (CONTROL / ".complete").exists():
         raise HarnessError(
             "No Kubernetes control plane is built: tests/harness/kubernetes/setup.sh builds it, or says what it lacks."
+        )
+
+
+def require_helm() -> None:
+    """`HarnessError` when setup.sh has built none."""
+    if not (HELM / ".complete").exists():
+        raise HarnessError(
+            "No Helm is built: `tests/harness/kubernetes/setup.sh cluster` builds it, or says what it lacks."
         )
 
 

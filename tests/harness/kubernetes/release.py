@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.choosing import AnyCluster
 from tests.harness.kubernetes.helm import Helm
 from tests.harness.kubernetes.images import TARGETS, VERSION, build
 from tests.harness.kubernetes.kubectl import Kubectl
@@ -28,7 +28,7 @@ WAIT_S = 180  # ten seconds alone; more when a whole suite runs on two cores
 class Release:
     """*values* are the chart's, on top of those that every release here has."""
 
-    cluster: Cluster
+    cluster: AnyCluster
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property

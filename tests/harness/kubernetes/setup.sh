@@ -2,6 +2,7 @@
 # Builds a real Kubernetes from Go modules into .cache/kubernetes:
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
+#   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
 #   setup.sh packages those packages alone, with what images are built by
 # Idempotent: what is built is kept under the hash of what it is built from. Two at once: the second waits for the first.
 set -euo pipefail
@@ -38,6 +39,10 @@ build_node() {
   for command in kube-scheduler kube-proxy kubelet; do
     ln -s node "$unfinished/$command"
   done
+}
+
+build_kind() {
+  compile "$here/kind" sigs.k8s.io/kind
 }
 
 build_helm() {
@@ -89,8 +94,12 @@ if [ "${1:-}" = packages ]; then
   exit
 fi
 provide control "ten minutes" "$here"/go/go.{mod,sum} "$here"/go/control/*.go
-if [ "${1:-}" = cluster ]; then
+provide_helm() { provide helm "two minutes" "$here"/helm/go.{mod,sum}; }
+if [ "${1:-}" = kind ]; then
+  provide kind "ten seconds" "$here"/kind/go.{mod,sum}
+  provide_helm
+elif [ "${1:-}" = cluster ]; then
   install_packages
   provide node "three minutes" "$here"/go/go.{mod,sum} "$here"/go/{node,pause,probe}/*.go "$here"/coredns/{go.mod,go.sum,main.go}
-  provide helm "two minutes" "$here"/helm/go.{mod,sum}
+  provide_helm
 fi

@@ -4,7 +4,7 @@
         stage.apply(stage.flow("east-to-west", ["orders"]))
 
 The brokers run on the host, where pods find them by the address of the host's end of the node's wire. Needs root, and what
-`setup.sh cluster` and `setup.sh packages` provide. Half a minute where images are built already.
+`setup.sh cluster` and `setup.sh packages` provide, or else kind (see `choosing`). Half a minute where images are built already.
 """
 
 import contextlib
@@ -20,9 +20,8 @@ from typing import Any, Self
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes import flows
-from tests.harness.kubernetes.cluster import Cluster
+from tests.harness.kubernetes.choosing import AnyCluster, chosen_cluster, require_cluster
 from tests.harness.kubernetes.images import require_builder
-from tests.harness.kubernetes.installation import require_node
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.release import Release
 
@@ -36,7 +35,7 @@ Object = dict[str, Any]
 
 def require_stage() -> None:
     """`HarnessError` that names what is missing."""
-    require_node()
+    require_cluster()
     require_builder()
 
 
@@ -48,7 +47,7 @@ class Stage:
     name: str
     network: int
     values: Mapping[str, Any] = field(default_factory=dict)
-    cluster: Cluster = field(init=False)
+    cluster: AnyCluster = field(init=False)
     release: Release = field(init=False)
     east: KafkaCluster = field(init=False)
     west: KafkaCluster = field(init=False)
@@ -57,7 +56,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         """Nothing runs yet."""
-        self.cluster = Cluster(folder=self.folder, name=self.name, network=self.network)
+        self.cluster = chosen_cluster(folder=self.folder, name=self.name, network=self.network)
         self.release = Release(cluster=self.cluster, values=self.values)
         self.kubectl = self.cluster.kubectl.within(FLOWS)
 
@@ -183,14 +182,15 @@ def _said(kubectl: Kubectl, *arguments: str) -> str:
 
 def _processes_of(pod: Object) -> list[int]:
     """By the pod's control group; the pause container, which holds its network, is left alone."""
-    mark = f"pod{pod['metadata']['uid']}"
+    uid = pod["metadata"]["uid"]
+    marks = (f"pod{uid}", f"pod{uid.replace('-', '_')}")  # as the driver cgroupfs writes it, or systemd's
     found = []
     for file in Path("/proc").glob("[0-9]*/cgroup"):
         try:
-            inside = mark in file.read_text()
+            groups = file.read_text()
             program = (file.parent / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if inside and program and b"pause" not in program.split(b"\0")[0]:
+        if any(mark in groups for mark in marks) and program and b"pause" not in program.split(b"\0")[0]:
             found.append(int(file.parent.name))
     return found

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.status import (
     CONDITIONS_MAX,
     MESSAGE_MAX,
+    ClusterIds,
     Condition,
     ConditionStatus,
     Lag,
@@ -56,6 +57,7 @@ from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
 from tests.unit.control_plane.observations import (
     NOW_S,
+    REACHED,
     VERSIONS,
     advanced,
     connector,
@@ -358,9 +360,39 @@ def test_what_somebody_has_decided_is_told_at_once(state: str) -> None:
     life = _Life()
     life.see(WELL, 0)
     halted = observed(flow=mirror_flow(state=state))
+    if state == "Stopped":
+        halted = replace(halted, connectors=tuple(replace(one, pods=()) for one in halted.connectors))
 
     assert ("False", state) == (life.see(halted, 1).status.value, _ready(life.status).reason)
     assert "True" == life.see(WELL, 1).status.value
+
+
+def test_a_pod_that_was_made_by_another_spec_says_nothing_of_the_clusters_of_this_one() -> None:
+    """Another address was written: the pod of before names the cluster that is behind the old one."""
+    status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="west-id"))
+    replaced = deployment(generation=2, observed_generation=2, replicas=2, updated=1)
+    rolling = tuple(connector(kind, deployment=replace(replaced, name=kind.value)) for kind in ConnectorKind)
+    changed = observed(resource=resource(status=status, generation=2), connectors=rolling)
+
+    while_it_rolls = assess(changed).status
+    moved = replace(REACHED, cluster_id="south-id")
+    whole = tuple(connector(kind, pods=(pod(reading=reading(target=moved)),)) for kind in ConnectorKind)
+    after = assess(observed(resource=resource(status=while_it_rolls, generation=2), connectors=whole)).status
+
+    assert while_it_rolls.cluster_ids is None
+    assert after.cluster_ids == ClusterIds(source="east-id", target="south-id")
+    assert "ClusterChanged" not in {one.reason for one in after.conditions}
+
+
+def test_a_cluster_that_was_replaced_is_the_flows_own_as_soon_as_somebody_writes_the_spec() -> None:
+    status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
+    before = assess(observed(resource=resource(status=status))).status
+    after = assess(observed(resource=resource(status=before, generation=2))).status
+
+    assert "ClusterChanged" in {one.reason for one in before.conditions}
+    assert before.cluster_ids == status.cluster_ids
+    assert "ClusterChanged" not in {one.reason for one in after.conditions}
+    assert after.cluster_ids == ClusterIds(source="east-id", target="west-id")
 
 
 def test_assess_says_when_to_look_again() -> None:

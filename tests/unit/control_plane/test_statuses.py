@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.api.status import ClusterIds, Status
 from mirrorflow_operator.assess.admission import Refusal, admit
 from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.observation import DeploymentCondition, Observation, PodEvent
@@ -114,6 +114,21 @@ def _paused() -> Observation:
     return observed(flow=mirror_flow(state="Paused"), connectors=connectors)
 
 
+def _ending(found: Observation, **changes: Any) -> Observation:
+    """The source connector's pod of before has not ended yet, and copies."""
+    copies = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
+    old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=copies)
+    first, *others = found.connectors
+    seen = replace(first, pods=(*first.pods, old), **changes)
+    return replace(found, connectors=(seen, *others))
+
+
+def _replaced_target() -> Observation:
+    """Where `west-id` answers now, another answered when this spec was new, and it has no identity topic to tell of it."""
+    status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
+    return observed(resource=resource(status=status))
+
+
 def _checkpoints(**changes: Any) -> Observation:
     told = pod(reading=reading(**changes))
     return observed(connectors=(connector(), connector(CHECKPOINT, pods=(told,)), connector(HEARTBEAT)))
@@ -180,7 +195,9 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     ),
     "rolling-out": (_rolling, "True", "Replicating"),
     "paused": (_paused, "False", "Paused"),
+    "pausing": (lambda: _ending(_paused()), "False", "Pausing"),
     "stopped": (_stopped, "False", "Stopped"),
+    "stopping": (lambda: _ending(_stopped()), "False", "Stopping"),
     "invalid-spec": (_invalid, "False", "InvalidSpec"),
     "unknown-version": (
         lambda: observed(flow=mirror_flow(version="7.0.0")),
@@ -213,6 +230,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "False",
         "ClusterChanged",
     ),
+    "cluster-replaced": (_replaced_target, "False", "ClusterChanged"),
     "secret-missing": (
         lambda: _not_started(SCRAM, **_mounting(secret="east-mirror")),
         "False",

@@ -11,9 +11,9 @@ from tests.harness.kubernetes.chart import (
     OPERATOR_GROUPS,
     OPERATOR_USER,
     RELEASE,
-    require_helm,
 )
 from tests.harness.kubernetes.helm import Helm
+from tests.harness.kubernetes.installation import require_helm
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.skipping import skip_without
 
