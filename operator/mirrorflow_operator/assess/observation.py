@@ -11,8 +11,8 @@ from mirrorflow_operator.assess.admission import Admission, Resource
 from mirrorflow_operator.assess.progress import Reading
 from mirrorflow_operator.assess.scaling import Scaling
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.settings import SETTLE_S
 
-SETTLE_S = 60.0  # DESIGN, section 5: Ready changes only after a minute
 FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
 
 
