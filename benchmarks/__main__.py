@@ -27,6 +27,7 @@ from benchmarks.cases import (
     latency,
     memory,
     partitions,
+    seed,
     small_batches,
     starting,
     throughput,
@@ -37,7 +38,18 @@ from benchmarks.results import Result, document, number
 REPEAT = 3  # the least that has a median
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
-MODULES = (throughput, small_batches, distance, latency, starting, memory, partitions, failover, exactly_once)
+MODULES = (
+    throughput,
+    small_batches,
+    distance,
+    latency,
+    starting,
+    memory,
+    partitions,
+    failover,
+    exactly_once,
+    seed,
+)
 CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
 
 

@@ -35,6 +35,7 @@ GROUPS_MOVED_ON = {
     "emit.checkpoints.interval.seconds": "1",
     "refresh.groups.interval.seconds": "5",
 }
+SEED = "MirrorFlow seed"
 EXACTLY_ONCE_MM2 = "MM2 exactly-once"
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
@@ -85,9 +86,22 @@ def end(child: Child) -> None:
     child.kill()
 
 
-def ours(*, groups: str = "", name: str = "MirrorFlow") -> Copier:
+def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
     """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
-    return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups))
+    return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
+
+
+def seed(*, cores: int) -> Copier:
+    """`mirrorflow-seed seed` in a local Spark session of so many task slots."""
+
+    def launch(flow: Flow) -> Child:
+        stem = _stem(flow)
+        worker, source = _files_of_ours(flow, stem, "", cores)
+        given = ["--worker", worker, "--source", source, f"--set=master=local[{cores}]", "--set=lag.max=0"]
+        command = [sys.executable, "-m", "mirrorflow_seed", "seed", *given]
+        return start(SEED, command, log=stem.with_suffix(".log"))
+
+    return Copier(name=SEED, launch=launch)
 
 
 def mm2(*, groups: str = "") -> Copier:
@@ -132,12 +146,18 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_ours(flow: Flow, groups: str) -> Child:
+def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
     stem = _stem(flow)
+    files = _files_of_ours(flow, stem, groups, tasks)
+    command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
+    return start("MirrorFlow", command, log=stem.with_suffix(".log"))
+
+
+def _files_of_ours(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
     connector = {
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
-        "tasks.max": "1",
+        "tasks.max": str(tasks),
         "source.cluster.alias": flow.source_alias,
         "target.cluster.alias": flow.target_alias,
         "source.cluster.bootstrap.servers": flow.source_bootstrap,
@@ -157,12 +177,10 @@ def _launch_ours(flow: Flow, groups: str) -> Child:
         name = "MirrorCheckpointConnector"
         checkpoint = {"name": name, "connector.class": name, "groups": groups, **GROUPS_MOVED_ON}
         written["checkpoint"] = {**connector, **checkpoint, "checkpoints.topic.replication.factor": "1"}
-    files = [
+    return [
         str(write_properties(stem.with_suffix(f".{kind}.properties"), lines))
         for kind, lines in written.items()
     ]
-    command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
-    return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
 
 def _launch_mm2(flow: Flow, extra: Mapping[str, str]) -> Child:

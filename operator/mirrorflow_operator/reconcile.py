@@ -15,6 +15,7 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
 from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
+from mirrorflow_operator.assess.scaling import replicas_of
 from mirrorflow_operator.assess.writing import held_s, status_document
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
@@ -121,15 +122,16 @@ class Reconciler:
         children = self.view.children(key)
         if admission.refusal is not None and not any(child.kind is DEPLOYMENT for child in children.values()):
             return  # it was never let in: nothing of it is there to be stopped
-        looked_at = self._looked_at(resource, admission)
+        chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
+        looked_at = self._looked_at(resource, admission, chosen)
         if looked_at == remembered.converged:
             return
         flow = admission.flow
         image = f"{self.settings.replicator_image}:{admission.version}"
-        planned = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+        planned = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, chosen=chosen)
         await self._apply(resource, planned, children)
         await self._prune(resource, planned)
-        remembered.converged = self._looked_at(resource, admission)
+        remembered.converged = self._looked_at(resource, admission, chosen)
 
     async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
         # Before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
@@ -246,11 +248,14 @@ class Reconciler:
         remembered.answered = None if now_there is None else now_there.resource.status
         return None
 
-    def _looked_at(self, resource: Resource, admission: Admission) -> frozenset[object]:
+    def _looked_at(
+        self, resource: Resource, admission: Admission, chosen: Mapping[ConnectorKind, int]
+    ) -> frozenset[object]:
         children = self.view.children(resource.key).values()
         return frozenset(
             (
                 (resource.uid, resource.generation, admission.version, admission.refusal),
+                *chosen.items(),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
         )

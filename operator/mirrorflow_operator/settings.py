@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirrorflow_operator.assess.observation import SETTLE_S
 from mirrorflow_operator.errors import SettingsError
 
 # More would only wait for the API server, which answers a client some tens of writes a second.
 WORKERS_MAX: Final = 64
+SETTLE_S: Final = 60.0  # DESIGN, section 5: Ready changes only after a minute
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 

@@ -16,6 +16,7 @@ from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 # Name -> module and what it does; a module is loaded when its command is asked for, and takes its time only then.
 COMMANDS = {
     "run": ("run", "run a flow on this machine until stopped"),
+    "seed": ("seed", "fill the target in bulk by Spark on this machine, then leave it to the connector"),
     "validate": ("validate", "say what is wrong with a file; nothing is contacted"),
     "plan": ("planning", "show the connectors, their properties, and the topics that match now"),
     "check": ("check", "ask both clusters whether the flow would run; nothing is changed"),

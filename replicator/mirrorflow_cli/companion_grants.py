@@ -6,9 +6,10 @@ is not told. Heartbeats: one topic, made where it lacks. What the source connect
 
 from collections.abc import Iterator
 
-from mirrorflow_cli.grants import Grant, internal_names, patterns, remote_patterns
+from mirrorflow_cli.grants import Grant, group_grants, internal_names, patterns, remote_patterns
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 
 
@@ -32,6 +33,7 @@ def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
         yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), operations=("Read", "Describe"))
         own = ("Create", "Write", "Read", "Describe")
         yield Grant(kind="topic", name=names.checkpoints_topic(spec.source.alias), operations=own)
+        yield from group_grants(flow, ConnectorKind.CHECKPOINT, spec.connectors.checkpoint)
 
 
 def heartbeat_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:

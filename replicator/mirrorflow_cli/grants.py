@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
 from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.properties import is_silent
+from mirrorflow_operator.plan.several import is_shared, own_topics
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
 from mirrorflow_replicator.flow.policy import DefaultPolicy
@@ -71,12 +74,23 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         yield Grant(kind="topic", name=map_topic, operations=("Create", "Write", "Read", "Describe"))
         if spec.offset_syncs.location is Side.TARGET:
             yield _syncs_grant(flow, spec.source.alias)
+    yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
     yield Grant(
         kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
     )
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY
         yield Grant(kind="cluster", name="", operations=("Describe", "Alter") if apply else ("Describe",))
+
+
+def group_grants(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> Iterator[Grant]:
+    """What pods of *connector* need on the target to share its work; nothing where there is one."""
+    if is_shared(connector):
+        group, *topics = own_topics(flow, kind, connector)
+        yield Grant(kind="group", name=group, operations=("Read", "Describe"))
+        for topic in topics:
+            operations = ("Create", "Write", "Read", "Describe", "DescribeConfigs")
+            yield Grant(kind="topic", name=topic, operations=operations)
 
 
 def remote_patterns(flow: MirrorFlow) -> list[tuple[str, bool]]:

@@ -322,7 +322,7 @@ class GroupSettings:
     # How other nodes reach this one; "" and 0: as it listens.
     advertised_host: str = ""
     advertised_port: int = 0
-    server_name: str = ""  # that their certificates must have; "": the host that is called
+    server_name: str = ""  # what the certificates of other nodes must be for; "": their own hosts
     # Aliases of source and target in MM2's dedicated mode, whose internal calls say which flow they are about.
     flow: tuple[str, str] | None = None
 

@@ -188,6 +188,16 @@ _ONE_MASTER: Final = _rule(
     "replicas is set, too, and two masters would set one number: use one of both",
     ".autoscale",
 )
+_ONE_TASK: Final = _rule(
+    "!has(self.autoscale)",
+    "the connector is one task, which more pods cannot share: remove it",
+    ".autoscale",
+)
+_IDLE_PODS: Final = _rule(
+    "!has(self.autoscale) || self.tasks >= self.autoscale.maxReplicas",
+    "it is more than tasks, and a pod without a task is idle: lower it, or raise tasks",
+    ".autoscale.maxReplicas",
+)
 _RATE: Final = _rule(
     "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).compareTo(quantity('1')) >= 0",
     "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
@@ -257,9 +267,10 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
         _rule("self.tasks <= 1", "heartbeats are one task: write 1", ".tasks"),
         _rule("self.replicas <= 1", "heartbeats are one task: write 1", ".replicas"),
         _ONE_MASTER,
+        _ONE_TASK,
     ),
-    "spec.connectors.source": (_ONE_MASTER,),
-    "spec.connectors.checkpoint": (_ONE_MASTER,),
+    "spec.connectors.source": (_ONE_MASTER, _IDLE_PODS),
+    "spec.connectors.checkpoint": (_ONE_MASTER, _ONE_TASK),
     **_of_cluster("source"),
     **_of_cluster("target"),
     **_of_connector("source"),

@@ -35,7 +35,7 @@ class ServiceAccount(ApiModel):
 
 
 class Autoscale(ApiModel):
-    """Between how many pods the operator may choose. Reserved: this release does not scale by itself."""
+    """Between how many pods the operator chooses, by the connector's lag."""
 
     min_replicas: int = Field(1, ge=1, le=100, description="Pods that are there without lag.")
     max_replicas: int = Field(ge=1, le=100, description="Pods that are there at most.")
@@ -47,8 +47,7 @@ class Connector(ApiModel):
 
     replicas: int = Field(1, ge=0, le=100, description="Pods; more than one share the connector's work.")
     autoscale: Autoscale | None = Field(
-        None,
-        description="Reserved: this release does not scale by itself, and refuses a flow that asks for it.",
+        None, description="Of the source connector: the operator chooses the number of pods, by the lag."
     )
     image: ImageName | None = Field(
         None, description="Run instead of the operator's own replicator, for example to try a build."

@@ -69,6 +69,9 @@ class ConnectorStatus(ApiModel):
     phase: Phase = Field(Phase.UNKNOWN, description="At a glance.")
     replicas: int = Field(0, ge=0, description="Pods that exist.")
     ready_replicas: int = Field(0, ge=0, description="Pods that are ready.")
+    wanted_replicas: int | None = Field(
+        None, ge=0, description="Pods that autoscale has decided on; absent without it."
+    )
     selector: Annotated[str, Field(max_length=512)] = Field("", description="Of its pods, for autoscalers.")
     image: Image = Field("", description="What it runs.")
 

@@ -84,8 +84,8 @@ def one_heartbeat_is_enough(flow: MirrorFlow) -> Iterable[FieldError]:
             )
 
 
-def nothing_scales_by_itself(flow: MirrorFlow) -> Iterable[FieldError]:
-    """What is accepted is done; a field that does nothing yet is refused."""
+def scaling_has_room(flow: MirrorFlow) -> Iterable[FieldError]:
+    """One master for the number of pods, and tasks that more of them can share."""
     for path, connector in _connectors(flow):
         scale = connector.autoscale
         if scale is None:
@@ -102,11 +102,17 @@ def nothing_scales_by_itself(flow: MirrorFlow) -> Iterable[FieldError]:
                 message=f"it is less than minReplicas, {scale.min_replicas}",
                 action="raise it",
             )
-        else:
+        elif connector is not flow.spec.connectors.source:
             yield FieldError(
                 path=f"{path}.autoscale",
-                message="this release does not scale by itself",
-                action="set replicas, or let an autoscaler of the cluster do so",
+                message="the connector is one task, which more pods cannot share",
+                action="remove it",
+            )
+        elif connector.tasks < scale.max_replicas:
+            yield FieldError(
+                path=f"{path}.autoscale.maxReplicas",
+                message=f"it is more than tasks, {connector.tasks}, and a pod without a task is idle",
+                action="lower it, or raise tasks",
             )
 
 
@@ -131,5 +137,5 @@ RULES = (
     environment_is_not_ours,
     tolerations_are_complete,
     one_heartbeat_is_enough,
-    nothing_scales_by_itself,
+    scaling_has_room,
 )

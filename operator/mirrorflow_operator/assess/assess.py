@@ -18,15 +18,19 @@ from mirrorflow_operator.assess.observation import Memory, Observation
 from mirrorflow_operator.assess.ready import ready, reconciling, stalled
 from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
 from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
+from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling
 from mirrorflow_operator.assess.settling import Patience, Settled, settle
 from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
 from mirrorflow_operator.plan.names import connector_word
+from mirrorflow_operator.plan.plan import ConnectorKind
 
 # Decided, and not any more: nobody has to wait a minute to see that it was meant.
 _DECIDED: Final = frozenset(reason.value for reason in DECIDED)
 _REACHED: Final = frozenset({Kind.SOURCE_REACHABLE, Kind.TARGET_REACHABLE})
 # A cluster is told to be back, or gone, sooner than a flow to be Ready again.
 _REACHED_SOONER: Final = 6.0
+# A number of pods that was decided now is applied by the next pass, which begins with what this one remembers.
+AT_ONCE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +50,17 @@ def assess(observation: Observation) -> Assessment:
     resource = observation.resource
     flow = observation.admission.flow or resource.flow
     workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
-    before = {condition.type: condition for condition in resource.status.conditions}
+    told_before = {condition.type: condition for condition in resource.status.conditions}
     settled = [
-        _settled(finding, before.get(finding.kind.value), observation)
+        _settled(finding, told_before.get(finding.kind.value), observation)
         for finding in _findings(observation, flow, workloads)
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
+    scaled = _scaling(observation, flow, workloads)
+    if scaled is not None:
+        before = observation.memory.scaling
+        is_new = before is None or before.replicas != scaled.replicas
+        waits.append(AT_ONCE_S if is_new else LOOK_S)
     conditions = tuple(one.condition for one in settled)
     status = resource.status.model_copy(
         update={
@@ -60,11 +69,11 @@ def assess(observation: Observation) -> Assessment:
             "version": observation.admission.version or resource.status.version,
             "cluster_ids": told.cluster_ids(observation),
             "lag": _lag(observation, conditions),
-            "connectors": _connectors(workloads, flow),
+            "connectors": _connectors(workloads, flow, scaled),
             "restart": _restart(observation, flow, workloads),
         }
     )
-    memory = Memory(since={one.condition.type: one.since for one in settled})
+    memory = Memory(since={one.condition.type: one.since for one in settled}, scaling=scaled)
     return Assessment(status=status, memory=memory, again_after_s=min(waits, default=None))
 
 
@@ -136,11 +145,31 @@ def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | Non
     return observation.resource.status.lag if is_held else None
 
 
-def _connectors(workloads: Sequence[Workload], flow: MirrorFlow | None) -> ConnectorStatuses | None:
+def _scaling(
+    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload]
+) -> Scaling | None:
+    source = next((one.seen for one in workloads if one.seen.kind is ConnectorKind.SOURCE), None)
+    is_whole = (
+        source is not None
+        and source.deployment is not None
+        and source.deployment.ready >= source.deployment.wanted
+        and not is_rolling(source)
+    )
+    load = Load(lag_s=told.lag_to_share_s(observation), is_whole=is_whole)
+    return scaling(flow, observation.memory.scaling, observation.resource.status, load, observation.now_s)
+
+
+def _connectors(
+    workloads: Sequence[Workload], flow: MirrorFlow | None, scaled: Scaling | None
+) -> ConnectorStatuses | None:
     if not workloads:
         return None
+    chosen = {} if scaled is None else {ConnectorKind.SOURCE: scaled.replicas}
     return ConnectorStatuses(
-        **{connector_word(one.seen.kind): connector_status(one, flow) for one in workloads}
+        **{
+            connector_word(one.seen.kind): connector_status(one, flow, chosen.get(one.seen.kind))
+            for one in workloads
+        }
     )
 
 

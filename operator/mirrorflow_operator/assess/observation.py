@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from mirrorflow_operator.assess.admission import Admission, Resource
 from mirrorflow_operator.assess.progress import Reading
+from mirrorflow_operator.assess.scaling import Scaling
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.settings import SETTLE_S
 
-SETTLE_S = 60.0  # DESIGN, section 5: Ready changes only after a minute
 FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
 
 
@@ -102,6 +103,7 @@ class Memory:
     """
 
     since: Mapping[str, Since] = field(default_factory=dict)  # by type of condition
+    scaling: Scaling | None = None  # where `autoscale` asks for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ _WORST_FIRST: Final = (
     Replicating.PAUSED,
     Replicating.UNKNOWN,
 )
+# What says nothing of whether any records are copied.
+_NO_WORD_OF_OTHERS: Final = frozenset({Replicating.STUCK, Replicating.WAITING, Replicating.UNKNOWN})
 _NOT_COPIED: Final = "TopicNotCopied"
 _LOST: Final = "SourceDataLost"
 _DETAILS: Final = "GET /progress/partitions of its pod names them"
@@ -77,7 +79,7 @@ def _seen(found: Sequence[Summary], where: str) -> Finding:
         case Replicating.SOURCE_DATA_LOST:
             return _lost(worst)
         case Replicating.THROTTLED:
-            return _throttled(worst)
+            return _throttled(found)
         case Replicating.ADVANCING | Replicating.IDLE:
             return _stopped(found, where) or _well(worst.replicating)
         case _:
@@ -99,7 +101,11 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     found = told.summaries(observation, seen)
     if not found:
         return _untold(_FRESH, observation, seen)
-    newest = max(found, key=lambda summary: summary.uptime_s)
+    # Of several pods one has the work; the others wait for theirs, and may have run for longer.
+    at_work = [summary for summary in found if summary.checkpoints is not None]
+    if not at_work and all(_stands_by(summary) for summary in found):
+        return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has taken up the work yet.")
+    newest = max(at_work or found, key=lambda summary: summary.uptime_s)
     failed = newest.state == "FAILED" and not told.is_young(newest)
     stale = no(_FRESH, Reason.STALE, f"Consumer groups are not translated{_because(newest)}.")
     done = newest.checkpoints
@@ -115,6 +121,11 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
             "Some consumer groups cannot be translated; the connector's warnings name them.",
         )
     return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
+
+
+def _stands_by(summary: Summary) -> bool:
+    """Whether the pod is one of several and has no part of the work."""
+    return summary.state == "UNASSIGNED" and summary.replicating is Replicating.WAITING
 
 
 def stale_after_s(done: Checkpoints | None) -> float:
@@ -163,9 +174,10 @@ def _stuck(found: Sequence[Summary], where: str) -> Finding:
         return stopped
     words = _words(found)
     because = f": {_explained(words)}" if words else ""
-    return no(
-        _KIND, Reason.STUCK, f"The source has records and none is copied{because}. See kubectl logs {where}."
-    )
+    stuck = sum(summary.replicating is Replicating.STUCK for summary in found)
+    others = [summary for summary in found if summary.replicating not in _NO_WORD_OF_OTHERS]
+    what = f"{stuck} of {len(found)} pods copy none of theirs" if others else "none is copied"
+    return no(_KIND, Reason.STUCK, f"The source has records and {what}{because}. See kubectl logs {where}.")
 
 
 def _stopped(found: Sequence[Summary], where: str) -> Finding | None:
@@ -191,8 +203,8 @@ def _lost(summary: Summary) -> Finding:
     )
 
 
-def _throttled(summary: Summary) -> Finding:
-    if summary.records_per_s:
+def _throttled(found: Sequence[Summary]) -> Finding:
+    if any(summary.records_per_s for summary in found):
         return yes(_KIND, Reason.THROTTLED, "Records are copied as fast as a broker's quota lets them.")
     return no(
         _KIND,

@@ -23,6 +23,7 @@ _ACTIONS: Final = {
     Reason.NOT_AUTHORIZED: "an ACL is missing; `mirrorflow acls` prints what the flow needs",
     Reason.UNSUPPORTED_BROKER: "its brokers are too old for what is asked",
 }
+_MOVING: Final = frozenset({Replicating.ADVANCING, Replicating.IDLE})
 _BUCKETS: Final = (
     (1.0, Lag.UNDER_A_SECOND),
     (10.0, Lag.UNDER_TEN_SECONDS),
@@ -126,6 +127,18 @@ def lag(observation: Observation) -> Lag | None:
     found = [bucket(one) for one in summaries(observation, connector(observation, ConnectorKind.SOURCE))]
     known = [one for one in found if one is not None]
     return max(known, key=list(Lag).index) if known else None
+
+
+def lag_to_share_s(observation: Observation) -> float | None:
+    """The lag of the source connector's pod that is furthest behind; None where it is not known, or more pods would not lessen it.
+
+    A quota or a partition that has stopped holds up ten pods as it holds up one.
+    """
+    found = summaries(observation, connector(observation, ConnectorKind.SOURCE))
+    at_work = [one for one in found if one.partitions]
+    lags = [0.0 if one.lag_records == 0 else one.lag_s for one in at_work if one.replicating in _MOVING]
+    known = [one for one in lags if one is not None]
+    return max(known) if known and len(known) == len(at_work) else None
 
 
 def bucket(summary: Summary) -> Lag | None:

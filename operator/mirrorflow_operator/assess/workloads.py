@@ -157,16 +157,20 @@ def is_overdue(seen: ConnectorSeen) -> bool:
     )
 
 
-def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
-    """What the status says of the workload."""
+def connector_status(
+    workload: Workload, flow: MirrorFlow | None, chosen: int | None = None
+) -> ConnectorStatus:
+    """What the status says of the workload; *chosen* is how many pods were decided on, where they are."""
     found = workload.seen.deployment
     state = None if flow is None else flow.spec.state
     if found is None:
-        return ConnectorStatus(phase=Phase.STOPPED if state is State.STOPPED else Phase.PENDING)
+        phase = Phase.STOPPED if state is State.STOPPED else Phase.PENDING
+        return ConnectorStatus(phase=phase, wanted_replicas=chosen)
     return ConnectorStatus(
         phase=_phase(workload, found, state),
         replicas=found.replicas,
         ready_replicas=found.ready,
+        wanted_replicas=chosen,
         selector=found.selector[:512],
         image=found.image[:512],
     )

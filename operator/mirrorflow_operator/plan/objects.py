@@ -8,6 +8,7 @@ owner's uid is known.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import Connector, Connectors
@@ -25,13 +26,23 @@ LISTENERS_KEY: Final = "mirrorflow.http.listeners"
 LISTENER: Final = f"http://0.0.0.0:{HTTP_PORT}"
 PROGRESS_DEADLINE_S: Final = 300
 Object = dict[str, Any]
+NONE_CHOSEN: Final[Mapping[ConnectorKind, int]] = MappingProxyType({})
 
 
-def objects(flow: MirrorFlow, plan: Plan, *, image: str, layout: SecretLayout) -> list[Object]:
-    """Every object of *flow*, in the order in which they are needed."""
+def objects(
+    flow: MirrorFlow,
+    plan: Plan,
+    *,
+    image: str,
+    layout: SecretLayout,
+    chosen: Mapping[ConnectorKind, int] = NONE_CHOSEN,
+) -> list[Object]:
+    """Every object of *flow*, in the order in which they are needed; *chosen* are numbers of pods that are not the spec's."""
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     for connector in plan.connectors:
-        found.extend(_of_connector(flow, connector, image, layout))
+        spec = connector_spec(flow.spec.connectors, connector.kind)
+        replicas = 0 if flow.spec.state is State.STOPPED else chosen.get(connector.kind, spec.replicas)
+        found.extend(_of_connector(flow, connector, image, layout, replicas=replicas))
     return found
 
 
@@ -47,7 +58,7 @@ def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
 
 
 def _of_connector(
-    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout
+    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, replicas: int
 ) -> Iterator[Object]:
     spec = connector_spec(flow.spec.connectors, plan.kind)
     account = flow.metadata.name
@@ -67,6 +78,7 @@ def _of_connector(
         account=account,
         layout=layout,
         mounts=mounts((worker, plan.connector_properties), layout),
+        replicas=replicas,
     )
 
 
@@ -121,6 +133,7 @@ def _deployment(
     account: str,
     layout: SecretLayout,
     mounts: Mounts,
+    replicas: int,
 ) -> Object:
     """The new pod is there before the old one goes: what a roll costs is one hand-over."""
     name, spec = flow.metadata.name, connector_spec(flow.spec.connectors, plan.kind)
@@ -135,7 +148,7 @@ def _deployment(
             name, flow.metadata.namespace, names.object_name(name, plan.kind), plan.kind
         ),
         "spec": {
-            "replicas": 0 if flow.spec.state is State.STOPPED else spec.replicas,
+            "replicas": replicas,
             "revisionHistoryLimit": 1,
             "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
             "strategy": {

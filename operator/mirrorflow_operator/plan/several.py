@@ -23,8 +23,9 @@ _UNAVAILABLE_MAX: Final = 1
 
 
 def is_shared(connector: Connector) -> bool:
-    """Whether pods of *connector* share its work; none at all is one that rests."""
-    return connector.replicas > 1
+    """Whether pods of *connector* share its work; where their number is chosen, one of them is a node as well."""
+    scale = connector.autoscale
+    return connector.replicas > 1 or (scale is not None and scale.max_replicas > 1)
 
 
 def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
@@ -36,13 +37,13 @@ def node_properties(
     flow: MirrorFlow, kind: ConnectorKind, connector: Connector, layout: SecretLayout
 ) -> dict[str, str]:
     """What makes the worker one node of several; overrides what a single one is told."""
-    alias, word = flow.spec.source.alias, names.connector_word(kind)
+    group, configs, statuses = own_topics(flow, kind, connector)
     copies = str(flow.spec.topics.replication_factor)
     own = {
-        "group.id": f"{alias}-mm2-{word}",
-        "config.storage.topic": f"mm2-configs.{alias}.{word}.internal",
+        "group.id": group,
+        "config.storage.topic": configs,
         "config.storage.replication.factor": copies,
-        "status.storage.topic": f"mm2-status.{alias}.{word}.internal",
+        "status.storage.topic": statuses,
         "status.storage.replication.factor": copies,
     }
     return {
@@ -55,6 +56,18 @@ def node_properties(
         "rest.advertised.port": str(INTERNAL_PORT),
         **_tls(flow, kind, layout),
     }
+
+
+def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
+    """The group of *connector*'s pods, its config topic and its status topic."""
+    alias, word = flow.spec.source.alias, names.connector_word(kind)
+    own = {
+        "group.id": f"{alias}-mm2-{word}",
+        "config.storage.topic": f"mm2-configs.{alias}.{word}.internal",
+        "status.storage.topic": f"mm2-status.{alias}.{word}.internal",
+    }
+    group, configs, statuses = (connector.config.get(key, value) for key, value in own.items())
+    return group, configs, statuses
 
 
 def internal_listener(flow: MirrorFlow) -> str:

@@ -125,6 +125,8 @@ def totals(report: ConnectorReport, view: WorkerView) -> Totals:
 
 def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Replicating:
     """One word for what *report* is seen to do."""
+    if report in view.elsewhere:
+        return Replicating.WAITING  # for work, of which other nodes have all
     if report.state == "PAUSED":
         return Replicating.PAUSED
     if total.reasons["SourceDataLost"]:
@@ -156,7 +158,9 @@ def replicating(report: ConnectorReport, total: Totals, view: WorkerView) -> Rep
 
 def answer(query: dict[str, str], view: WorkerView) -> Response:
     """`GET /progress`: of the connector that `?connector=` names, else of the first source connector, else the first."""
-    chosen = _chosen(query, view)
+    chosen = _chosen(query, view) or tuple(
+        report for report in view.elsewhere if query.get("connector") in {None, report.name}
+    )
     if not chosen:
         return error_response(404, "This process has no such connector; GET /connectors lists those it has.")
     sources = [report for report in chosen if report.connector_class.endswith("MirrorSourceConnector")]

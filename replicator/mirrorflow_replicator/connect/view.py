@@ -107,6 +107,7 @@ class WorkerView:
     in_group: bool = False  # other nodes have their part of what is told here
     takes_calls: bool = False  # of other nodes, beside what people ask; else they have a server of their own
     takes_changes: bool = False  # of connectors over REST, where `modify_enabled`: a distributed worker does
+    elsewhere: tuple[ConnectorReport, ...] = ()  # of `here`: what other nodes of the group have all of
     ready: bool = False  # every connector has begun whatever it was to begin
     serving: bool = False  # the worker answers for its connectors, begun or not: what Connect calls healthy
     metrics_level: MetricsLevel = MetricsLevel.PARTITION
@@ -128,7 +129,17 @@ def here(view: WorkerView) -> WorkerView:
             numbers = {task.task for task in tasks}
             properties = tuple(one for number, one in enumerate(report.task_properties) if number in numbers)
             connectors.append(replace(report, tasks=tasks, task_properties=properties))
-    return replace(view, connectors=tuple(connectors))
+    return replace(view, connectors=tuple(connectors), elsewhere=_elsewhere(view, connectors))
+
+
+def _elsewhere(view: WorkerView, mine: Iterable[ConnectorReport]) -> tuple[ConnectorReport, ...]:
+    """Connectors of which this node has nothing."""
+    names = {report.name for report in mine}
+    return tuple(
+        replace(report, state="UNASSIGNED", tasks=(), task_properties=(), groups=None, reason="", uncopied=())
+        for report in view.connectors
+        if report.name not in names
+    )
 
 
 def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from mirrorflow_replicator.flow.alignment import Pair
+from mirrorflow_replicator.flow.holding import Hold, Holds, Lease
 from mirrorflow_replicator.flow.partitions import TopicPartition
 
 UNTOLD: Final = -2  # by a version that did not look
@@ -84,16 +85,21 @@ class Beginning:
     why: str
 
 
-Proposal = Identity | Anchor | Beginning
-_KINDS: dict[str, type[Identity] | type[Anchor] | type[Beginning]] = {
+Proposal = Identity | Anchor | Beginning | Hold | Lease
+_Kind = type[Identity] | type[Anchor] | type[Beginning] | type[Hold] | type[Lease]
+_KINDS: dict[str, _Kind] = {
     "identity": Identity,
     "anchor": Anchor,
     "beginning": Beginning,
+    "hold": Hold,
+    "lease": Lease,
 }
 _NAMES: dict[type, tuple[str, list[str]]] = {
     Identity: ("identity", ["generation"]),
     Anchor: ("anchor", ["generation", "topic", "partition", "step"]),
     Beginning: ("beginning", ["generation", "topic", "partition"]),
+    Hold: ("hold", ["holder", "topic"]),
+    Lease: ("lease", ["holder"]),
 }
 
 
@@ -109,7 +115,7 @@ def decode(key: bytes, value: bytes) -> Proposal | None:
     """The proposal in a record; None for what a later version may have written there."""
     try:
         head: dict[str, Any] = json.loads(key)
-        kind: type[Identity | Anchor | Beginning] = _KINDS[head.pop("type")]
+        kind: _Kind = _KINDS[head.pop("type")]
         names = {field.name for field in fields(kind)}
         return kind(**{name: item for name, item in (head | json.loads(value)).items() if name in names})
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -127,9 +133,13 @@ class Decisions:
         self._identities: dict[int, Identity] = {}
         self._anchors: dict[TopicPartition, dict[tuple[int, int], Anchor]] = {}
         self._beginnings: dict[TopicPartition, dict[int, Beginning]] = {}
+        self.holds = Holds()  # they bind nobody's stream, and are kept where all copiers look
 
     def read(self, proposal: Proposal) -> None:
         """The next record of the topic."""
+        if isinstance(proposal, Hold | Lease):
+            self.holds.take(proposal)
+            return
         if isinstance(proposal, Identity):
             self._identities.setdefault(proposal.generation, proposal)
             return

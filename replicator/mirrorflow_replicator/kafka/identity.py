@@ -66,6 +66,13 @@ class IdentityLog:
                 ),
             )
 
+    async def exists(self) -> bool:
+        """Whether anything can have been decided."""
+        topic = self._partition.topic
+        if self._cluster.leader(topic, 0) is None:
+            await self._cluster.refresh([topic])
+        return self._cluster.leader(topic, 0) is not None
+
     async def read(self) -> Decisions:
         """Read what was decided since the last reading."""
         ends = await admin.list_offsets(self._cluster, [self._partition], LATEST)

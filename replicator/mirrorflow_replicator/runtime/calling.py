@@ -38,9 +38,9 @@ async def call(
     server_name: str = "",
     timeout_s: float,
 ) -> Response:
-    """What the node at *url* answers. *target* is path and query as they are sent. Raises UnreachableError.
+    """What the node at *url* answers. *target* is path and query as they are sent.
 
-    *server_name* is what its certificate must be for, where that is not the host that is called.
+    *server_name* is what its certificate must be for, "" for the host of *url*. Raises UnreachableError.
     """
     parts = urlsplit(url)
     secure = tls if parts.scheme == "https" else None
@@ -55,10 +55,7 @@ async def call(
     try:
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(
-                parts.hostname,
-                port,
-                ssl=secure,
-                server_hostname=(server_name or parts.hostname) if secure is not None else None,
+                parts.hostname, port, ssl=secure, server_hostname=server_name or None if secure else None
             )
     except (TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or "no answer") from error

@@ -15,13 +15,16 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mirrorflow_replicator.connect.config_rules import make_config_rules
 from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.assignment import Assignment, assign
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import SideReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
+from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.runtime.acl_syncing import AclSync
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.holding import Retention
 from mirrorflow_replicator.runtime.sides import Sides
 from mirrorflow_replicator.runtime.topics import Arrangement, Topics
 from mirrorflow_replicator.settings import ClientSettings, SourceSettings
@@ -52,6 +55,7 @@ class SourceConnector:
         self._clusters: dict[str, Cluster] = {}
         self._sides = Sides(settings.source_alias, settings.target_alias)
         self._topics: Topics | None = None
+        self._decisions: IdentityLog | None = None  # of the target, for what bulk jobs hold
         self._acls: AclSync | None = None
         self._arrangement: Arrangement | None = None
         self._config_warnings: tuple[str, ...] = ()
@@ -177,9 +181,13 @@ class SourceConnector:
             if now() >= refresh_at:
                 arrangement = await self._topics.arrange()
                 await self._take(arrangement, hand)
+                if self._settings.sync_configs_s is None:
+                    # Nobody else would give back what a bulk job that was killed has held.
+                    self._config_warnings = (await self._held())[1]
                 refresh_at = now() + self._refresh_after_s(arrangement)
             elif now() >= configs_at:
-                self._config_warnings = await self._topics.sync_configs(self.names)
+                held, refused = await self._held()
+                self._config_warnings = (*await self._topics.sync_configs(self.names, held=held), *refused)
                 assert self._settings.sync_configs_s is not None
                 configs_at = now() + self._settings.sync_configs_s
             elif now() >= acls_at:
@@ -188,6 +196,24 @@ class SourceConnector:
                 acls_at = now() + self._settings.sync_acls_s
             self.problem, self._failures = None, 0
             await asyncio.sleep(max(0.0, min(refresh_at, configs_at, acls_at) - now()))
+
+    async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Target topics whose retention a bulk job holds, and what could not be given back of a job that is over."""
+        if self._decisions is None:
+            self._decisions = IdentityLog(
+                self._clusters["target"],
+                self._settings.source_alias,
+                replication_factor=self._settings.offsets.replication_factor,
+            )
+        if not await self._decisions.exists():
+            return frozenset(), ()
+        retention = Retention(self._clusters["target"], self._decisions, now_ms=now_ms)
+        try:
+            refused = await retention.settle()
+            return await retention.held(), refused
+        except NotAuthorizedError as error:
+            # A job with the same rights cannot have held anything.
+            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
 
     def _refresh_after_s(self, arrangement: Arrangement) -> float:
         every_s = NEVER if self._settings.refresh_topics_s is None else self._settings.refresh_topics_s

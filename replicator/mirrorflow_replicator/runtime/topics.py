@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_replicator.flow.holding import RETENTION
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.selection import TopicSelection
 from mirrorflow_replicator.flow.topic_configs import (
@@ -132,21 +133,24 @@ class Topics:
         }
         return {topic: n for topic, n in sizes.items() if topic not in obstacles}, obstacles
 
-    async def sync_configs(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Make the settings of the copies follow; *names* as in Arrangement. The sentences of what is not done."""
+    async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str] = ()) -> tuple[str, ...]:
+        """Make the settings of the copies follow; *names* as in Arrangement. The sentences of what is not done.
+
+        The retention of target topics that are *held* is left alone: a bulk job writes records into them that are older.
+        """
         warnings: list[str] = []
         there = _sizes(self._target)
         present = [topic for topic, name in sorted(names.items()) if name in there]
         for topics in _chunks(present):
             try:
-                warnings += await self._sync_some({topic: names[topic] for topic in topics})
+                warnings += await self._sync_some({topic: names[topic] for topic in topics}, held)
             except UnsupportedBrokerError as error:
                 return (f"Topic settings are not synchronised: {error}",)
             except NotAuthorizedError as error:
                 warnings.append(f"Topic settings are not synchronised: {error}")
         return tuple(warnings)
 
-    async def _sync_some(self, names: Mapping[str, str]) -> list[str]:
+    async def _sync_some(self, names: Mapping[str, str], held: Collection[str]) -> list[str]:
         source, target = await asyncio.gather(
             admin.describe_topic_configs(self._source, list(names)),
             admin.describe_topic_configs(self._target, list(names.values())),
@@ -157,7 +161,11 @@ class Topics:
             if topic not in source or name not in target:
                 continue
             rules = self._rules.of(topic)
-            changes[name] = config_changes(source[topic], target[name], rules)
+            changes[name] = tuple(
+                change
+                for change in config_changes(source[topic], target[name], rules)
+                if name not in held or change.name not in RETENTION
+            )
             if unknown := unknown_names(source[topic], target[name], rules):
                 warnings.append(f"Target topic {name} does not know {', '.join(unknown)}; left out.")
         changes = {name: changed for name, changed in changes.items() if changed}

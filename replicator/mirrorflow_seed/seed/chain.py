@@ -40,6 +40,7 @@ from mirrorflow_seed.seed.plan import Chain, Share
 from mirrorflow_seed.settings import FlowFiles
 
 LOOK_S: Final = 0.05
+START_S: Final = 60.0  # the most that a start may take of a task's time
 CONNECT_TIMEOUT_S: Final = 15.0
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
 STEP_SPREAD_S: Final = 1.0  # over which tasks that were fenced together go on
@@ -124,6 +125,9 @@ class ChainCopy:
         self._word = Word(attempt=self._copier)
         self._orders = Orders(bytes_per_second=order.bytes_per_second)
         self._began_s = time.monotonic()
+        # From when it copies: where starts are slow, a short time would be over before anything has moved.
+        self._until_s = self._began_s + START_S + order.seconds
+        self._moves = False
         self._counted = (0, 0)  # records and bytes of earlier lives
         self._mistake: BaseException | None = None
         self._trouble: MirrorFlowError | None = None
@@ -213,6 +217,11 @@ class ChainCopy:
             task.pace.bytes_per_s = limit
             await asyncio.sleep(LOOK_S)
             self._count()
+            if not self._moves and any(
+                lane.records or lane.state is State.WAITING for lane in self._lanes.values()
+            ):
+                self._moves = True
+                self._until_s = min(self._until_s, time.monotonic() + self._order.seconds)
             for share in list(self._open.values()):
                 if self._settle(share):
                     return True
@@ -275,7 +284,7 @@ class ChainCopy:
     # -- the driver
 
     def _is_over(self) -> bool:
-        return self._orders.stop or time.monotonic() - self._began_s > self._order.seconds
+        return self._orders.stop or time.monotonic() > self._until_s
 
     def _count(self) -> None:
         lanes = self._lanes

@@ -31,6 +31,7 @@ from mirrorflow_seed.errors import (
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import JobPhase
 from mirrorflow_seed.seed.chain import Ended, Order, Outcome
+from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.seed.plan import Chain, Share, chains_of, foreign_topics, shares_of
 from mirrorflow_seed.seed.progress import Progress
@@ -115,17 +116,28 @@ class SeedJob:
             arrangement = await self._patiently(survey.arrange)
             identity, initial = await self._patiently(survey.identify)
             await self._refuse_foreign(survey, arrangement)
+            shares = await self._plan(survey, arrangement, initial=initial)
+            keeping = Keeping(survey)
+            await self._patiently(lambda: keeping.begin(arrangement.names, shares))
             self._phase = JobPhase.RUNNING
-            await self._waves(survey, arrangement, identity, initial=initial)
+            try:
+                await self._waves(survey, arrangement, shares, identity, initial=initial)
+            finally:
+                await keeping.end()
         finally:
             await survey.close()
         return self._verdict(arrangement)
 
     async def _waves(
-        self, survey: Survey, arrangement: Arrangement, identity: Identity, *, initial: bool
+        self,
+        survey: Survey,
+        arrangement: Arrangement,
+        shares: tuple[Share, ...],
+        identity: Identity,
+        *,
+        initial: bool,
     ) -> None:
         catching_up = stalled = 0
-        shares = await self._plan(survey, arrangement, initial=initial)
         while not self._desk.stop:
             failed = {one.index for one in self._progress.failed}
             chains = chains_of((one for one in shares if one.index not in failed), slots=self._slots())

@@ -106,4 +106,7 @@ def _message(failed: Sequence[Receipt]) -> str:
         reason: sum(one.reason == reason for one in failed)
         for reason in sorted({one.reason for one in failed})
     }
-    return "; ".join(f"{count} partitions have stopped: {reason}" for reason, count in by_reason.items())
+    return "; ".join(
+        f"{count} partition{' has' if count == 1 else 's have'} stopped: {reason}"
+        for reason, count in by_reason.items()
+    )

@@ -25,6 +25,8 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -245,6 +247,15 @@ class KafkaCluster:
             name: len(topic.partitions)
             for name, topic in self.admin.list_topics(timeout=ADMIN_WAIT_S).topics.items()
         }
+
+    def alter_topic(self, topic: str, config: Mapping[str, str]) -> None:
+        """Set these of its settings; the others stay."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(ADMIN_WAIT_S)
 
     def topic_config(self, topic: str) -> dict[str, str]:
         """What the topic's configuration is, defaults included."""

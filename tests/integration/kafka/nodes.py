@@ -77,9 +77,13 @@ class Pulse:
     def __init__(
         self, source: KafkaCluster, target: KafkaCluster, topic: str, copy: str, partitions: int
     ) -> None:
-        self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 0})
+        self._producer = Producer({"bootstrap.servers": source.internal_bootstrap, "linger.ms": 0})
         self._consumer = Consumer(
-            {"bootstrap.servers": target.bootstrap, "group.id": f"pulse-{copy}", "enable.auto.commit": False}
+            {
+                "bootstrap.servers": target.internal_bootstrap,
+                "group.id": f"pulse-{copy}",
+                "enable.auto.commit": False,
+            }
         )
         self._topic, self._copy, self._partitions = topic, copy, partitions
         self._stopped = threading.Event()
@@ -118,6 +122,11 @@ class Pulse:
                 number: max(self._longest_s.get(number, 0.0), now - seen)
                 for number, seen in self._seen_s.items()
             }
+
+    def silent_s(self) -> float:
+        """For how long nothing has arrived in the copy of the partition that has waited longest."""
+        with self._lock:
+            return time.monotonic() - min(self._seen_s.values())
 
     def _write(self) -> None:
         while not self._stopped.wait(EVERY_S):

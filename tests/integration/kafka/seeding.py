@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,13 +45,21 @@ def files_of(flow: Flow, topics: str, connector: Mapping[str, str] | None = None
     )
 
 
-def seed(files: FlowFiles, spark: "SparkContext", **job: str) -> tuple[int, SeedReport]:
-    """Run it here until it ends: exit status and last report."""
+def seed(
+    files: FlowFiles,
+    spark: "SparkContext",
+    *,
+    watch: Callable[[SeedReport], None] | None = None,
+    **job: str,
+) -> tuple[int, SeedReport]:
+    """Run it here until it ends: exit status and last report. *watch* is given each, and holds the driver up meanwhile."""
     said: list[SeedReport] = []
 
     def display(report: object) -> None:
         assert isinstance(report, SeedReport)
         said.append(report)
+        if watch is not None:
+            watch(report)
 
     status = run(
         files,
@@ -69,6 +77,7 @@ class SeedProcess:
     files: FlowFiles
     folder: Path
     job: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     child: Child | None = None
     said: Path = field(init=False)
 
@@ -91,7 +100,7 @@ class SeedProcess:
                 *sets,
             ],
             log=stem.with_suffix(".log"),
-            environment={"TERMINATION_MESSAGE": str(self.said)},
+            environment={**self.environment, "TERMINATION_MESSAGE": str(self.said)},
         )
         return self
 

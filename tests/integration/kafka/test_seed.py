@@ -1,6 +1,7 @@
-"""Bulk seeding on real Spark, in a local session of two cores, between real brokers.
+"""Bulk seeding on real Spark, in a local session of two cores that the tests share, between real brokers.
 
-The verdict is a Java consumer's: what it reads on the target is, record by record, what it reads on the source.
+The verdict is a Java consumer's: what it reads on the target is, record by record, what it reads on the source. What kills
+drivers and executors is in `test_seed_failures`.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,10 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorflow_seed.report import JobPhase
+from mirrorflow_replicator.flow.holding import LEASE_MS, Lease
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.identity import IdentityLog
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.holding import Retention
+from mirrorflow_seed.errors import ForeignRecordsError
+from mirrorflow_seed.report import JobPhase, SeedReport
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.flows import DAY_MS, Flow, asking
 from tests.integration.kafka.seeding import files_of, seed, session
 
 if TYPE_CHECKING:
@@ -20,11 +28,22 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark")
 
+OWN_RETENTION = {"config.properties.exclude": "retention\\..*"}  # the copy keeps the target's own
+SLOW = "300000"  # bytes per second: a thousand records of 200 bytes or so
+
 
 @pytest.fixture(scope="module")
 def spark() -> "Iterator[SparkContext]":
     with session() as context:
         yield context
+
+
+@pytest.fixture(scope="module")
+def eager() -> Iterator[KafkaCluster]:
+    """Deletes what is too old at once, where a broker as it comes looks every five minutes."""
+    config = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+    with KafkaCluster(name="eager", config=config) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -46,9 +65,152 @@ def test_each_record_arrives_once_with_all_that_it_is(
 
     assert (status, report.phase, report.done, report.partitions) == (0, JobPhase.SUCCEEDED, 9, 9)
     assert report.records == 40_000
+    assert report.remaining_records == report.gap_records == 0
     for number in range(3):
         flow.assert_exact(f"{stem}-{number}")
     load(flow.source, f"{stem}-0", 1_000, size_bytes=200)
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
     flow.assert_exact(f"{stem}-0")
+
+
+def test_what_is_written_meanwhile_is_taken_by_further_waves(
+    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+):
+    """The first wave ends where the source ended when it was planned."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    load(flow.source, topic, 2_000, size_bytes=200)
+    more: list[object] = []
+
+    def watch(report: SeedReport) -> None:
+        if report.phase is JobPhase.RUNNING and not more:
+            more.append(load(flow.source, topic, 3_000, size_bytes=200))
+
+    status, report = seed(files_of(flow, topic), spark, watch=watch, bytes_per_second=SLOW)
+
+    assert (status, report.records) == (0, 5_000)
+    flow.assert_exact(topic)
+
+
+def test_a_task_whose_time_is_over_gives_its_place_and_another_goes_on(
+    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+):
+    """Several waves for one end; nobody waits for the one before, which has left in order."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    load(flow.source, topic, 4_000, size_bytes=200)
+
+    status, report = seed(files_of(flow, topic), spark, wave_ms="1000", bytes_per_second=SLOW)
+
+    assert (status, report.records) == (0, 4_000)
+    flow.assert_exact(topic)
+
+
+def test_a_topic_that_strangers_have_filled_is_refused_unless_asked_for(
+    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+):
+    """Nothing is written to it before somebody has said so."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 500)
+    copy = flow.target.create_topic(flow.remote(topic))
+    load(flow.target, copy, 7)
+
+    with pytest.raises(ForeignRecordsError, match=copy):
+        seed(files_of(flow, topic), spark)
+    untouched = flow.target.end_offsets(copy)
+    status, _ = seed(files_of(flow, topic), spark, foreign_records="accept")
+
+    assert untouched == {0: 7}
+    assert status == 0
+    assert flow.target.end_offsets(copy)[0] >= 507
+    # Its own records are no strangers' afterwards.
+    assert seed(files_of(flow, topic), spark)[0] == 0
+
+
+@pytest.mark.parametrize(("policy", "status"), [("fail", 1), ("alert", 0)])
+def test_what_the_source_deletes_before_it_was_copied_is_counted(
+    policy: str, status: int, flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+):
+    """Never silently: `fail` stops the partition, `alert` goes on behind the gap; both say how large it is."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 30_000, size_bytes=1_000)
+    deleted: list[int] = []
+
+    def watch(report: SeedReport) -> None:
+        if report.records and not deleted:
+            flow.source.delete_records(topic, {0: 29_000})
+            deleted.append(report.records)
+
+    ended, report = seed(
+        files_of(flow, topic, {"mirrorflow.source.loss.policy": policy}),
+        spark,
+        watch=watch,
+        bytes_per_second="1000000",
+    )
+
+    assert (ended, report.lost) == (status, status)
+    assert 0 < report.gap_records < 29_000
+    if policy == "alert":
+        assert report.records + report.gap_records == 30_000
+
+
+def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
+    east: KafkaCluster,
+    eager: KafkaCluster,
+    spark: "SparkContext",
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+):
+    """Ten days old, on a target that keeps seven and looks all the time; then its retention is as it was."""
+    flow = Flow.new(east, eager, tmp_path)
+    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    load(flow.source, topic, 6_000, size_bytes=200, timestamp_ms=now_ms() - 10 * DAY_MS)
+    copy = flow.remote(topic)
+    seen: list[tuple[str, int]] = []
+
+    def watch(report: SeedReport) -> None:
+        if report.phase is JobPhase.RUNNING and report.records:
+            seen.append((flow.target.topic_config(copy)["retention.ms"], flow.target.start_offsets(copy)[0]))
+
+    status, report = seed(files_of(flow, topic, OWN_RETENTION), spark, watch=watch, bytes_per_second=SLOW)
+
+    assert (status, report.records) == (0, 6_000)
+    assert set(seen) == {("-1", 0)}
+    assert flow.target.topic_config(copy)["retention.ms"] == str(7 * DAY_MS)
+    wait_until("the target deletes what is too old again", lambda: flow.target.start_offsets(copy)[0] > 0)
+
+
+def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_lease_is_over(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """As after a kill -9 of the job, which can take nothing back."""
+    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "86400000"})
+    load(flow.source, topic, 10)
+    copy = flow.remote(topic)
+    quick = {"sync.topic.configs.interval.seconds": "1", "refresh.topics.interval.seconds": "1"}
+    with flow.replicator(topic, quick) as replicator:
+        replicator.wait_until_caught_up()
+        _hold(flow, copy)
+        flow.source.alter_topic(topic, {"max.message.bytes": "2000000", "retention.ms": "99999999"})
+        wait_until(
+            "other settings follow", lambda: flow.target.topic_config(copy)["max.message.bytes"] == "2000000"
+        )
+        held = flow.target.topic_config(copy)["retention.ms"]
+        _hold(flow, copy, lease_over=True)
+        wait_until(
+            "retention follows again", lambda: flow.target.topic_config(copy)["retention.ms"] == "99999999"
+        )
+
+    assert held == "-1"
+
+
+def _hold(flow: Flow, copy: str, *, lease_over: bool = False) -> None:
+    """What a job does first; or the passing of its lease."""
+
+    async def use(cluster: Cluster) -> None:
+        log = IdentityLog(cluster, flow.alias, replication_factor=1)
+        if lease_over:
+            await log.decide([Lease(holder="job", until_ms=now_ms() - LEASE_MS)], now_ms=now_ms())
+        else:
+            await Retention(cluster, log, now_ms=now_ms).hold("job", {copy: {"retention.ms": "86400000"}})
+
+    asking(flow.target, use)

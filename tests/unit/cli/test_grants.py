@@ -77,3 +77,21 @@ def test_heartbeats_have_a_name_of_their_own_where_copies_keep_theirs(
     alias = yaml.safe_load(SMALLEST.read_text())["spec"]["source"]["alias"]
     assert [f"topic {alias}.heartbeats"] == [grant.rpartition(" ")[0] for grant in target]
     assert any("offset-syncs" in grant for grant in found["MirrorCheckpointConnector, source"])
+
+
+def test_pods_that_share_a_connectors_work_are_granted_their_group_and_its_topics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One pod meets nobody."""
+    connectors = {"source": {"replicas": 2}, "checkpoint": {"replicas": 2, "config": {"group.id": "mine"}}}
+    alone, several = (
+        printed(tmp_path, capsys, connectors=spec) for spec in ({"source": {"replicas": 1}}, connectors)
+    )
+
+    topic = "Create+Write+Read+Describe+DescribeConfigs"
+    assert {
+        "group east-mm2-source Read+Describe",
+        f"topic mm2-configs.east.source.internal {topic}",
+        f"topic mm2-status.east.source.internal {topic}",
+    } == set(several["MirrorSourceConnector, target"]) - set(alone["MirrorSourceConnector, target"])
+    assert "group mine Read+Describe" in several["MirrorCheckpointConnector, target"]

@@ -7,6 +7,7 @@ import pytest
 
 from mirrorflow_replicator.connect import progress
 from mirrorflow_replicator.connect.samples import Samples
+from mirrorflow_replicator.connect.view import here
 from mirrorflow_replicator.flow.report import GroupsReport, Guarantee, Phase, SideReport
 from tests.unit.connect.reports import NOW_S, connector, content, moved, partition, task, view
 
@@ -238,3 +239,16 @@ def test_a_connector_without_partitions_runs_and_copies_nothing():
     assert {"total": 1, "running": 1, "failed": 0} == found["tasks"]
     assert 0 == found["partitions"]["total"]
     assert ("Idle", False, 0) == (found["replicating"], found["caughtUp"], found["lagRecords"])
+
+
+def test_a_node_without_a_part_says_that_it_waits_for_one():
+    """Others tell of the work: this one tells that it is there, and counts nothing of theirs."""
+    report = connector(task(partition(0), is_here=False), is_here=False)
+    found = json.loads(content(progress.answer({}, here(view(report, in_group=True, samples=moved(report))))))
+
+    assert (found["connector"], found["state"], found["replicating"]) == (
+        report.name,
+        "UNASSIGNED",
+        "Waiting",
+    )
+    assert (found["partitions"]["total"], found["lagRecords"], found["records"]) == (0, 0, 0)

@@ -53,14 +53,3 @@ def test_all_slips_are_reported_at_once() -> None:
     assert ["spec.topics.include[0]", "spec.topics.include[1]", "spec.topics.replicationFactor"] == [
         error.path for error in raised.value.errors
     ]
-
-
-def test_a_flow_that_asks_to_be_scaled_is_refused_as_long_as_nothing_scales_it() -> None:
-    """The API server stores it, for a later release may do it; this one says that it does not."""
-    text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
-    text += "  connectors: {source: {autoscale: {maxReplicas: 4}}}\n"
-
-    with pytest.raises(InvalidSpecError) as raised:
-        load_flow(text)
-
-    assert ["spec.connectors.source.autoscale"] == [error.path for error in raised.value.errors]

@@ -19,8 +19,11 @@ from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.pod import CONNECTOR_FILE, WORKER_FILE
 from mirrorflow_operator.plan.properties_text import format_properties
+from mirrorflow_operator.plan.several import POD_IP
 from mirrorflow_replicator.connect.properties import parse_properties
+from mirrorflow_replicator.connect.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
@@ -170,6 +173,25 @@ def test_pods_of_several_connectors_do_not_meet() -> None:
         named = [properties[key] for properties in told if key in properties]
         assert len(named) == len(set(named)) >= 2
     assert len({properties["offset.storage.topic"] for properties in told}) == 1
+
+
+def test_a_replicator_reads_what_several_pods_are_told_as_nodes_of_one_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a warning, so that nothing is planned in vain; each resolves its own address."""
+    monkeypatch.setenv(POD_IP, "10.1.2.3")
+    files = next(one["data"] for one in _objects(_example("several-pods")) if "data" in one)
+
+    settings = load_distributed(files[WORKER_FILE], [files[CONNECTOR_FILE]])
+
+    assert () == settings.warnings
+    assert ("https://0.0.0.0:8083", "http://0.0.0.0:8080") == settings.http.listeners
+    assert settings.distributed is not None
+    group = settings.distributed.group
+    assert group is not None
+    assert ("10.1.2.3", 8083) == (group.advertised_host, group.advertised_port)
+    assert ("east-mm2-source", "east-to-west-source..svc") == (group.group_id, group.server_name)
+    assert settings.http.tls["ssl.client.auth"] == "required"
 
 
 def test_a_stopped_flow_has_no_pods_and_keeps_everything_else() -> None:

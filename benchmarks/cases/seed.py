@@ -1,0 +1,87 @@
+"""4 GB in 16 partitions, seeded by Spark tasks on this machine's cores, beside the connector on the same ones, and MM2.
+
+Throughput counts from the first record on the target to the last, so that a start counts for nobody; what starts cost
+is noted beside it.
+"""
+
+import subprocess
+import sys
+
+from benchmarks import copiers
+from benchmarks.arena import Arena
+from benchmarks.cases import Case, Extent
+from benchmarks.race import THROUGHPUT, race
+from benchmarks.results import Result
+
+PARTITIONS = 16
+RECORD_BYTES = 1000
+BATCH_BYTES = 65_536
+CORES = 2
+EMPTY_TASKS = 200
+TOPIC = "seed"
+# A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
+EMPTY = f"""
+import time
+from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.settings import job_of
+began = time.perf_counter()
+with spark_context(job_of({{"master": "local[{CORES}]"}}), "empty") as spark:
+    started = time.perf_counter()
+    def run():
+        return spark.parallelize(range({EMPTY_TASKS}), {EMPTY_TASKS}).mapPartitions(lambda one: [0]).collect()
+    run()
+    warm = time.perf_counter()
+    run()
+    ended = time.perf_counter()
+print(started - began, (ended - warm) / {EMPTY_TASKS} * {CORES})
+"""
+
+
+def _seed(arena: Arena, extent: Extent) -> Result:
+    records = extent.of(4_000_000, 400_000)
+    result = Result(
+        name="seed",
+        title="a bulk seed by Spark",
+        setting=f"{records:,} records of {RECORD_BYTES} bytes, {PARTITIONS} partitions, one broker on each side. The seed has"
+        f" {CORES} task slots (local[{CORES}]); the connector has as many tasks, and one.",
+    )
+    arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
+    race(
+        arena,
+        result,
+        [
+            copiers.seed(cores=CORES),
+            copiers.ours(tasks=CORES, name=f"MirrorFlow, {CORES} tasks"),
+            copiers.ours(name="MirrorFlow, 1 task"),
+            copiers.mm2(),
+        ],
+        TOPIC,
+        partitions=PARTITIONS,
+        records=records,
+        record_bytes=RECORD_BYTES,
+        repeat=extent.repeat,
+        budget_s=180.0,
+    )
+    result.demand_ratio("throughput against MM2", THROUGHPUT, copiers.SEED, "MM2", sense=">=", limit=3)
+    result.demand_ratio(
+        "throughput against the connector on the same cores",
+        THROUGHPUT,
+        copiers.SEED,
+        f"MirrorFlow, {CORES} tasks",
+        sense=">=",
+        limit=0.8,
+    )
+    result.notes.append(_machinery())
+    return result
+
+
+def _machinery() -> str:
+    """What Spark itself costs: the start of a session, and a task that does nothing."""
+    answer = subprocess.run(
+        [sys.executable, "-c", EMPTY], capture_output=True, text=True, check=True, timeout=300
+    )
+    start_s, task_s = map(float, answer.stdout.split())
+    return f"Spark's own machinery: {start_s:.1f} s until a session is there, {task_s * 1000:.0f} ms of a core for a task that does nothing."
+
+
+CASES: dict[str, Case] = {"seed": _seed}

@@ -1,0 +1,137 @@
+"""How many pods the source connector should have where `autoscale` asks for it: by its lag, and without haste. Pure.
+
+    lag above lagSecondsMax for a minute, and not about to fall below it  ──> half as many more, at least one
+    lag below a quarter of lagSecondsMax for ten minutes                   ──> one less
+    anything else: a lag between, one that is not known, pods that come    ──> as it is
+
+That a lag is small does not say that fewer pods would do: only trying does. So each step down that had to be taken back
+doubles the patience before the next, and a load that needs one pod more for some minutes does not move pods all day. The
+decision stands in the status, so that another operator goes on from it; the spec is its user's alone.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirrorflow_operator.api.connectors import Autoscale, Connector
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.plan.plan import ConnectorKind
+
+UP_AFTER_S: Final = 60.0  # two polls: one that saw a burst is not enough
+SETTLE_S: Final = 120.0  # a new pod starts, takes its tasks over, and what has piled up meanwhile is copied
+CATCH_UP_S: Final = 600.0  # a lag that will be gone by then needs nobody
+CALM_S: Final = 600.0
+CALM_MAX_S: Final = 7_200.0
+LOW_PART: Final = 0.25  # of lagSecondsMax; what lies between is left alone
+LOOK_S: Final = 30.0  # as often as pods are asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What was decided, and since when something speaks for another number; times are the wall clock's."""
+
+    replicas: int
+    changed_s: float | None = None
+    lowered: bool = False  # the last change was a step down
+    calm_s: float = CALM_S  # patience before the next one
+    high_since_s: float | None = None
+    high_lag_s: float = 0.0  # at that time
+    low_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What was seen: the lag of the pod that is furthest behind, None where it is not known; whether all pods are there."""
+
+    lag_s: float | None
+    is_whole: bool
+
+
+def replicas_of(flow: MirrorFlow, before: Scaling | None, status: Status) -> dict[ConnectorKind, int]:
+    """The numbers that are the operator's to choose, as decided last: in memory, else in the status, else the least."""
+    connector = flow.spec.connectors.source
+    if connector.autoscale is None:
+        return {}
+    return {ConnectorKind.SOURCE: _begun(connector, connector.autoscale, before, status).replicas}
+
+
+def scaling(
+    flow: MirrorFlow | None, before: Scaling | None, status: Status, load: Load, now_s: float
+) -> Scaling | None:
+    """The decision now; None where the number of pods is the spec's own."""
+    if flow is None or flow.spec.connectors.source.autoscale is None:
+        return None
+    connector, scale = flow.spec.connectors.source, flow.spec.connectors.source.autoscale
+    begun = _begun(connector, scale, before, status)
+    if flow.spec.state is not State.RUNNING:
+        return _quiet(begun)
+    return decide(begun, load, scale, most=_most(connector, scale), now_s=now_s)
+
+
+def decide(before: Scaling, load: Load, scale: Autoscale, *, most: int, now_s: float) -> Scaling:
+    """One look later. *most* is the most that have something to do."""
+    before = _not_from_the_future(before, now_s)
+    if load.lag_s is None or not load.is_whole:
+        return _quiet(before)
+    if load.lag_s > scale.lag_seconds_max:
+        return _high(replace(before, low_since_s=None), load.lag_s, scale, most=most, now_s=now_s)
+    if load.lag_s < LOW_PART * scale.lag_seconds_max:
+        return _low(replace(before, high_since_s=None), scale, now_s=now_s)
+    return _quiet(before)
+
+
+def _high(before: Scaling, lag_s: float, scale: Autoscale, *, most: int, now_s: float) -> Scaling:
+    since_s = before.high_since_s
+    if since_s is None:
+        return replace(before, high_since_s=now_s, high_lag_s=lag_s)
+    if now_s - since_s < UP_AFTER_S:
+        return before
+    fell_per_s = (before.high_lag_s - lag_s) / (now_s - since_s)
+    is_catching_up = fell_per_s > 0 and (lag_s - scale.lag_seconds_max) / fell_per_s <= CATCH_UP_S
+    if is_catching_up:
+        return replace(before, high_since_s=now_s, high_lag_s=lag_s)
+    if before.replicas >= most or not _has_settled(before, SETTLE_S, now_s):
+        return before
+    calm_s = min(2 * before.calm_s, CALM_MAX_S) if before.lowered else before.calm_s
+    more = max(1, before.replicas // 2)
+    return Scaling(replicas=min(before.replicas + more, most), changed_s=now_s, calm_s=calm_s)
+
+
+def _low(before: Scaling, scale: Autoscale, *, now_s: float) -> Scaling:
+    since_s = before.low_since_s
+    if since_s is None:
+        return replace(before, low_since_s=now_s)
+    is_calm = now_s - since_s >= before.calm_s and _has_settled(before, before.calm_s, now_s)
+    if before.replicas <= scale.min_replicas or not is_calm:
+        return before
+    return Scaling(replicas=before.replicas - 1, changed_s=now_s, lowered=True, calm_s=before.calm_s)
+
+
+def _has_settled(before: Scaling, after_s: float, now_s: float) -> bool:
+    return before.changed_s is None or now_s - before.changed_s >= after_s
+
+
+def _quiet(before: Scaling) -> Scaling:
+    return replace(before, high_since_s=None, low_since_s=None)
+
+
+def _not_from_the_future(before: Scaling, now_s: float) -> Scaling:
+    """A clock that was set back costs patience, not a decision."""
+    moments = (before.changed_s, before.high_since_s, before.low_since_s)
+    if all(moment is None or moment <= now_s for moment in moments):
+        return before
+    return replace(_quiet(before), changed_s=None if before.changed_s is None else now_s)
+
+
+def _begun(connector: Connector, scale: Autoscale, before: Scaling | None, status: Status) -> Scaling:
+    if before is None:
+        source = None if status.connectors is None else status.connectors.source
+        told = None if source is None else source.wanted_replicas
+        before = Scaling(replicas=scale.min_replicas if told is None else told)
+    replicas = max(scale.min_replicas, min(before.replicas, _most(connector, scale)))
+    return before if replicas == before.replicas else replace(before, replicas=replicas)
+
+
+def _most(connector: Connector, scale: Autoscale) -> int:
+    """A pod without a task would be idle."""
+    return max(scale.min_replicas, min(scale.max_replicas, connector.tasks))

@@ -1,0 +1,124 @@
+"""Keeps what a seed writes: retention of target topics that would delete it while it arrives is held, then given back.
+
+The flow's own log of decisions remembers what was changed (`mirrorflow_replicator.runtime.holding`), so that a job that is
+killed leaves nothing held for ever.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_replicator.flow.holding import MARGIN_MS, limit_of, would_delete
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.topic_configs import ConfigEntry
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.holding import Retention
+from mirrorflow_seed.seed.plan import Share
+from mirrorflow_seed.seed.survey import Survey
+
+RENEW_EVERY_S: Final = (
+    60.0  # a lease lasts 15 minutes; and settings that somebody changed meanwhile are set again
+)
+
+log = logging.getLogger("mirrorflow.seed")
+
+
+class Keeping:
+    """Of one run."""
+
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+        self._holder = secrets.token_hex(8)
+        self._retention = Retention(survey.target, survey.decisions, now_ms=now_ms)
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self, names: Mapping[str, str], shares: Sequence[Share]) -> None:
+        """Hold what has to be held for *shares*; *names* are of target topics, by source topic. Raises ClusterError."""
+        try:
+            before = await self._to_hold(names, shares)
+            refused = await self._retention.hold(self._holder, before)
+        except NotAuthorizedError as error:
+            log.warning("Retention is not held: %s", error)
+            return
+        for sentence in refused:
+            log.warning("%s", sentence)
+        if before:
+            log.info("retention of %d target topics is held until the seed is over", len(before))
+            self._held = {topic: tuple(values) for topic, values in before.items()}
+            self._renewing = asyncio.create_task(self._renew())
+
+    async def end(self) -> None:
+        """Give it back, and with it what earlier jobs have left."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        try:
+            refused = await (
+                self._retention.release(self._holder) if self._held else self._retention.settle()
+            )
+        except MirrorFlowError as error:
+            # The connector gives it back when the lease is over.
+            log.warning("Retention is not given back yet: %s", error)
+            return
+        for sentence in refused:
+            log.warning("%s", sentence)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await self._retention.renew(self._holder, self._held)
+            except MirrorFlowError as error:
+                log.warning("%s", error)
+
+    async def _to_hold(
+        self, names: Mapping[str, str], shares: Sequence[Share]
+    ) -> dict[str, dict[str, str | None]]:
+        left: dict[str, list[Share]] = {}
+        for share in shares:
+            if share.start < share.end:
+                left.setdefault(share.topic, []).append(share)
+        entries = await admin.describe_topic_configs(
+            self._survey.target, sorted(names[topic] for topic in left)
+        )
+        limits = {topic: limit_of(_named(entries.get(names[topic], ()), "retention.ms")) for topic in left}
+        old = await self._with_old({topic: left[topic] for topic in left}, limits)
+        before = {
+            names[topic]: would_delete(
+                entries.get(names[topic], ()),
+                has_old=topic in old,
+                bytes_max=max(share.bytes for share in of_topic),
+            )
+            for topic, of_topic in left.items()
+        }
+        return {topic: values for topic, values in before.items() if values}
+
+    async def _with_old(
+        self, left: Mapping[str, Sequence[Share]], limits: Mapping[str, float]
+    ) -> frozenset[str]:
+        """Topics with records that are older than their copies keep; asked of the source, once for each limit."""
+        found = set()
+        for limit in {limit for limit in limits.values() if limit != float("inf")}:
+            asked = {
+                share.source: share
+                for topic, of_topic in left.items()
+                if limits[topic] == limit
+                for share in of_topic
+            }
+            since_ms = max(0, now_ms() - int(limit) + MARGIN_MS)
+            answers = await admin.list_offsets(self._survey.source, tuple(asked), since_ms)
+            found |= {
+                source.topic
+                for source, answer in answers.items()
+                if not answer.error
+                and (answer.offset < 0 or answer.offset > asked[TopicPartition(*source)].start)
+            }
+        return frozenset(found)
+
+
+def _named(entries: Sequence[ConfigEntry], name: str) -> ConfigEntry | None:
+    return next((entry for entry in entries if entry.name == name), None)

@@ -1,0 +1,179 @@
+"""What befalls a seed: drivers and executors that are killed or frozen, several jobs at once, a connector beside them.
+
+One topic of each flow is fresh, one ten days old, and the target's leaders forget a producer within seconds by the age of its
+records. Whatever happens, a reader finds each record once.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.runtime.clock import now_ms
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import family, wait_until
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.flows import DAY_MS, Flow
+from tests.integration.kafka.seeding import SeedProcess, files_of
+
+pyspark = pytest.importorskip("pyspark")
+
+RECORDS = 8_000
+RECORD_BYTES = 1_000
+# For the whole job: several seconds of work, so that there is a middle to be killed in.
+SLOW = {"bytes.per.second": "2000000"}
+# Spark gives an executor up that has been silent for so long; two minutes as it comes.
+IMPATIENT = {"spark.network.timeout": "8s", "spark.executor.heartbeatInterval": "1s"}
+EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaCluster]:
+    """Forgets within four seconds, and looks every second."""
+    config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
+    with KafkaCluster(name="forgetting", config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, forgetful, tmp_path)
+
+
+@pytest.fixture
+def topics(flow: Flow, unique_topic: Callable[[], str]) -> tuple[str, ...]:
+    """A fresh one and an old one, of two partitions each."""
+    stem = unique_topic()
+    ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
+    for topic, timestamp_ms in ages.items():
+        flow.source.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
+        # Batches large enough to be written by themselves.
+        load(
+            flow.source,
+            topic,
+            RECORDS,
+            size_bytes=RECORD_BYTES,
+            batch_bytes=65_536,
+            headers=1,
+            timestamp_ms=timestamp_ms,
+        )
+    return tuple(ages)
+
+
+@pytest.fixture
+def start(flow: Flow, topics: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[..., SeedProcess]]:
+    """Starts a seed of *topics*; whatever is left of it ends with the test."""
+    files, made = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*"), []
+
+    def start(environment: dict[str, str] | None = None, **job: str) -> SeedProcess:
+        given = dict(SLOW) | job
+        process = SeedProcess(files=files, folder=tmp_path, job=given, environment=environment or {})
+        made.append(process.start())
+        return process
+
+    yield start
+    for process in made:
+        process.close()
+
+
+def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_that_goes_on(
+    flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
+):
+    """In order within seconds, or by kill -9, after which nothing of it is left running."""
+    stopped = start()
+    _wait_for_copies(flow, topics, 1_000)
+    os.kill(stopped.running.pid, signal.SIGTERM)
+    said = stopped.wait(60)
+
+    killed = start()
+    _wait_for_copies(flow, topics, 6_000)
+    members = killed.members()
+    killed.kill()
+    wait_until("all that it started has ended", lambda: not _alive(members), timeout_s=30)
+
+    ended = start().wait()
+
+    assert (said["status"], said["phase"]) == (3, "Paused")
+    assert (ended["status"], ended["phase"], ended["guarantee"]) == (0, "Succeeded", "exactly-once")
+    for topic in topics:
+        flow.assert_exact(topic)
+
+
+def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(
+    flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
+):
+    """Who comes later waits, and what is refused is taken from where the other has come to; then the connector goes on."""
+    stem = topics[0].removesuffix("-fresh")
+    jobs = [start(), start()]
+    _wait_for_copies(flow, topics, 100)
+    with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
+        ended = [job.wait(180) for job in jobs]
+        load(flow.source, topics[0], 500, size_bytes=RECORD_BYTES)
+        replicator.wait_until_caught_up()
+
+    assert [0, 0] == [one["status"] for one in ended]
+    for topic in topics:
+        flow.assert_exact(topic)
+
+
+def test_executors_that_are_killed_and_frozen_cost_time_alone(
+    flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess], tmp_path: Path
+):
+    """One is killed; one is frozen until Spark has given it up, and thawed beside its successor."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    job = start({"SPARK_HOME": str(home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
+    _wait_for_copies(flow, topics, 500, timeout_s=180)
+    first = _executors(job)
+    for pid in family(first[0]):
+        _signal(pid, signal.SIGKILL)
+    frozen = family(first[1])
+    for pid in frozen:
+        _signal(pid, signal.SIGSTOP)
+    wait_until("two others work instead", lambda: len(set(_executors(job)) - set(first)) >= 2, timeout_s=90)
+    for pid in frozen:
+        _signal(pid, signal.SIGCONT)
+    ended = job.wait(180)
+
+    assert (ended["status"], ended["phase"]) == (0, "Succeeded")
+    for topic in topics:
+        flow.assert_exact(topic)
+
+
+def _wait_for_copies(flow: Flow, topics: tuple[str, ...], least: int, *, timeout_s: float = 120) -> None:
+    """Until so many offsets of all copies together are taken."""
+
+    def copied() -> bool:
+        there = flow.target.topics()
+        ends = [
+            flow.target.end_offsets(flow.remote(topic)) for topic in topics if flow.remote(topic) in there
+        ]
+        return sum(sum(one.values()) for one in ends) >= least
+
+    wait_until(f"{least} records are copied", copied, timeout_s=timeout_s)
+
+
+def _executors(job: SeedProcess) -> list[int]:
+    """The JVMs of its executors that live, the oldest first."""
+    return sorted(pid for pid in job.members() if EXECUTOR in _command(pid))
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if _command(pid)]  # a zombie has none
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,113 @@
+"""What is told of a connector with several pods: the worst of those that work, and nothing of those that wait."""
+
+from dataclasses import replace
+from typing import Any
+
+from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
+from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.observation import Observation, PodSeen
+from mirrorflow_operator.assess.progress import Checkpoints, Reading, Replicating, Unread
+from tests.unit.control_plane.observations import (
+    CHECKPOINT,
+    HEARTBEAT,
+    NOW_S,
+    connector,
+    deployment,
+    observed,
+    pod,
+    reading,
+    settled,
+)
+
+STANDS_BY: dict[str, Any] = {"state": "UNASSIGNED", "replicating": Replicating.WAITING, "partitions": 0}
+ADVANCES: dict[str, Any] = {"replicating": Replicating.ADVANCING, "records_per_s": 9.0}
+
+
+def _pods(*readings: Reading) -> tuple[PodSeen, ...]:
+    return tuple(pod(name=f"pod-{at}", uid=str(at), reading=one) for at, one in enumerate(readings))
+
+
+def _source(*readings: Reading, ready: int | None = None) -> Observation:
+    count = len(readings)
+    workload = deployment(
+        wanted=count, replicas=count, updated=count, ready=count if ready is None else ready
+    )
+    first = connector(deployment=workload, pods=_pods(*readings))
+    return replace(observed(), connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+def _told(status: Status, kind: str) -> tuple[ConditionStatus, str, str]:
+    found = next(one for one in status.conditions if one.type == kind)
+    return found.status, found.reason, found.message
+
+
+def test_a_pod_without_work_says_nothing_about_those_that_work():
+    status = settled(_source(reading(**STANDS_BY), reading(**ADVANCES, lag_records=9, lag_s=3.0)))
+
+    assert _told(status, "Replicating")[:2] == (ConditionStatus.TRUE, "Advancing")
+    assert _told(status, "Ready")[0] is ConditionStatus.TRUE
+    assert status.lag is Lag.UNDER_TEN_SECONDS
+
+
+def test_the_lag_is_that_of_the_pod_that_is_furthest_behind():
+    status = settled(
+        _source(
+            reading(**ADVANCES, lag_records=900, lag_s=0.5), reading(**ADVANCES, lag_records=2, lag_s=500.0)
+        )
+    )
+
+    assert status.lag is Lag.UNDER_TEN_MINUTES
+
+
+def test_one_that_is_stuck_beside_others_is_told_as_one_of_them():
+    status = settled(
+        _source(
+            reading(**ADVANCES),
+            reading(replicating=Replicating.STUCK, lag_records=9, lag_s=90.0),
+            reading(**STANDS_BY),
+        )
+    )
+
+    condition, reason, message = _told(status, "Replicating")
+    assert (condition, reason) == (ConditionStatus.FALSE, "Stuck")
+    assert "1 of 3 pods" in message
+
+
+def test_a_pod_that_cannot_be_asked_leaves_the_word_to_the_others():
+    silent = Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)
+
+    status = settled(_source(silent, reading(**ADVANCES)))
+
+    assert _told(status, "Replicating")[0] is ConditionStatus.TRUE
+
+
+def test_pods_are_counted_and_one_is_enough_to_run():
+    status = settled(_source(reading(**ADVANCES), reading(**STANDS_BY), reading(**STANDS_BY), ready=1))
+
+    assert status.connectors is not None
+    source = status.connectors.source
+    assert source is not None
+    assert (source.phase, source.ready_replicas, source.replicas) == (Phase.RUNNING, 1, 3)
+
+
+def _checkpoints(*readings: Reading) -> Observation:
+    second = connector(CHECKPOINT, pods=_pods(*readings))
+    return replace(observed(), connectors=(connector(), second, connector(HEARTBEAT)))
+
+
+def test_groups_are_fresh_by_the_pod_that_translates_them_however_long_others_have_waited():
+    done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
+
+    status = settled(
+        _checkpoints(reading(**STANDS_BY, uptime_s=9e5), reading(uptime_s=40.0, checkpoints=done))
+    )
+
+    assert _told(status, "CheckpointsFresh")[:2] == (ConditionStatus.TRUE, "Fresh")
+
+
+def test_groups_that_nobody_translates_yet_are_not_called_stale():
+    both = _checkpoints(reading(**STANDS_BY, uptime_s=9e5), reading(**STANDS_BY, uptime_s=9e5))
+
+    found = next(one for one in assess(both).status.conditions if one.type == "CheckpointsFresh")
+
+    assert (found.status, found.reason) == (ConditionStatus.UNKNOWN, "Starting")

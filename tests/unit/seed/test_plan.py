@@ -1,0 +1,90 @@
+"""Which partitions are seeded up to where, and which task copies what."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_seed.seed.plan import (
+    CHAIN_BYTES_MAX,
+    CHAIN_PARTITIONS_MAX,
+    RECORD_BYTES,
+    Log,
+    Share,
+    chains_of,
+    foreign_topics,
+    lag_of,
+    shares_of,
+)
+
+logs = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 50)),
+    st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.none() | st.integers(0, 10**12)).map(
+        lambda one: Log(start=one[0], end=one[0] + one[1], bytes=one[2])
+    ),
+)
+
+
+@given(logs, st.integers(1, 50))
+def test_every_share_that_has_something_left_is_in_one_chain(
+    logs: dict[TopicPartition, Log], slots: int
+) -> None:
+    """And none else; chains come longest first, and are no longer than they may be."""
+    shares = shares_of(logs, {}, {})
+
+    chains = chains_of(shares, slots=slots)
+
+    given = sorted(share.index for chain in chains for share in chain.shares)
+    assert given == [share.index for share in shares if share.start < share.end]
+    assert [chain.bytes for chain in chains] == sorted((chain.bytes for chain in chains), reverse=True)
+    for chain in chains:
+        assert 0 < len(chain.shares) <= CHAIN_PARTITIONS_MAX
+        assert chain.bytes <= CHAIN_BYTES_MAX or len(chain.shares) == 1
+
+
+@given(logs, st.integers(0, 2 * 10**6))
+def test_a_share_begins_where_its_copy_stands(logs: dict[TopicPartition, Log], position: int) -> None:
+    """Its end is the source's, whatever the position says; only what is left is estimated."""
+    shares = shares_of(logs, dict.fromkeys(logs, position), {})
+
+    for share in shares:
+        log = logs[share.source]
+        assert (share.start, share.end, share.is_new) == (position, log.end, False)
+        assert share.bytes >= 0
+        assert log.bytes is None or share.bytes <= log.bytes
+
+
+def test_sizes_are_those_of_the_brokers_or_an_average():
+    """In the share of what is left."""
+    known, unknown = TopicPartition("a", 0), TopicPartition("a", 1)
+    logs = {known: Log(start=0, end=100, bytes=5_000), unknown: Log(start=0, end=100)}
+
+    assert [share.bytes for share in shares_of(logs, {known: 50}, {})] == [2_500, 100 * RECORD_BYTES]
+
+
+def test_a_large_partition_has_a_task_of_its_own():
+    """Small ones share one."""
+    large = [_share(index, 2 << 30) for index in range(2)]
+    small = [_share(index, 1 << 20) for index in range(2, 10)]
+
+    chains = chains_of([*small, *large], slots=2)
+
+    assert [len(chain.shares) for chain in chains] == [1, 1, 8]
+
+
+def test_foreign_records_are_those_of_partitions_that_nobody_of_the_flow_has_written():
+    """A position of Java's, or an anchor of ours, says whose they are; an empty partition holds none."""
+    ours, empty, theirs = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0))
+    held = {ours: (0, 10), empty: (7, 7), theirs: (3, 4)}
+
+    assert foreign_topics(held, [ours], {"a": "x.a", "b": "x.b", "c": "x.c"}) == ("x.c",)
+
+
+def test_the_lag_counts_what_is_left_before_the_frozen_ends():
+    """A copy that has come farther does not make up for another."""
+    shares = [_share(0, 1), _share(1, 1)]
+
+    assert lag_of(shares, {0: 150, 1: 40}) == 60
+
+
+def _share(index: int, size: int) -> Share:
+    return Share(index=index, topic="t", partition=index, start=0, end=100, bytes=size)

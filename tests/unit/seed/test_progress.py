@@ -1,0 +1,62 @@
+"""What a seed says of itself."""
+
+from mirrorflow_seed.report import JobPhase
+from mirrorflow_seed.seed.chain import Outcome, Receipt
+from mirrorflow_seed.seed.plan import Share
+from mirrorflow_seed.seed.progress import Progress
+
+
+def test_what_is_left_is_estimated_by_the_newest_rate():
+    """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
+    progress = Progress("1")
+    progress.plan([_share(0, 150), _share(1, 150)])
+    progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
+    progress.reached(0, 50)
+    progress.reached(1, 50)
+
+    said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=1, now_s=10.0)
+
+    assert (said.remaining_records, said.records_per_second, said.estimated_seconds) == (200, 10.0, 20.0)
+
+
+def test_the_largest_partition_sets_the_least_time():
+    """One task copies it, whatever the others do."""
+    progress = Progress("1")
+    progress.plan([_share(0, 1_000), _share(1, 10)])
+    progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
+    progress.reached(1, 10)
+
+    said = progress.report(JobPhase.RUNNING, (100, 1_000, 10.0), active=2, now_s=10.0)
+
+    assert said.estimated_seconds == 200.0
+
+
+def test_a_partition_is_done_when_it_reached_the_first_end():
+    """What is written later moves only what is left."""
+    progress = Progress("1")
+    progress.plan([_share(0, 100)])
+    progress.reached(0, 100)
+    progress.plan([_share(0, 500)])
+
+    said = progress.report(JobPhase.RUNNING, (100, 1, 1.0), active=0, now_s=1.0)
+
+    assert (said.done, said.remaining_records) == (1, 400)
+
+
+def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
+    """No topic is named."""
+    progress = Progress("1")
+    progress.plan([_share(0, 100), _share(1, 100)])
+    progress.take(
+        [Receipt(index=0, outcome=Outcome.FAILED, gap_records=9, reason="SourceDataLost", message="t-0")]
+    )
+    progress.take([Receipt(index=1, outcome=Outcome.DONE, next_offset=100)])
+
+    said = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
+
+    assert (said.lost, said.gap_records, said.remaining_records) == (1, 9, 0)
+    assert said.message == "1 partition has stopped: SourceDataLost"
+
+
+def _share(index: int, end: int) -> Share:
+    return Share(index=index, topic="t", partition=index, start=0, end=end, bytes=end)

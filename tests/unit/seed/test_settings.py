@@ -1,0 +1,45 @@
+"""What a job is told, and what it refuses."""
+
+import pytest
+
+from mirrorflow_seed.errors import JobSettingError
+from mirrorflow_seed.settings import job_of
+
+
+def test_an_empty_job_is_a_local_one():
+    """All cores, no limit of its own, strangers' records refused."""
+    job = job_of({})
+
+    assert (job.master, job.bytes_per_second, job.accept_foreign, job.sample) == (
+        "local[*]",
+        None,
+        False,
+        1.0,
+    )
+
+
+def test_values_are_read_with_their_units():
+    """Bytes as bytes, milliseconds as seconds."""
+    job = job_of(
+        {"bytes.per.second": "1000", "wave.ms": "2500", "foreign.records": "Accept", "sample": "0.1"}
+    )
+
+    assert (job.bytes_per_second, job.wave_s, job.accept_foreign, job.sample) == (1000, 2.5, True, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("foreign.records", "maybe"),
+        ("sample", "0"),
+        ("sample", "2"),
+        ("wave.ms", "soon"),
+        ("run.id", ""),
+        ("executors.max", "0"),
+        ("bytes.per.second", "nan"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_name(key: str, value: str):
+    """Before anything starts."""
+    with pytest.raises(JobSettingError, match=key):
+        job_of({key: value})
