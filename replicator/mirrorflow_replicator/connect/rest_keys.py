@@ -31,14 +31,21 @@ REST_KEYS: tuple[Key, ...] = (
                 "where other nodes reach this one; default as it listens",
             ),
             (
-                SERVER_NAME_KEY,
-                "the name that the certificates of other nodes must have, where all share one; default the host that is called",
-            ),
-            (
                 "rest.modify.enable",
                 "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304); true has connectors changed in `distributed`",
             ),
         ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.HONOURED,
+        (
+            (
+                SERVER_NAME_KEY,
+                "the name that the certificates of other nodes must have, where all share one; default the host that is called",
+            ),
+        ),
+        needs=SEVERAL_KEY,
     ),
     *rows(
         Scope.REST,
