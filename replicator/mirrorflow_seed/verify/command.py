@@ -8,13 +8,14 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Final
 
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import MirrorFlowError
@@ -34,6 +35,9 @@ from mirrorflow_seed.verify.stretch import CONNECT_TIMEOUT_S, StretchResult
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.tables import write_windows
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
@@ -48,13 +52,18 @@ def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -
     return run(files, job)
 
 
-def run(files: FlowFiles, job: JobSettings, *, display: Display | None = None) -> int:
-    """The job itself, also for the command on a laptop; the exit status. Raises SeedError, MirrorFlowError."""
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on.
+
+    Raises SeedError, SettingError, ClusterError.
+    """
     require_spark()
     outlet = Outlet(VerifyReport(run_id=job.run_id), display=display)
     try:
         with _stoppable():
-            found = _verify(files, job, outlet)
+            found = _verify(files, job, outlet, spark)
     except _StoppedError:
         _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
@@ -69,11 +78,14 @@ def run(files: FlowFiles, job: JobSettings, *, display: Display | None = None) -
 
 
 def output_folder(output: str, run_id: str) -> Path:
-    """Where a run's result lies below *output*; a run id is free text."""
-    return Path(output) / f"run-{quote(run_id, safe='')}"
+    """Where a run's result lies below *output*. A run id is free text; what no file should be called gets a digest instead."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run_id)
+    if name != run_id:
+        name = f"{name}-{blake2b(run_id.encode(), digest_size=4).hexdigest()}"
+    return Path(output) / f"run-{name}"
 
 
-def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet) -> Verification:
+def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkContext | None") -> Verification:
     began = time.perf_counter()
     settings = files.load()
     cut = plan_settings(job)
@@ -88,13 +100,14 @@ def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet) -> Verification:
     )
     outlet.say(first)
     told = TaskSettings(files=files, run_id=job.run_id, decode_all=_flag(job, "decode.all"))
-    with spark_context(job, f"verify {settings.flow}") as context:
+    session = spark_context(job, f"mirrorflow-verify-{job.run_id}")
+    with session if spark is None else contextlib.nullcontext(spark) as context:
         results = run_job(context, planned.splits, told, first=first, say=outlet.say)
         found = _together(settings, job, planned, results, time.perf_counter() - began)
         if job.output:
             folder = output_folder(job.output, job.run_id)
             folder.mkdir(parents=True, exist_ok=True)
-            write_windows(context, folder.resolve().joinpath(TABLE).as_uri(), found)
+            write_windows(context, f"file://{folder.resolve() / TABLE}", found)
             (folder / SUMMARY).write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
             (folder / PAGE).write_text(page(found), encoding="utf-8")
     return found
