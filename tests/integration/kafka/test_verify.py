@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirrorflow_replicator.errors import AuthenticationFailedError
+from mirrorflow_seed.settings import FlowFiles
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
 from tests.integration.kafka.seeding import files_of, session
@@ -40,6 +44,7 @@ def test_what_the_connector_has_copied_is_equal(
     load(flow.source, topic, 30_000, size_bytes=200, keys=100, headers=2, codec="lz4")
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=3)
+        replicator.stop()  # in order, so that positions are stored
     files = files_of(flow, topic)
 
     found = verify(files, spark, tmp_path / "whole", **SMALL)
@@ -59,6 +64,7 @@ def test_what_the_connector_has_copied_is_equal(
 
     load(flow.source, topic, 500)
     behind = verify(files, spark, tmp_path / "behind", **SMALL)
+    assert [] == behind.not_equal
     assert (0, 500) == (behind.status, behind.summary["behindRecords"])
 
 
@@ -115,3 +121,121 @@ def test_each_kind_of_difference_is_found_at_its_offsets(
         (one["fromOffset"], one["toOffset"]) for one in found.not_equal if one["partition"] != 7
     }
     assert b"other" not in (found.folder / "report.html").read_bytes()
+
+
+def test_of_compacted_topics_the_newest_record_of_each_key_counts(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """The cleaners have been at work on the target alone; in partition 1 an older value of a key came last."""
+    compacted = {"cleanup.policy": "compact"}
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
+    for partition in range(2):
+        older, newer = plain(200, partition), plain(200, partition, first=1_000)
+        newer = [(*old[:3], new[3], new[4]) for old, new in zip(older, newer, strict=True)]
+        write(flow.source, topic, older + newer)
+        write(flow.target, copy, newer if partition == 0 else [*newer, older[7]])
+
+    found = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="100")
+
+    assert 1 == found.status
+    assert [("changed", 207, 200)] == found.differences(1)
+    assert [] == found.differences(0)
+    assert (8, 1) == (found.report.windows.total, found.report.windows.different)
+
+
+def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_makes_them(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """A transactional source, read committed; a header is inserted on the way."""
+    topic = flow.source.create_topic(unique_topic())
+    load(
+        flow.source,
+        topic,
+        3_000,
+        transactional_id=f"t-{flow.alias}",
+        transaction_records=50,
+        abort_every=3,
+    )
+    lines = {
+        "source.consumer.isolation.level": "read_committed",
+        "transforms": "site",
+        "transforms.site.type": "InsertHeader",
+        "transforms.site.header": "site",
+        "transforms.site.value.literal": "east",
+    }
+    with flow.replicator(topic, lines) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.stop()
+
+    found = verify(files_of(flow, topic, lines), spark, tmp_path / "out", **SMALL)
+    assert [] == found.not_equal
+    assert 0 == found.status, found.report
+    assert 0 < found.report.source_records == found.report.target_records < 3_000
+
+    bare = {key: value for key, value in lines.items() if "transforms" not in key}
+    without = verify(files_of(flow, topic, bare), spark, tmp_path / "bare", **SMALL)
+    assert (1, 0) == (without.status, without.report.windows.equal)
+
+
+def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """Other batches, uncompressed; no map of offsets."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 6_000, codec="lz4", keys=100, headers=1)
+    java = MirrorMaker(source=flow.source, target=flow.target, topics=topic)
+    with java:
+        java.wait_until_replicated(topic, 6_000)
+        java.stop()
+
+    alias = {"source.cluster.alias": flow.source.name}
+    found = verify(files_of(flow, topic, alias), spark, tmp_path / "out", **SMALL)
+
+    assert [] == found.not_equal
+    assert 0 == found.status, found.report
+    assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
+
+
+def test_what_retention_took_on_one_side_is_told_and_the_rest_compared(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost."""
+    topic = flow.source.create_topic(unique_topic(), partitions=3)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=3)
+    for partition in range(3):
+        write(flow.source, topic, plain(3_000, partition))
+        write(flow.target, copy, plain(3_000, partition)[1_500 if partition == 2 else 0 :])
+    flow.source.delete_records(topic, {0: 700})
+    flow.target.delete_records(copy, {1: 1_200})
+
+    found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+
+    assert {2} == {one["partition"] for one in found.not_equal}
+    assert 1_500 == found.report.differences
+    assert 2_300 + 1_800 + 3_000 == found.report.source_records
+    assert 2 == len(found.summary["notes"])
+
+
+def test_a_wrong_password_is_one_sentence(
+    east: KafkaCluster, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """And not among what is told."""
+    with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
+        flow = Flow.new(locked, east, tmp_path)
+        files = files_of(flow, unique_topic())
+        client = locked.java_client("SASL_PLAINTEXT")
+        wrong = {key: value.replace("mirror-secret", "guessed") for key, value in client.items()}
+        assert wrong != client, "the password is another"
+        lines = dict(
+            line.split("=", 1) for line in Path(files.source).read_text().splitlines() if "=" in line
+        )
+        lines |= {f"source.cluster.{key}": value for key, value in wrong.items()}
+        told = FlowFiles(
+            worker=files.worker, source=str(write_properties(tmp_path / "wrong.properties", lines))
+        )
+
+        with pytest.raises(AuthenticationFailedError) as refused:
+            verify(told, spark, tmp_path / "out")
+
+        assert "guessed" not in str(refused.value)
