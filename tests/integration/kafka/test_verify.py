@@ -184,7 +184,8 @@ def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
     """Other batches, uncompressed; no map of offsets."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 6_000, codec="lz4", keys=100, headers=1)
-    java = MirrorMaker(source=flow.source, target=flow.target, topics=topic)
+    quiet = {f"{flow.source.name}->{flow.target.name}.emit.heartbeats.enabled": "false"}
+    java = MirrorMaker(source=flow.source, target=flow.target, topics=topic, properties=quiet)
     with java:
         java.wait_until_replicated(topic, 6_000)
         java.stop()
