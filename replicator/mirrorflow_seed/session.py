@@ -60,6 +60,16 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
         context.stop()
 
 
+@contextlib.contextmanager
+def session_of(job: JobSettings, name: str, spark: "SparkContext | None") -> "Iterator[SparkContext]":
+    """*spark*, which goes on, or a new one for *job*."""
+    if spark is not None:
+        yield spark
+        return
+    with spark_context(job, name) as context:
+        yield context
+
+
 def require_spark() -> None:
     """Raises SparkMissingError with what to install."""
     try:
