@@ -28,6 +28,7 @@ from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.leading import Leader
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.reconcile import Reconciler
 from mirrorflow_operator.serving import serve
@@ -51,12 +52,15 @@ class Operator:
     queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
     leader: Leader | None = None
     poller: Poller = field(init=False)
+    authorities: Authorities | None = field(init=False)
     _lease: Lease | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """The poller wakes the queue."""
+        """The poller wakes the queue. Raises SettingsError where the authorities cannot be read."""
         self.poller = Poller(changed=self.queue.add, interval_s=self.settings.poll_s)
+        file = self.settings.progress_ca
+        self.authorities = Authorities(file=file) if file else None
 
     async def run(self) -> int:
         """Until a signal; the exit status."""
@@ -145,6 +149,7 @@ class Operator:
             pod_events=PodEvents(client=client),
             metrics=self.metrics,
             poller=self.poller,
+            authorities=self.authorities,
         )
 
     def _gauges(self) -> None:
@@ -184,17 +189,19 @@ def _watchdog(lease: Lease) -> None:
 def main() -> None:
     """The command."""
     try:
-        settings = from_environment(os.environ)
+        operator = Operator(settings=from_environment(os.environ))
         connection()
     except SettingsError as error:
         print(error, file=sys.stderr)  # noqa: T201  there is no log yet
         sys.exit(2)
     logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+        level=operator.settings.log_level,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
     )
     # kopf tells every step of every object at INFO, with the object; what it fails at is a warning or worse.
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    sys.exit(asyncio.run(Operator(settings=settings).run()))
+    sys.exit(asyncio.run(operator.run()))
 
 
 if __name__ == "__main__":

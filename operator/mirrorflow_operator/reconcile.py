@@ -7,7 +7,7 @@ its status, and the others go on.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -37,6 +37,7 @@ from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.polling.asking import Place
+from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.settings import Settings
 
@@ -72,6 +73,7 @@ class Reconciler:
     pod_events: PodEvents
     metrics: Metrics
     poller: Poller
+    authorities: Authorities | None = None  # by which connectors are asked over TLS
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
     wall_clock: Callable[[], float] = time.time
     _remembered: dict[Key, _Remembered] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Reconciler:
         remembered = self._remembered.get(key)
         if remembered is None or remembered.uid != resource.uid:
             remembered = self._remembered[key] = _Remembered(uid=resource.uid)
-        self.poller.put(key, _places(self.view.pods(key)))
+        self.poller.put(key, self._places(key))
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
         failure: OperatorError | None = None
@@ -128,7 +130,14 @@ class Reconciler:
             return
         flow = admission.flow
         image = f"{self.settings.replicator_image}:{admission.version}"
-        planned = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, chosen=chosen)
+        planned = objects(
+            flow,
+            plan(flow, POD_LAYOUT),
+            image=image,
+            layout=POD_LAYOUT,
+            chosen=chosen,
+            verifies=self.authorities is not None,
+        )
         await self._apply(resource, planned, children)
         await self._prune(resource, planned)
         remembered.converged = self._looked_at(resource, admission, chosen)
@@ -248,6 +257,21 @@ class Reconciler:
         remembered.answered = None if now_there is None else now_there.resource.status
         return None
 
+    def _places(self, key: Key) -> list[Place]:
+        """Pods that have an address and are not on their way out."""
+        return [
+            Place(
+                uid=pod.uid,
+                host=pod.ip,
+                ready=pod.ready,
+                tls=self.authorities.verified(names.pod_host(key[1], key[0], word))
+                if pod.is_secure and self.authorities is not None
+                else None,
+            )
+            for word, pod in self.view.pods(key)
+            if pod.ip and pod.phase == "Running" and not pod.deleting
+        ]
+
     def _looked_at(
         self, resource: Resource, admission: Admission, chosen: Mapping[ConnectorKind, int]
     ) -> frozenset[object]:
@@ -259,15 +283,6 @@ class Reconciler:
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
         )
-
-
-def _places(pods: Iterator[tuple[str, PodSeen]]) -> list[Place]:
-    """Pods that have an address and are not on their way out."""
-    return [
-        Place(uid=pod.uid, host=pod.ip, ready=pod.ready)
-        for _, pod in pods
-        if pod.ip and pod.phase == "Running" and not pod.deleting
-    ]
 
 
 def _why_it_rolls(deployment: Object, planned: list[Object], children: Mapping[Id, Child]) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ class Settings:
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
     listener_port: int = 8080
     poll_s: float = 30.0
+    progress_ca: str = (
+        ""  # a file of authorities, by which connectors that have a certificate are asked over TLS
+    )
     settle_s: float = SETTLE_S  # how long something else is to be seen before Ready changes
     workers: int = 8
     lease: str = "mirrorflow-operator"
@@ -46,6 +49,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         listener_host=host,
         listener_port=port,
         poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
+        progress_ca=known.get("MIRRORFLOW_PROGRESS_CA", ""),
         settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, least=0, most=3_600),
         workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),

@@ -27,6 +27,7 @@ COMMANDS = {
         "offsets",
         "show where each group stands on both sides, and what a failover would read again",
     ),
+    "verify": ("verify", "compare both clusters of a flow, window by window; nothing is changed"),
     "acls": ("acls", "print the least ACLs, as kafka-acls commands"),
 }
 

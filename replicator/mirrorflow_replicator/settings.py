@@ -279,6 +279,8 @@ class HttpSettings:
     modify_enabled: bool = False  # `rest.modify.enable`
     # The ssl.* that count for HTTPS: those of listeners.https.* (without that prefix) if there is any, else plain ones.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # `ssl.client.auth` of every listener but the first, to which other nodes come; "": that of `tls`.
+    others_client_auth: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorflow_seed import kubernetes
@@ -17,6 +18,7 @@ from mirrorflow_seed.settings import JobSettings
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+LOGGING = Path(__file__).with_name("log4j2.properties")
 KUBERNETES_PREFIX = "k8s://"
 # A task is tried so often before the job gives up: executors come and go for hours.
 TASK_FAILURES_MAX = 8
@@ -47,15 +49,25 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
             conf.set(key, value)
     else:
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+        conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     for key, value in job.extra.items():
         if key.startswith("spark."):
             conf.set(key, value)
     context = SparkContext(conf=conf)
-    context.setLogLevel("WARN")
     try:
         yield context
     finally:
         context.stop()
+
+
+@contextlib.contextmanager
+def session_of(job: JobSettings, name: str, spark: "SparkContext | None") -> "Iterator[SparkContext]":
+    """*spark*, which goes on, or a new one for *job*."""
+    if spark is not None:
+        yield spark
+        return
+    with spark_context(job, name) as context:
+        yield context
 
 
 def require_spark() -> None:

@@ -61,6 +61,7 @@ class PodSeen:
     phase: str = "Pending"
     ready: bool = False
     ip: str = ""
+    is_secure: bool = False  # it speaks TLS
     deleting: bool = False
     image: str = ""
     created_s: float = 0.0

@@ -18,7 +18,14 @@ from mirrorflow_operator.assess.observation import DeploymentCondition, Deployme
 from mirrorflow_operator.assess.writing import status_of
 from mirrorflow_operator.cluster.kinds import Kind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
-from mirrorflow_operator.plan.names import CONNECTOR_LABEL, FLOW_LABEL, MANAGED_BY, MANAGER
+from mirrorflow_operator.plan.names import (
+    CONNECTOR_LABEL,
+    FLOW_LABEL,
+    HTTPS,
+    MANAGED_BY,
+    MANAGER,
+    SCHEME_ANNOTATION,
+)
 from mirrorflow_operator.plan.pod import CONTAINER
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
@@ -186,6 +193,7 @@ def pod_seen(body: Object) -> PodSeen:
         phase=status.get("phase", "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         ip=status.get("podIP", ""),
+        is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
         image=next(
             (one.get("image", "") for one in body["spec"]["containers"] if one["name"] == CONTAINER), ""

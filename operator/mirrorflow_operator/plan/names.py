@@ -8,6 +8,9 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "mirrorflow-operator"
 FLOW_LABEL: Final = "mirrorflow.io/flow"
 CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
+# On pods that speak TLS: for the operator, and for Prometheus.
+SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
+HTTPS: Final = "https"
 _WORDS: Final = {
     ConnectorKind.SOURCE: "source",
     ConnectorKind.CHECKPOINT: "checkpoint",
@@ -23,6 +26,11 @@ def connector_word(kind: ConnectorKind) -> str:
 def object_name(flow: str, kind: ConnectorKind) -> str:
     """Of everything that belongs to one connector; a flow's name has at most 40 letters, so this has at most 51."""
     return f"{flow}-{connector_word(kind)}"
+
+
+def pod_host(flow: str, namespace: str, connector: str) -> str:
+    """The name that the certificate of a connector's pods is for; with several pods there is a Service of that name."""
+    return f"{flow}-{connector}.{namespace}.svc"
 
 
 def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:

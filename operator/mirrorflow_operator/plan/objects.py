@@ -23,7 +23,8 @@ from mirrorflow_operator.plan.properties_text import format_properties
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
 LISTENERS_KEY: Final = "mirrorflow.http.listeners"
-LISTENER: Final = f"http://0.0.0.0:{HTTP_PORT}"
+CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
+LISTENER: Final = f"://0.0.0.0:{HTTP_PORT}"
 PROGRESS_DEADLINE_S: Final = 300
 Object = dict[str, Any]
 NONE_CHOSEN: Final[Mapping[ConnectorKind, int]] = MappingProxyType({})
@@ -36,14 +37,25 @@ def objects(
     image: str,
     layout: SecretLayout,
     chosen: Mapping[ConnectorKind, int] = NONE_CHOSEN,
+    verifies: bool = False,
 ) -> list[Object]:
-    """Every object of *flow*, in the order in which they are needed; *chosen* are numbers of pods that are not the spec's."""
+    """Every object of *flow*, in the order in which they are needed; *chosen* are numbers of pods that are not the spec's.
+
+    *verifies*: the operator knows an authority by which it can ask connectors over TLS; those that have a certificate then
+    serve nothing else.
+    """
+    secure = verifies and is_certified(flow)
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     for connector in plan.connectors:
         spec = connector_spec(flow.spec.connectors, connector.kind)
         replicas = 0 if flow.spec.state is State.STOPPED else chosen.get(connector.kind, spec.replicas)
-        found.extend(_of_connector(flow, connector, image, layout, replicas=replicas))
+        found.extend(_of_connector(flow, connector, image, layout, replicas=replicas, secure=secure))
     return found
+
+
+def is_certified(flow: MirrorFlow) -> bool:
+    """Whether the flow's pods have a certificate."""
+    return flow.spec.internal_rest.tls is not None
 
 
 def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
@@ -58,14 +70,14 @@ def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
 
 
 def _of_connector(
-    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, replicas: int
+    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, replicas: int, secure: bool
 ) -> Iterator[Object]:
     spec = connector_spec(flow.spec.connectors, plan.kind)
     account = flow.metadata.name
     if spec.service_account.annotations:
         account = names.object_name(flow.metadata.name, plan.kind)
         yield _service_account(flow, account, plan.kind, spec.service_account.annotations)
-    worker = _worker_properties(flow, plan, spec, layout)
+    worker = _worker_properties(flow, plan, spec, layout, secure=secure)
     config = _config_map(flow, plan, worker)
     yield config
     if several.is_shared(spec):
@@ -79,20 +91,28 @@ def _of_connector(
         layout=layout,
         mounts=mounts((worker, plan.connector_properties), layout),
         replicas=replicas,
+        secure=secure,
     )
 
 
 def _worker_properties(
-    flow: MirrorFlow, plan: ConnectorPlan, spec: Connector, layout: SecretLayout
+    flow: MirrorFlow, plan: ConnectorPlan, spec: Connector, layout: SecretLayout, *, secure: bool
 ) -> Mapping[str, str]:
     """As a pod is told: where it listens, and whether it is one of several."""
+    listener, tls = f"http{LISTENER}", flow.spec.internal_rest.tls
+    shown: dict[str, str] = {}
+    if secure and tls is not None:
+        # Probes and the operator have no certificate of their own.
+        listener = f"https{LISTENER}"
+        shown = {**several.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
     if not several.is_shared(spec):
-        return {**plan.worker_properties, LISTENERS_KEY: LISTENER}
+        return {**plan.worker_properties, **shown, LISTENERS_KEY: listener}
     return {
         **plan.worker_properties,
+        **shown,
         **several.node_properties(flow, plan.kind, spec, layout),
         # The first is where the other pods come to.
-        LISTENERS_KEY: f"{several.internal_listener(flow)},{LISTENER}",
+        LISTENERS_KEY: f"{several.internal_listener(flow)},{listener}",
     }
 
 
@@ -134,11 +154,14 @@ def _deployment(
     layout: SecretLayout,
     mounts: Mounts,
     replicas: int,
+    secure: bool,
 ) -> Object:
     """The new pod is there before the old one goes: what a roll costs is one hand-over."""
     name, spec = flow.metadata.name, connector_spec(flow.spec.connectors, plan.kind)
     selector = names.selector(name, plan.kind)
     annotations = {HASH_ANNOTATION: content_hash(config["data"])}
+    if secure:
+        annotations[names.SCHEME_ANNOTATION] = names.HTTPS
     if flow.spec.restart.run_id:
         annotations[RESTART_ANNOTATION] = flow.spec.restart.run_id
     return {
@@ -167,6 +190,7 @@ def _deployment(
                 mounts=mounts,
                 layout=layout,
                 is_shared=several.is_shared(spec),
+                is_secure=secure,
             ),
         },
     }

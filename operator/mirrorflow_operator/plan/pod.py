@@ -50,8 +50,11 @@ def pod(
     mounts: Mounts,
     layout: SecretLayout,
     is_shared: bool,
+    is_secure: bool,
 ) -> dict[str, Any]:
-    """The pod template of a Deployment; *is_shared*: it is one of several that share the connector's work."""
+    """The pod template of a Deployment; *is_shared*: it is one of several that share the connector's work;
+    *is_secure*: it speaks TLS.
+    """
     template = connector.template
     spec: dict[str, Any] = {
         "serviceAccountName": service_account,
@@ -59,7 +62,9 @@ def pod(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
         "securityContext": POD_SECURITY,
-        "containers": [_container(connector, image, mounts, layout, is_shared=is_shared)],
+        "containers": [
+            _container(connector, image, mounts, layout, is_shared=is_shared, is_secure=is_secure)
+        ],
         "volumes": volumes(config_map, mounts, tmp_size=TMP_SIZE),
         **scheduling(template, selector),
     }
@@ -73,7 +78,13 @@ def pod(
 
 
 def _container(
-    connector: Connector, image: str, mounts: Mounts, layout: SecretLayout, *, is_shared: bool
+    connector: Connector,
+    image: str,
+    mounts: Mounts,
+    layout: SecretLayout,
+    *,
+    is_shared: bool,
+    is_secure: bool,
 ) -> dict[str, Any]:
     ports = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
     if is_shared:
@@ -85,9 +96,9 @@ def _container(
         # What a process says as it ends is what its settings lack: the status repeats it. The product's logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": ports,
-        "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES),
-        "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES),
-        "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1),
+        "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES, is_secure=is_secure),
+        "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES, is_secure=is_secure),
+        "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1, is_secure=is_secure),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(mounts, layout),
     }
@@ -103,9 +114,10 @@ def _container(
     return container
 
 
-def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+def _probe(path: str, period_s: int, failures: int, *, is_secure: bool) -> dict[str, Any]:
+    """The kubelet verifies no certificate."""
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, "port": "http", **({"scheme": "HTTPS"} if is_secure else {})},
         "periodSeconds": period_s,
         "failureThreshold": failures,
         "timeoutSeconds": 5,

@@ -17,6 +17,7 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 INTERNAL_PORT: Final = 8083  # Connect's
 POD_IP: Final = "MIRRORFLOW_POD_IP"
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # as cert-manager writes its Secrets
+HTTPS_PREFIX: Final = "listeners.https."
 _ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
 # One at a time may go by eviction: the others have its work before the next one goes.
 _UNAVAILABLE_MAX: Final = 1
@@ -30,7 +31,7 @@ def is_shared(connector: Connector) -> bool:
 
 def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
     """The name that the pods' certificate is for, and that they verify in each other's."""
-    return f"{names.object_name(flow.metadata.name, kind)}.{flow.metadata.namespace}.svc"
+    return names.pod_host(flow.metadata.name, flow.metadata.namespace, names.connector_word(kind))
 
 
 def node_properties(
@@ -81,16 +82,23 @@ def pod_environment() -> list[dict[str, Any]]:
     return [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
+def certificate(secret: str, layout: SecretLayout) -> dict[str, str]:
+    """What the process shows to whoever calls it over TLS."""
+    return {
+        f"{HTTPS_PREFIX}ssl.keystore.type": "PEM",
+        f"{HTTPS_PREFIX}ssl.keystore.certificate.chain": layout.secret_reference(secret, CERTIFICATE),
+        f"{HTTPS_PREFIX}ssl.keystore.key": layout.secret_reference(secret, KEY),
+    }
+
+
 def _tls(flow: MirrorFlow, kind: ConnectorKind, layout: SecretLayout) -> dict[str, str]:
     """One certificate for all pods, asked for and shown by each: addresses of pods are nobody's to certify."""
     tls = flow.spec.internal_rest.tls
     if tls is None:
         return {}
-    prefix, secret = "listeners.https.", tls.secret_name
+    prefix, secret = HTTPS_PREFIX, tls.secret_name
     return {
-        f"{prefix}ssl.keystore.type": "PEM",
-        f"{prefix}ssl.keystore.certificate.chain": layout.secret_reference(secret, CERTIFICATE),
-        f"{prefix}ssl.keystore.key": layout.secret_reference(secret, KEY),
+        **certificate(secret, layout),
         f"{prefix}ssl.truststore.type": "PEM",
         f"{prefix}ssl.truststore.location": layout.secret_path(secret, AUTHORITY),
         f"{prefix}ssl.client.auth": "required",

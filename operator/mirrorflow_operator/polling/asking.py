@@ -40,7 +40,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one pod answers. *tls* is None as long as flows have no certificates for their HTTP; then it is plain."""
+    """Where one pod answers. *tls* is None where it speaks plain HTTP."""
 
     uid: str
     host: str  # an address, never a name: nobody is asked where it is

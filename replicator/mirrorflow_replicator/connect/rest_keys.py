@@ -19,6 +19,10 @@ REST_KEYS: tuple[Key, ...] = (
             ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
             ("ssl.client.auth", "none, requested or required"),
             (
+                "mirrorflow.http.client.auth",
+                "the same of every listener but the first, to which other nodes come; default `ssl.client.auth`",
+            ),
+            (
                 SEVERAL_KEY,
                 "in `distributed`, default false: the only node; true has all processes with the same `group.id` share the work",
             ),

@@ -39,6 +39,7 @@ HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
 CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR)
 LISTENERS_DEFAULT = ("http://:8083",)  # Connect's
 HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
+HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
 LEVEL_KEY = "metrics.level"
 
 
@@ -148,6 +149,7 @@ def worker_settings(
             modify_enabled=read.flag("rest.modify.enable", default=False),
             tls=clients.with_prefix(worker, "listeners.https.")
             or {key: value for key, value in worker.items() if key.startswith("ssl.")},
+            others_client_auth=worker.get(HTTP_CLIENT_AUTH_KEY, ""),
         ),
         metrics_level=MetricsLevel(level),
         shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", 5_000, minimum=0) / 1000,

@@ -75,16 +75,21 @@ class HttpServer:
         *,
         carry_out: CarryOut | None = None,
         tls: ssl.SSLContext | None = None,
+        others_tls: ssl.SSLContext | None = None,
         limits: HttpLimits = LIMITS,
     ) -> Self:
         """Listen on each of *listeners* (`http://host:port`, `https://host:port`; no host is every address).
+
+        *others_tls* is for all but the first, where they have one of their own.
 
         `view()` is called for each request, *carry_out* for those that change something; a view that takes changes
         needs one. Raises InvalidSettingError where an address cannot be listened on.
         """
         server = cls(view, limits, carry_out)
         try:
-            server.addresses = tuple([await server._listen(listener, tls) for listener in listeners])
+            server.addresses = tuple(
+                [await server._listen(one, (at and others_tls) or tls) for at, one in enumerate(listeners)]
+            )
         except BaseException:
             await server.close()
             raise

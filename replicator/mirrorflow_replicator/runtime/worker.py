@@ -41,6 +41,8 @@ from mirrorflow_replicator.settings import WorkerSettings
 from mirrorflow_replicator.version import version
 
 if TYPE_CHECKING:
+    import ssl
+
     from mirrorflow_replicator.runtime.server_tls import ServerTls
 
 log = logging.getLogger("mirrorflow.worker")
@@ -75,8 +77,14 @@ class Worker:
             loop.add_signal_handler(number, stop.set)
         # First: an address that is taken ends the process before it has begun anything.
         tls = self._tls()
+        auth = self._settings[0].http.others_client_auth
+        others = self._tls(auth) if auth else None
         server = await HttpServer.start(
-            self._listeners(), self.view, carry_out=self._carry_out, tls=None if tls is None else tls.context
+            self._listeners(),
+            self.view,
+            carry_out=self._carry_out,
+            tls=_context(tls),
+            others_tls=_context(others),
         )
         self._tell_addresses(server.addresses)
         loop.call_later(STARTED_AFTER_S, memory.give_back)
@@ -84,8 +92,7 @@ class Worker:
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
-        if tls is not None:
-            waits.append(asyncio.create_task(tls.follow()))
+        waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
         try:
             await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -142,7 +149,8 @@ class Worker:
     def _listeners(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
 
-    def _tls(self) -> "ServerTls | None":
+    def _tls(self, client_auth: str = "") -> "ServerTls | None":
+        """Of the listeners, as the settings have it; *client_auth* in place of theirs."""
         if not any(listener.lower().startswith("https:") for listener in self._listeners()):
             return None
         from mirrorflow_replicator.runtime.server_tls import (  # noqa: PLC0415 few listen to https
@@ -150,7 +158,8 @@ class Worker:
         )
 
         first = self._settings[0]
-        tls = ServerTls(partial(Resolver(first.providers).resolve_client, first.http.tls))
+        properties = {**first.http.tls, **({"ssl.client.auth": client_auth} if client_auth else {})}
+        tls = ServerTls(partial(Resolver(first.providers).resolve_client, properties))
         for warning in tls.warnings:
             log.warning("%s", warning)
         return tls
@@ -222,3 +231,7 @@ def _shown_name(worker: WorkerSettings, name: str) -> str:
 @cache
 def _plugin_keys() -> Mapping[str, tuple[PluginKey, ...]]:
     return plugin_keys()
+
+
+def _context(tls: "ServerTls | None") -> "ssl.SSLContext | None":
+    return None if tls is None else tls.context

@@ -1,17 +1,214 @@
-"""`mirrorflow-seed verify`."""
+"""`mirrorflow-seed verify`: plan, compare, and leave the result where it was asked for.
+
+Nothing is written to either cluster. Exit status: 0 every window that was looked at is equal; 1 one is not, or could not be
+decided, or the job failed; 2 the settings are wrong; 3 stopped by a signal.
+"""
 
 import argparse
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from mirrorflow_seed.errors import JobFailedError
-from mirrorflow_seed.outlet import Display
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobSettingError, SeedError
+from mirrorflow_seed.outlet import Display, Outlet
+from mirrorflow_seed.report import Cost, JobPhase, Report, VerifyReport, Windows
+from mirrorflow_seed.session import require_spark, spark_context
 from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.verify.job import TaskSettings, run_job
+from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.page import page
+from mirrorflow_seed.verify.planning import plan
+from mirrorflow_seed.verify.splits import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS
+from mirrorflow_seed.verify.stretch import CONNECT_TIMEOUT_S, StretchResult
+from mirrorflow_seed.verify.summary import Verification
+from mirrorflow_seed.verify.tables import write_windows
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+TABLE: Final = "windows"
+SUMMARY: Final = "verification.json"
+PAGE: Final = "report.html"
 
 
-def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 a stub
+class _StoppedError(SeedError):
+    """A signal came."""
+
+
+def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 none of its own
     """The exit status of the job."""
     return run(files, job)
 
 
-def run(files: FlowFiles, job: JobSettings, *, display: Display | None = None) -> int:  # noqa: ARG001 a stub
-    """The job itself, also for the command on a laptop; the exit status."""
-    raise JobFailedError("`verify` is not there yet.")
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on.
+
+    Raises SeedError, SettingError, ClusterError.
+    """
+    require_spark()
+    outlet = Outlet(VerifyReport(run_id=job.run_id), display=display)
+    try:
+        with _stoppable():
+            found = _verify(files, job, outlet, spark)
+    except _StoppedError:
+        _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
+        return EXIT_STOPPED
+    except (SeedError, MirrorFlowError) as error:
+        _end(outlet, JobPhase.FAILED, str(error))
+        raise
+    else:
+        outlet.say(found.report)
+        return EXIT_DONE if found.is_equal else EXIT_FAILED
+    finally:
+        outlet.close()
+
+
+def output_folder(output: str, run_id: str) -> Path:
+    """Where a run's result lies below *output*. A run id is free text; what no file should be called gets a digest instead."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run_id)
+    if name != run_id:
+        name = f"{name}-{blake2b(run_id.encode(), digest_size=4).hexdigest()}"
+    return Path(output) / f"run-{name}"
+
+
+def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkContext | None") -> Verification:
+    began = time.perf_counter()
+    settings = files.load()
+    cut = plan_settings(job)
+    planned = asyncio.run(_planned(settings, cut))
+    expected = len(planned.undecided) + sum(
+        max(1, -(-(one.source_to - one.source_from) // one.window_offsets)) for one in planned.splits
+    )
+    first = VerifyReport(
+        run_id=job.run_id,
+        phase=JobPhase.RUNNING,
+        windows=Windows(total=expected, undecided=len(planned.undecided)),
+    )
+    outlet.say(first)
+    told = TaskSettings(files=files, run_id=job.run_id, decode_all=_flag(job, "decode.all"))
+    session = spark_context(job, f"mirrorflow-verify-{job.run_id}")
+    with session if spark is None else contextlib.nullcontext(spark) as context:
+        results = run_job(context, planned.splits, told, first=first, say=outlet.say)
+        found = _together(settings, job, planned, results, time.perf_counter() - began)
+        if job.output:
+            folder = output_folder(job.output, job.run_id)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_windows(context, f"file://{folder.resolve() / TABLE}", found)
+            (folder / SUMMARY).write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
+            (folder / PAGE).write_text(page(found), encoding="utf-8")
+    return found
+
+
+def plan_settings(job: JobSettings) -> PlanSettings:
+    """How the job is cut. Raises JobSettingError."""
+    return PlanSettings(
+        run_id=job.run_id,
+        share=job.sample,
+        window_offsets=_whole(job, "window.offsets", WINDOW_OFFSETS),
+        split_windows=_whole(job, "split.windows", SPLIT_WINDOWS),
+        keys_max=_whole(job, "keys.max", KEYS_MAX),
+        timestamps=not _flag(job, "ignore.timestamps"),
+    )
+
+
+async def _planned(settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
+    resolve = Resolver(settings.providers).resolve_client
+    source = await Cluster.connect(settings.source_consumer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            return await plan(source, target, settings, cut)
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
+def _together(
+    settings: SourceSettings,
+    job: JobSettings,
+    planned: VerifyPlan,
+    results: list[StretchResult],
+    seconds: float,
+) -> Verification:
+    windows = [*planned.undecided, *(window for one in results for window in one.windows)]
+    windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
+    return Verification(
+        run_id=job.run_id,
+        flow=settings.flow,
+        source_alias=settings.source_alias,
+        target_alias=settings.target_alias,
+        share=job.sample,
+        windows=windows,
+        partitions=planned.partitions,
+        behind=sum(one.behind for one in results),
+        notes=planned.notes,
+        cost=Cost(
+            executor_seconds=sum(one.seconds for one in results),
+            bytes_read=sum(one.bytes_read for one in results),
+        ),
+        seconds=seconds,
+        task_memory_bytes=max((one.memory_bytes for one in results), default=0),
+    )
+
+
+def _end(outlet: Outlet, phase: JobPhase, message: str) -> None:
+    newest: Report = outlet.newest
+    assert isinstance(newest, VerifyReport)
+    outlet.say(
+        VerifyReport(
+            run_id=newest.run_id,
+            phase=phase,
+            windows=newest.windows,
+            source_records=newest.source_records,
+            target_records=newest.target_records,
+            differences=newest.differences,
+            cost=newest.cost,
+            message=message,
+        )
+    )
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM ends it in order; Ctrl-C is Python's own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _StoppedError
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _whole(job: JobSettings, key: str, default: int) -> int:
+    text = job.extra.get(key, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 1 << 53:
+        raise JobSettingError(key=key, problem=f"{text!r} is no number above 0", action="write one")
+    return int(text)
+
+
+def _flag(job: JobSettings, key: str) -> bool:
+    text = job.extra.get(key, "false").lower()
+    if text not in {"true", "false"}:
+        raise JobSettingError(key=key, problem=f"{text!r} is neither", action="write true or false")
+    return text == "true"

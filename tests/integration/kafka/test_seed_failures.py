@@ -7,6 +7,7 @@ records. Whatever happens, a reader finds each record once.
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from mirrorflow_replicator.runtime.clock import now_ms
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import family, wait_until
+from tests.harness.kafka.processes import start as start_child
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import DAY_MS, Flow
 from tests.integration.kafka.seeding import SeedProcess, files_of
@@ -27,6 +29,7 @@ RECORD_BYTES = 1_000
 SLOW = {"bytes.per.second": "2000000"}
 # Spark gives an executor up that has been silent for so long; two minutes as it comes.
 IMPATIENT = {"spark.network.timeout": "8s", "spark.executor.heartbeatInterval": "1s"}
+MIRRORFLOW = (sys.executable, "-m", "mirrorflow_cli")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -100,6 +103,27 @@ def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_tha
     assert (ended["status"], ended["phase"], ended["guarantee"]) == (0, "Succeeded", "exactly-once")
     for topic in topics:
         flow.assert_exact(topic)
+
+
+def test_ctrl_c_ends_the_command_in_order_and_the_next_one_goes_on(
+    flow: Flow, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """`mirrorflow seed`, as somebody on a laptop starts it."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 3_000, size_bytes=RECORD_BYTES)
+    places = ["--from", flow.source.bootstrap, "--to", flow.target.bootstrap, "--from-alias", flow.alias]
+    command = [*MIRRORFLOW, "seed", *places, "--topics", topic, "--cores", "1", "--set", "lag.max=0"]
+
+    first = start_child("command", [*command, "--rate", "400000"], log=tmp_path / "first.log")
+    _wait_for_copies(flow, (topic,), 200)
+    os.kill(first.pid, signal.SIGINT)
+    wait_until("Ctrl-C ends it", lambda: not first.running, timeout_s=30)
+    again = start_child("command", command, log=tmp_path / "again.log")
+    wait_until("it has caught up", lambda: not again.running, timeout_s=120)
+
+    assert (first.process.returncode, again.process.returncode) == (130, 0), first.tail() + again.tail()
+    assert "succeeded, 1/1 partitions" in again.log.read_text()
+    flow.assert_exact(topic)
 
 
 def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(

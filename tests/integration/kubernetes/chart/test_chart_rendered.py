@@ -21,6 +21,7 @@ EVERYTHING: Values = {
     "monitors": {"enabled": True, "labels": {"release": "prometheus"}},
     "alerts": {"enabled": True},
     "dashboards": {"enabled": True},
+    "progressTls": {"secretName": "mirrors-ca", "key": "ca.pem"},
     "networkPolicy": {"egress": [{"ports": [{"port": 443}]}]},
     "imagePullSecrets": ["registry"],
     "priorityClassName": "system-cluster-critical",
@@ -147,13 +148,16 @@ def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...])
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_pod_is_held_to_the_restricted_standard(mode: str):
-    """And to a read-only root; the only volume is a bounded folder for Python."""
+    """And to a read-only root; the only volume is a bounded folder for Python; and, if asked for, an authority of connectors."""
     pods = list(_pods(_of(mode)))
 
     assert len(pods) == 2
     for pod in pods:
         assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-        assert [list(one) for one in pod.get("volumes", ())] in ([], [["name", "emptyDir"]])
+        assert [list(one) for one in pod.get("volumes", ()) if one["name"] != "progress-ca"] in (
+            [],
+            [["name", "emptyDir"]],
+        )
         for container in pod["containers"]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -292,3 +296,29 @@ def test_helms_test_asks_with_no_right_of_its_own():
 
     assert bound == []
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+
+
+@pytest.mark.parametrize("kind", ["secretName", "configMapName"])
+def test_the_authority_of_connectors_is_mounted_and_never_asked_for(kind: str):
+    """The operator has no right on Secrets; it finds the file where its variable says."""
+    found = rendered({"progressTls": {kind: "mirrors-ca"}})
+    pod = _one(found, "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    settings = from_environment({one["name"]: one["value"] for one in container["env"] if "value" in one})
+    mount = next(one for one in container["volumeMounts"] if one["name"] == "progress-ca")
+    volume = next(one for one in pod["volumes"] if one["name"] == "progress-ca")
+
+    assert settings.progress_ca == f"{mount['mountPath']}/ca.crt"
+    assert "mirrors-ca" in json.dumps(volume)
+    assert "secrets" not in json.dumps([one for one in found if one["kind"] in {"Role", "ClusterRole"}])
+
+
+def test_without_an_authority_connectors_are_asked_over_plain_http():
+    env = _one(_of("own"), "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+
+    assert "MIRRORFLOW_PROGRESS_CA" not in {one["name"] for one in env}
+
+
+def test_two_authorities_are_refused():
+    with pytest.raises(HelmError, match="progressTls"):
+        rendered({"progressTls": {"secretName": "a", "configMapName": "b"}})

@@ -1,0 +1,136 @@
+"""The Spark job: one task a stretch, rows back to the driver, reports while it runs.
+
+A task is told paths and offsets, reads the connector's files itself and resolves secrets where it runs. Reading twice harms
+nobody, so Spark may try, repeat and speculate as it likes; what counts is the one result of each task that it takes.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
+from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.verify.splits import Split
+from mirrorflow_seed.verify.stretch import StretchResult, compare_stretch
+from mirrorflow_seed.verify.summary import counted
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+REPORT_S: Final = 0.5
+# A task's fault is the last line of what Spark says, among hundreds.
+FAULT_CHARACTERS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What each task is told besides its stretch: no secret, no value of one."""
+
+    files: FlowFiles
+    run_id: str
+    decode_all: bool = False
+
+
+class Comparing:
+    """The tasks' work, as Spark carries it to them."""
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings = settings
+
+    def __call__(self, splits: Iterable[Split]) -> Iterator[StretchResult]:
+        """One result for each split. Raises ClusterError, SettingError, OSError."""
+        told = self._settings
+        flow = told.files.load()
+        for split in splits:
+            yield asyncio.run(compare_stretch(flow, split, run_id=told.run_id, decode_all=told.decode_all))
+
+
+def run_job(
+    context: "SparkContext",
+    splits: list[Split],
+    settings: TaskSettings,
+    *,
+    first: VerifyReport,
+    say: Callable[[VerifyReport], None],
+) -> list[StretchResult]:
+    """All results. *say* is told how far it is, from *first* on. Raises JobFailedError."""
+    if not splits:
+        return []
+    progress = _Progress(context, first)
+    outcome: list[list[StretchResult]] = []
+    failure: list[BaseException] = []
+    work = Comparing(settings)
+
+    def collect() -> None:
+        try:
+            spread = context.parallelize(splits, len(splits)).mapPartitions(work)
+            outcome.append(spread.map(progress.counting()).collect())
+        except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
+            failure.append(error)
+
+    thread = threading.Thread(target=collect, name="verify-job", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(REPORT_S)
+        say(progress.report())
+    if failure:
+        raise JobFailedError(f"The job failed: {fault_of(failure[0])}") from failure[0]
+    return outcome[0]
+
+
+def fault_of(error: BaseException) -> str:
+    """The sentence of the task that failed, out of what Spark says of it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    marks = [line for line in lines if line.startswith("mirrorflow_") and ": " in line]
+    found = marks[-1].split(": ", 1)[1] if marks else next((line for line in lines if line), "")
+    return found[:FAULT_CHARACTERS_MAX]
+
+
+class _Progress:
+    """What tasks that have ended add up to. Spark counts a task that it takes; the job's own rows are what is kept."""
+
+    def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
+        self._first = first
+        windows = ("equal", "reordered", "different", "undecided")
+        names = (*windows, "source", "target", "differing", "bytes", "milliseconds")
+        self._counts = {name: context.accumulator(0) for name in names}
+
+    def counting(self) -> Callable[[StretchResult], StretchResult]:
+        """A function for the tasks, which gives back what it is given."""
+        counts = self._counts
+
+        def count(one: StretchResult) -> StretchResult:
+            windows = counted(window.outcome for window in one.windows)
+            for name in ("equal", "reordered", "different", "undecided"):
+                counts[name].add(getattr(windows, name))
+            counts["source"].add(sum(window.source_count for window in one.windows))
+            counts["target"].add(sum(window.target_count for window in one.windows))
+            counts["differing"].add(sum(window.differing for window in one.windows))
+            counts["bytes"].add(one.bytes_read)
+            counts["milliseconds"].add(round(one.seconds * 1000))
+            return one
+
+        return count
+
+    def report(self) -> VerifyReport:
+        """As of now."""
+        now = {name: int(count.value) for name, count in self._counts.items()}
+        before = self._first.windows
+        return replace(
+            self._first,
+            phase=JobPhase.RUNNING,
+            windows=replace(
+                before,
+                equal=before.equal + now["equal"],
+                reordered=before.reordered + now["reordered"],
+                different=before.different + now["different"],
+                undecided=before.undecided + now["undecided"],
+            ),
+            source_records=now["source"],
+            target_records=now["target"],
+            differences=now["differing"],
+            cost=Cost(executor_seconds=now["milliseconds"] / 1000, bytes_read=now["bytes"]),
+        )

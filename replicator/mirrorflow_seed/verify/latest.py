@@ -1,0 +1,116 @@
+"""A compacted partition: the newest record of each key on both sides, for the keys of one class.
+
+The log cleaner removes older records of a key on each side in its own time, and tombstones some time after that. So what
+must agree is what a consumer ends up with: the newest value of each key, where a tombstone and nothing at all are the same.
+Classes of keys, by the digest of the key, bound how many are held at once; a task reads the partition whole and keeps its
+class.
+
+A key whose newest record on the source need not be copied yet says nothing; it counts as behind.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from mirrorflow_replicator.errors import CorruptRecordsError
+from mirrorflow_replicator.wire.batch import Batch, checksum_holds
+from mirrorflow_replicator.wire.records import decode
+from mirrorflow_seed.verify.comparing import Needs
+from mirrorflow_seed.verify.digests import Digested, RecordDigest
+from mirrorflow_seed.verify.splits import Split
+from mirrorflow_seed.verify.windows import Kind, Tally, WindowResult
+
+UNSETTLED = "Keys differ, and no position says whether their newest records were copied."
+EXPIRED = (
+    "Some keys are on one side alone, where retention (cleanup.policy=compact,delete) may have taken them."
+)
+
+# Of a key: its newest record, and whether that is a tombstone.
+_Newest = tuple[Digested, bool]
+
+
+class LatestComparison:
+    """As `comparing.Comparison`: fed, ended, asked."""
+
+    def __init__(self, split: Split, *, source: RecordDigest, target: RecordDigest) -> None:
+        self.behind = 0
+        self._split = split
+        self._digests = {"source": source, "target": target}
+        self._newest: dict[str, dict[bytes, _Newest]] = {"source": {}, "target": {}}
+        self._ended = {"source": False, "target": False}
+
+    def feed(self, *, source: Iterable[Batch] = (), target: Iterable[Batch] = ()) -> None:
+        """Batches of either side, in order. Raises CorruptRecordsError."""
+        for side, batches in (("source", source), ("target", target)):
+            for batch in batches:
+                self._take(side, batch)
+
+    def end(self, *, source: bool = False, target: bool = False) -> None:
+        """A side has no more."""
+        self._ended["source"] |= source
+        self._ended["target"] |= target
+
+    def advance(self) -> Needs:
+        """What is wanted next: one side after the other."""
+        if not self._ended["source"]:
+            return Needs(source=True)
+        return Needs(target=not self._ended["target"])
+
+    def results(self, *, reason: str = "") -> list[WindowResult]:
+        """One row for the class."""
+        split, tally = self._split, Tally(0)
+        for here, there in self._keys():
+            self._judge(tally, here, there)
+        tally.reason = reason or tally.reason
+        result = tally.result(
+            topic=split.topic,
+            partition=split.partition,
+            target_topic=split.target_topic,
+            from_offset=split.source_from,
+            to_offset=split.source_to,
+            key_class=split.key_class,
+        )
+        return [result]
+
+    def _take(self, side: str, batch: Batch) -> None:
+        if not checksum_holds(batch):
+            raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {side} is damaged")
+        split, digest, newest = self._split, self._digests[side], self._newest[side]
+        end = split.source_to if side == "source" else split.target_to
+        for record in decode(batch):
+            key = digest.of_key(record.key)
+            if record.offset < end and int.from_bytes(key[:8], "big") % split.key_classes == split.key_class:
+                newest[key] = Digested(record.offset, digest.of(record)), record.value is None
+
+    def _keys(self) -> Iterator[tuple[_Newest | None, _Newest | None]]:
+        """Every key of both sides, in the order of the source, then those of the target alone."""
+        here, there = self._newest["source"], self._newest["target"]
+        for key in sorted(here, key=lambda one: here[one][0].offset):
+            yield here[key], there.get(key)
+        for key in sorted(there.keys() - here.keys(), key=lambda one: there[one][0].offset):
+            yield None, there[key]
+
+    def _judge(
+        self,
+        tally: Tally,
+        here: _Newest | None,
+        there: _Newest | None,
+    ) -> None:
+        source = None if here is None or (here[1] and there is None) else here[0]
+        target = None if there is None or (there[1] and here is None) else there[0]
+        if source is not None and target is not None and source.digest == target.digest:
+            tally.source(source)
+            tally.target(target)
+        elif source is not None and self._split.is_behind(source.offset):
+            self.behind += 1
+        elif source is not None or target is not None:
+            if source is not None:
+                tally.source(source)
+            if target is not None:
+                tally.target(target)
+            if self._split.settled_before is None and source is not None:
+                tally.reason = UNSETTLED
+                return
+            if (source is None or target is None) and self._split.can_expire:
+                tally.reason = EXPIRED
+                return
+            kind = Kind.MISSING if target is None else Kind.EXTRA if source is None else Kind.CHANGED
+            tally.differs(kind, source, target)

@@ -1,0 +1,151 @@
+"""What is to be compared: every partition that the flow copies, cut into stretches that begin and end together.
+
+    positions, then the ends of the target, then those of the source
+
+In this order, whatever the target has is of a source record before the frozen end, and what a position says was copied is
+on the target before its frozen end. So a flow may run while it is verified.
+
+`layout` cuts each partition.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from mirrorflow_replicator.connect.plugins import make_naming, make_selection
+from mirrorflow_replicator.errors import NotAuthorizedError
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
+from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_seed.verify.known import read_known
+from mirrorflow_seed.verify.layout import Ends, Layout, Partition, PlanSettings, VerifyPlan
+
+AT_ONCE: Final = 16  # partitions that are looked into; each look is a few small fetches
+# The flow's own transactions over old records are committed twice a second.
+STABLE_WAIT_S: Final = 5.0
+STABLE_LOOK_S: Final = 0.2
+
+
+async def plan(source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
+    """Raises ClusterError, SettingError."""
+    found = VerifyPlan()
+    partitions = await _partitions(source, target, settings, cut, found)
+    found.partitions = len(partitions)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def lay(one: Partition) -> None:
+        async with gate:
+            await Layout(source, target, settings, cut, one, found).lay()
+
+    async with asyncio.TaskGroup() as group:
+        for one in partitions:
+            group.create_task(lay(one))
+    found.splits.sort(key=lambda split: -split.offsets)
+    return found
+
+
+async def _partitions(
+    source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings, found: VerifyPlan
+) -> list[Partition]:
+    selection, naming = make_selection(settings), make_naming(settings)
+    topics = await admin.list_topics(source)
+    await target.refresh(None)
+    copied: dict[str, str] = {}
+    for name, topic in sorted(topics.items()):
+        if topic.error or not selection.selects(name):
+            continue
+        if naming.route(name).dropped_by or selection.obstacle(name):
+            found.notes.append(f"{name} is not compared: transforms keep it from being copied.")
+            continue
+        copied[name] = naming.target_topic(name)
+    there = target.metadata.topics
+    ours = [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
+    theirs = [
+        TopicPartition(copied[at.topic], at.partition)
+        for at in ours
+        if copied[at.topic] in there and at.partition in there[copied[at.topic]].partitions
+    ]
+    target_begins = await _offsets(target, theirs, EARLIEST)
+    known = await read_known(source, target, settings)
+    found.notes += known.problems
+    target_ends, unstable = await _stable_ends(target, theirs)
+    source_ends = await _offsets(source, ours, LATEST, read_committed=settings.read_committed)
+    source_begins = await _offsets(source, ours, EARLIEST)
+    compacted, expiring, stamping = await _policies(source, target, copied, found)
+    result = []
+    for at in ours:
+        place = TopicPartition(copied[at.topic], at.partition)
+        here = known.of(
+            at,
+            source_topic_id=source.metadata.topic_id(at.topic),
+            target_topic_id=target.metadata.topic_id(place.topic),
+        )
+        result.append(
+            Partition(
+                at=at,
+                target=place,
+                source=Ends(begin=source_begins[at], end=source_ends[at]),
+                on_target=Ends(begin=target_begins[place], end=target_ends[place])
+                if place in target_ends
+                else None,
+                known=here,
+                settled_before=None if place in unstable else here.settled_before,
+                is_compacted=at.topic in compacted,
+                can_expire=at.topic in expiring,
+                timestamps=cut.timestamps and at.topic not in stamping,
+            )
+        )
+    return result
+
+
+async def _offsets(
+    cluster: Cluster, partitions: Sequence[TopicPartition], when: int, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    answers = await admin.list_offsets(cluster, partitions, when, read_committed=read_committed)
+    for partition, answer in answers.items():
+        raise_for(answer.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+    return {partition: answer.offset for partition, answer in answers.items()}
+
+
+async def _stable_ends(
+    target: Cluster, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+    """The ends up to which the target is committed, at least as far as it was written before; and those that do not get there."""
+    written = await _offsets(target, partitions, LATEST)
+    deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
+    while True:
+        ends = await _offsets(target, partitions, LATEST, read_committed=True)
+        open_ = {one for one in partitions if ends[one] < written[one]}
+        if not open_ or asyncio.get_running_loop().time() >= deadline:
+            return ends, open_
+        await asyncio.sleep(STABLE_LOOK_S)
+
+
+async def _policies(
+    source: Cluster, target: Cluster, copied: dict[str, str], found: VerifyPlan
+) -> tuple[set[str], set[str], set[str]]:
+    """Source topics that are compacted on either side; that expire besides; whose copies are stamped by the target."""
+    try:
+        here = await admin.describe_topic_configs(source, copied)
+        there = await admin.describe_topic_configs(target, copied.values())
+    except NotAuthorizedError as error:
+        found.notes.append(f"No topic is taken for a compacted one: {error}")
+        return set(), set(), set()
+    compacted, expiring, stamping = set(), set(), set()
+    for name, copy in copied.items():
+        of_source = {entry.name: entry.value or "" for entry in here.get(name, ())}
+        of_target = {entry.name: entry.value or "" for entry in there.get(copy, ())}
+        policies = of_source.get("cleanup.policy", ""), of_target.get("cleanup.policy", "")
+        if any("compact" in policy for policy in policies):
+            compacted.add(name)
+        if any("delete" in policy for policy in policies):
+            expiring.add(name)
+        if of_target.get("message.timestamp.type") == "LogAppendTime":
+            stamping.add(name)
+            found.notes.append(
+                f"Timestamps of {name} are not compared: the target sets its own (message.timestamp.type=LogAppendTime)."
+            )
+    return compacted, expiring, stamping

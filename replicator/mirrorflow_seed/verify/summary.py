@@ -1,0 +1,155 @@
+"""All windows of a run together: counts for a report, and everything that is not a row, as JSON."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
+from mirrorflow_seed.verify.windows import Outcome, WindowResult
+
+VERSION: Final = 1
+# Of a JSON summary; the table has all of them.
+WORST_MAX: Final = 100
+NOTES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """A run that has ended. `windows` are in the order of topics, partitions and offsets."""
+
+    run_id: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    share: float
+    windows: Sequence[WindowResult]
+    partitions: int
+    behind: int  # records at the ends of partitions that the target need not have yet
+    notes: Sequence[str] = ()
+    cost: Cost = field(default_factory=Cost)
+    seconds: float = 0.0
+    task_memory_bytes: int = 0  # the most that a task's process had
+
+    @property
+    def counts(self) -> Windows:
+        """How many windows compared how."""
+        return counted(one.outcome for one in self.windows)
+
+    @property
+    def source_records(self) -> int:
+        """Records of the source that were compared."""
+        return sum(one.source_count for one in self.windows)
+
+    @property
+    def target_records(self) -> int:
+        """Records of the target that were compared."""
+        return sum(one.target_count for one in self.windows)
+
+    @property
+    def differences(self) -> int:
+        """Records that differ."""
+        return sum(one.differing for one in self.windows)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every window that was looked at is surely equal."""
+        counts = self.counts
+        return counts.equal == counts.total
+
+    @property
+    def message(self) -> str:
+        """One sentence, without names of topics."""
+        counts = self.counts
+        if not counts.total:
+            return "There was nothing to compare."
+        if self.is_equal:
+            said = f"All {counts.total} windows are equal."
+        else:
+            parts = [
+                f"{number} {word}"
+                for word, number in (
+                    ("different", counts.different),
+                    ("reordered", counts.reordered),
+                    ("undecided", counts.undecided),
+                )
+                if number
+            ]
+            said = f"Of {counts.total} windows {', '.join(parts)}; {counts.equal} are equal."
+        if self.behind:
+            said += f" {self.behind} records at the ends were not due on the target yet."
+        if self.notes:
+            said += f" {len(self.notes)} notes say what was not compared."
+        return said
+
+    @property
+    def report(self) -> VerifyReport:
+        """Its last word."""
+        return VerifyReport(
+            run_id=self.run_id,
+            phase=JobPhase.SUCCEEDED,
+            windows=self.counts,
+            source_records=self.source_records,
+            target_records=self.target_records,
+            differences=self.differences,
+            cost=self.cost,
+            message=self.message,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary, with names: for who asked for it, not for a status."""
+        worst = [one for one in self.windows if one.outcome is not Outcome.EQUAL]
+        return {
+            **self.report.as_json(),
+            "version": VERSION,
+            "flow": self.flow,
+            "source": self.source_alias,
+            "target": self.target_alias,
+            "sample": self.share,
+            "isEqual": self.is_equal,
+            "partitions": self.partitions,
+            "behindRecords": self.behind,
+            "seconds": round(self.seconds, 3),
+            "taskMemoryBytes": self.task_memory_bytes,
+            "notes": list(self.notes[:NOTES_MAX]),
+            "notEqual": [_window(one) for one in worst[:WORST_MAX]],
+            "notEqualShown": min(len(worst), WORST_MAX),
+        }
+
+
+def counted(outcomes: Iterable[Outcome]) -> Windows:
+    """How many of each."""
+    found = Counter(outcomes)
+    return Windows(
+        total=found.total(),
+        equal=found[Outcome.EQUAL],
+        reordered=found[Outcome.REORDERED],
+        different=found[Outcome.DIFFERENT],
+        undecided=found[Outcome.UNDECIDED],
+    )
+
+
+def _window(one: WindowResult) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "targetTopic": one.target_topic,
+        "fromOffset": one.from_offset,
+        "toOffset": one.to_offset,
+        "keyClass": None if one.key_class < 0 else one.key_class,
+        "outcome": one.outcome.value,
+        "sourceRecords": one.source_count,
+        "targetRecords": one.target_count,
+        "differing": one.differing,
+        "reason": one.reason,
+        "first": [
+            {
+                "kind": each.kind.value,
+                "sourceOffset": each.source_offset,
+                "targetOffset": each.target_offset,
+                "sourceDigest": each.source_digest,
+                "targetDigest": each.target_digest,
+            }
+            for each in one.differences
+        ],
+    }

@@ -1,0 +1,242 @@
+"""Verification on real Spark between real brokers: what is equal is called so, and what is not is found where it is."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mirrorflow_replicator.errors import AuthenticationFailedError
+from mirrorflow_seed.settings import FlowFiles
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.seeding import files_of, session
+from tests.integration.kafka.verifying import plain, verify, write
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+pytest.importorskip("pyspark")
+
+Names = Callable[[], str]
+SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are cut inside
+
+
+@pytest.fixture(scope="module")
+def spark() -> "Iterator[SparkContext]":
+    with session() as context:
+        yield context
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, west, tmp_path)
+
+
+def test_what_the_connector_has_copied_is_equal(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """Splits inside partitions meet; batches that came as they were are not decoded; so it is with records that go on."""
+    topic = flow.source.create_topic(unique_topic(), partitions=3)
+    load(flow.source, topic, 30_000, size_bytes=200, keys=100, headers=2, codec="lz4")
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=3)
+        replicator.stop()  # in order, so that positions are stored
+    files = files_of(flow, topic)
+
+    found = verify(files, spark, tmp_path / "whole", **SMALL)
+
+    assert [] == found.not_equal
+    assert 0 == found.status, found.report
+    assert (30_000, 30_000) == (found.report.source_records, found.report.target_records)
+    assert found.report.windows.total == found.report.windows.equal >= 30
+    rows = spark_rows(spark, found.folder)
+    assert sum(row.source_count for row in rows) == 30_000
+    assert sum(row.digested_count for row in rows) < 15_000
+    assert {"a run/1"} == {row.run_id for row in rows}
+
+    again = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALL)
+    assert 0 == again.status
+    assert 0 < again.report.windows.equal < found.report.windows.equal
+
+    load(flow.source, topic, 500)
+    behind = verify(files, spark, tmp_path / "behind", **SMALL)
+    assert [] == behind.not_equal
+    assert (0, 500) == (behind.status, behind.summary["behindRecords"])
+
+
+def spark_rows(spark: "SparkContext", folder: Path) -> list[Any]:
+    from pyspark.sql import SparkSession
+
+    rows: list[Any] = SparkSession(spark).read.parquet(str(folder / "windows")).collect()
+    return rows
+
+
+def test_each_kind_of_difference_is_found_at_its_offsets(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """A partition for each kind; the last one is equal, though in other batches."""
+    topic = flow.source.create_topic(unique_topic(), partitions=9)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=9)
+    for partition in range(9):
+        sent = plain(2_500, partition)
+        write(flow.source, topic, sent)
+        number, timestamp, key, value, headers = sent[1_234]
+        match partition:
+            case 0:
+                sent[1_234] = (number, timestamp, key, b"other", headers)
+            case 1:
+                del sent[1_234]
+            case 2:
+                sent.insert(1_235, sent[1_234])
+            case 3:
+                sent[1_234], sent[1_235] = sent[1_235], sent[1_234]
+            case 4:
+                sent[1_234] = (number, timestamp, key, value, headers[::-1])
+            case 5:
+                sent[1_234] = (number, timestamp + 1, key, value, headers)
+            case 6:
+                sent[1_234] = (number, timestamp, None, value, headers)
+            case 7:
+                del sent[0]
+        write(flow.target, copy, sent)
+
+    found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+
+    assert 1 == found.status
+    place = [("changed", 1_234, 1_234)]
+    assert (
+        place == found.differences(0) == found.differences(4) == found.differences(5) == found.differences(6)
+    )
+    assert [("missing", 1_234, -1)] == found.differences(1)
+    assert [("extra", -1, 1_235)] == found.differences(2)
+    assert [("moved", 1_234, 1_235), ("moved", 1_235, 1_234)] == found.differences(3)
+    assert [("missing", 0, -1)] == found.differences(7)
+    assert [] == found.differences(8)
+    assert (7, 1) == (found.report.windows.different, found.report.windows.reordered)
+    assert {(1_000, 2_000)} == {
+        (one["fromOffset"], one["toOffset"]) for one in found.not_equal if one["partition"] != 7
+    }
+    assert b"other" not in (found.folder / "report.html").read_bytes()
+
+
+def test_of_compacted_topics_the_newest_record_of_each_key_counts(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """The cleaners have been at work on the target alone; in partition 1 an older value of a key came last."""
+    compacted = {"cleanup.policy": "compact"}
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=compacted)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=2, config=compacted)
+    for partition in range(2):
+        older, newer = plain(200, partition), plain(200, partition, first=1_000)
+        newer = [(*old[:3], new[3], new[4]) for old, new in zip(older, newer, strict=True)]
+        write(flow.source, topic, older + newer)
+        write(flow.target, copy, newer if partition == 0 else [*newer, older[7]])
+
+    found = verify(files_of(flow, topic), spark, tmp_path / "out", keys_max="100")
+
+    assert 1 == found.status
+    assert [("changed", 207, 200)] == found.differences(1)
+    assert [] == found.differences(0)
+    assert (8, 1) == (found.report.windows.total, found.report.windows.different)
+
+
+def test_aborted_records_are_no_records_and_headers_are_compared_as_the_flow_makes_them(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """A transactional source, read committed; a header is inserted on the way."""
+    topic = flow.source.create_topic(unique_topic())
+    load(
+        flow.source,
+        topic,
+        3_000,
+        transactional_id=f"t-{flow.alias}",
+        transaction_records=50,
+        abort_every=3,
+    )
+    lines = {
+        "source.consumer.isolation.level": "read_committed",
+        "transforms": "site",
+        "transforms.site.type": "InsertHeader",
+        "transforms.site.header": "site",
+        "transforms.site.value.literal": "east",
+    }
+    with flow.replicator(topic, lines) as replicator:
+        replicator.wait_until_caught_up()
+        replicator.stop()
+
+    found = verify(files_of(flow, topic, lines), spark, tmp_path / "out", **SMALL)
+    assert [] == found.not_equal
+    assert 0 == found.status, found.report
+    assert 0 < found.report.source_records == found.report.target_records < 3_000
+
+    bare = {key: value for key, value in lines.items() if "transforms" not in key}
+    without = verify(files_of(flow, topic, bare), spark, tmp_path / "bare", **SMALL)
+    assert (1, 0) == (without.status, without.report.windows.equal)
+
+
+def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """Other batches, uncompressed; no map of offsets."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 6_000, codec="lz4", keys=100, headers=1)
+    quiet = {f"{flow.source.name}->{flow.target.name}.emit.heartbeats.enabled": "false"}
+    java = MirrorMaker(source=flow.source, target=flow.target, topics=topic, properties=quiet)
+    with java:
+        java.wait_until_replicated(topic, 6_000)
+        java.stop()
+
+    alias = {"source.cluster.alias": flow.source.name}
+    found = verify(files_of(flow, topic, alias), spark, tmp_path / "out", **SMALL)
+
+    assert [] == found.not_equal
+    assert 0 == found.status, found.report
+    assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
+
+
+def test_what_retention_took_on_one_side_is_told_and_the_rest_compared(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost."""
+    topic = flow.source.create_topic(unique_topic(), partitions=3)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=3)
+    for partition in range(3):
+        write(flow.source, topic, plain(3_000, partition))
+        write(flow.target, copy, plain(3_000, partition)[1_500 if partition == 2 else 0 :])
+    flow.source.delete_records(topic, {0: 700})
+    flow.target.delete_records(copy, {1: 1_200})
+
+    found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
+
+    assert {2} == {one["partition"] for one in found.not_equal}
+    assert 1_500 == found.report.differences
+    assert 2_300 + 1_800 + 3_000 == found.report.source_records
+    assert 2 == len(found.summary["notes"])
+
+
+def test_a_wrong_password_is_one_sentence(
+    east: KafkaCluster, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+):
+    """And not among what is told."""
+    with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
+        flow = Flow.new(locked, east, tmp_path)
+        files = files_of(flow, unique_topic())
+        client = locked.java_client("SASL_PLAINTEXT")
+        wrong = {key: value.replace("mirror-secret", "guessed") for key, value in client.items()}
+        assert wrong != client, "the password is another"
+        lines = dict(
+            line.split("=", 1) for line in Path(files.source).read_text().splitlines() if "=" in line
+        )
+        lines |= {f"source.cluster.{key}": value for key, value in wrong.items()}
+        told = FlowFiles(
+            worker=files.worker, source=str(write_properties(tmp_path / "wrong.properties", lines))
+        )
+
+        with pytest.raises(AuthenticationFailedError) as refused:
+            verify(told, spark, tmp_path / "out")
+
+        assert "guessed" not in str(refused.value)

@@ -1,0 +1,74 @@
+"""Verifications of a flow in this process, by a Spark session that a file's tests share; and copies that were tampered with."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorflow_seed.report import VerifyReport
+from mirrorflow_seed.settings import FlowFiles, job_of
+from mirrorflow_seed.verify.command import SUMMARY, output_folder, run
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.integration.kafka.comparing import produce
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+Raw = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+T0 = 1_767_225_600_000  # a Thursday in January 2026
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a run said: exit status, last report, and the JSON summary."""
+
+    status: int
+    report: VerifyReport
+    summary: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def not_equal(self) -> list[dict[str, Any]]:
+        """Windows that are not equal."""
+        found: list[dict[str, Any]] = self.summary["notEqual"]
+        return found
+
+    def differences(self, partition: int = 0) -> list[tuple[str, int, int]]:
+        """Kind, source offset and target offset of each record that differs."""
+        return [
+            (one["kind"], one["sourceOffset"], one["targetOffset"])
+            for window in self.not_equal
+            if window["partition"] == partition
+            for one in window["first"]
+        ]
+
+
+def verify(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> Verdict:
+    """Run it here until it ends."""
+    said: list[VerifyReport] = []
+
+    def display(report: object) -> None:
+        assert isinstance(report, VerifyReport)
+        said.append(report)
+
+    given = {"run.id": "a run/1", "output": str(folder)}
+    given |= {key.replace("_", "."): value for key, value in job.items()}
+    status = run(files, job_of(given), display=display, spark=spark)
+    out = output_folder(given["output"], given["run.id"])
+    return Verdict(
+        status=status, report=said[-1], summary=json.loads((out / SUMMARY).read_text()), folder=out
+    )
+
+
+def plain(count: int, partition: int = 0, *, first: int = 0) -> list[Raw]:
+    """Records that are unlike each other."""
+    return [
+        (partition, T0 + number, b"k%d" % number, b"v%d-%d" % (partition, number), [("h", b"x"), ("n", None)])
+        for number in range(first, first + count)
+    ]
+
+
+def write(cluster: KafkaCluster, topic: str, records: Sequence[Raw]) -> None:
+    """In batches of a few records, so that a change touches few batches."""
+    produce(cluster, topic, records, {"batch.num.messages": "7", "linger.ms": "5"})

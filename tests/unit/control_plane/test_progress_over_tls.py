@@ -1,0 +1,142 @@
+"""Where a flow has a certificate and the operator an authority: what the plan writes serves TLS, and the operator verifies it.
+
+Real on both sides: the properties of a planned ConfigMap start the replicator's own server, which the operator's own client asks.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.assess.progress import Reading, Unread
+from mirrorflow_operator.errors import SettingsError
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.polling.asking import Place, Verified, ask, session
+from mirrorflow_operator.polling.authorities import Authorities
+from mirrorflow_replicator.connect.properties import parse_properties
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.connect.worker import load_standalone
+from mirrorflow_replicator.runtime.http import HttpServer
+from mirrorflow_replicator.runtime.server_tls import server_context
+from tests.unit.connect.reports import connector, view
+from tests.unit.control_plane.observations import mirror_flow
+from tests.unit.kafka.certificates import authority, signed
+
+SECRET = "east-to-west-rest"
+HOST = "east-to-west-source.mirrors.svc"
+SPEC: dict[str, Any] = {"internalRest": {"tls": {"secretName": SECRET}}}
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> SecretLayout:
+    """A folder as the kubelet mounts it."""
+    folder = tmp_path / "secrets" / SECRET
+    folder.mkdir(parents=True)
+    own = signed(HOST, names=(HOST,))
+    (folder / "tls.crt").write_text(own.pem)
+    (folder / "tls.key").write_text(own.key_pem())
+    (folder / "ca.crt").write_text(authority().pem)
+    return SecretLayout(secrets=str(tmp_path / "secrets"), config_maps=str(tmp_path / "config-maps"))
+
+
+def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: Any) -> Object:
+    flow = mirror_flow(**SPEC, **spec)
+    found = objects(flow, plan(flow, layout), image="x:1", layout=layout, verifies=verifies)
+    return next(
+        one for one in found if one["kind"] == kind and one["metadata"]["name"] == "east-to-west-source"
+    )
+
+
+def _asked(planned: Object, *places: Verified) -> list[Reading]:
+    """What the operator's client gets from a server that is started by the planned properties, once for each of *places*."""
+    data = planned["data"]
+    settings = load_standalone(data["worker.properties"], [data["connector.properties"]])
+    resolved = Resolver(settings.providers).resolve_client(settings.http.tls)
+    own, _ = server_context(resolved)
+    auth = settings.http.others_client_auth
+    others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth else (None, ())
+    listeners = [
+        f"{one.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1") for one in settings.http.listeners
+    ]
+
+    async def main() -> list[Reading]:
+        server = await HttpServer.start(listeners, lambda: view(connector()), tls=own, others_tls=others)
+        port = int(server.addresses[-1].rpartition(":")[2])
+        try:
+            async with session() as client:
+                asked = [Place(uid="x", host="127.0.0.1", port=port, tls=one) for one in places]
+                return [await ask(client, place, now_s=0.0) for place in asked]
+        finally:
+            await server.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
+    layout: SecretLayout, tmp_path: Path, replicas: int
+) -> None:
+    """With several pods the other listener asks its callers for certificates; this one does not."""
+    connectors = {"source": {"replicas": replicas, "tasks": replicas}}
+    planned = _planned(layout, "ConfigMap", connectors=connectors)
+    ours = Authorities(file=str(tmp_path / "secrets" / SECRET / "ca.crt"))
+    (tmp_path / "another.crt").write_text(authority("Another CA").pem)
+    strangers = Authorities(file=str(tmp_path / "another.crt"))
+
+    told, of_another_name, by_another = _asked(
+        planned, ours.verified(HOST), ours.verified("another.mirrors.svc"), strangers.verified(HOST)
+    )
+
+    assert told.summary is not None
+    assert (of_another_name.unread, by_another.unread) == (Unread.REFUSED, Unread.REFUSED)
+
+
+def test_a_pod_that_speaks_tls_is_probed_over_tls_and_says_so(layout: SecretLayout) -> None:
+    template = _planned(layout, "Deployment")["spec"]["template"]
+    container = template["spec"]["containers"][0]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+
+    assert {one["scheme"] for one in probes} == {"HTTPS"}
+    assert template["metadata"]["annotations"][names.SCHEME_ANNOTATION] == "https"
+    assert any(one.get("secret", {}).get("secretName") == SECRET for one in template["spec"]["volumes"])
+
+
+def test_an_operator_without_an_authority_leaves_pods_at_plain_http(layout: SecretLayout) -> None:
+    """It could not verify what it asks."""
+    worker = parse_properties(_planned(layout, "ConfigMap", verifies=False)["data"]["worker.properties"])
+    template = _planned(layout, "Deployment", verifies=False)["spec"]["template"]
+
+    assert worker["mirrorflow.http.listeners"] == "http://0.0.0.0:8080"
+    assert names.SCHEME_ANNOTATION not in template["metadata"]["annotations"]
+
+
+def test_a_renewed_authority_is_believed_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(authority().pem)
+    authorities = Authorities(file=str(file))
+    first = authorities.verified(HOST)
+
+    file.write_text("no certificate")
+    broken = authorities.verified(HOST)
+    file.write_text(authority("Another CA").pem)
+    renewed = authorities.verified(HOST)
+
+    assert broken == first
+    assert [one["subject"] for one in renewed.context.get_ca_certs()] != [
+        one["subject"] for one in first.context.get_ca_certs()
+    ]
+    assert authorities.verified(HOST) == renewed
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_authority_that_cannot_be_read_stops_the_start(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "ca.crt"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(SettingsError, match="MIRRORFLOW_PROGRESS_CA"):
+        Authorities(file=str(file))

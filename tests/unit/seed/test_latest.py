@@ -1,0 +1,94 @@
+"""Compacted partitions: the newest record of each key counts, whatever the cleaners have left."""
+
+from collections.abc import Sequence
+
+from mirrorflow_replicator.wire.records import Record
+from mirrorflow_seed.verify.digests import RecordDigest
+from mirrorflow_seed.verify.latest import LatestComparison
+from mirrorflow_seed.verify.splits import Method, Split
+from mirrorflow_seed.verify.windows import Kind, WindowResult
+from tests.unit.wire.strategies import batch_of
+
+END = 1_000
+
+
+def of(*pairs: tuple[str, str | None]) -> list[Record]:
+    return [
+        Record(at, 1_700_000_000_000, key.encode(), None if value is None else value.encode())
+        for at, (key, value) in enumerate(pairs)
+    ]
+
+
+def compare(
+    source: Sequence[Record],
+    target: Sequence[Record],
+    *,
+    settled_before: int | None = END,
+    can_expire: bool = False,
+    classes: int = 1,
+) -> list[WindowResult]:
+    found: list[WindowResult] = []
+    for number in range(classes):
+        split = Split(
+            topic="t",
+            partition=0,
+            target_topic="e.t",
+            source_from=0,
+            source_to=END,
+            target_from=0,
+            target_to=END,
+            settled_before=settled_before,
+            method=Method.LATEST,
+            key_class=number,
+            key_classes=classes,
+            can_expire=can_expire,
+        )
+        comparison = LatestComparison(split, source=RecordDigest("r", 0), target=RecordDigest("r", 0))
+        comparison.feed(source=[batch_of(list(source))] if source else [])
+        comparison.feed(target=[batch_of(list(target))] if target else [])
+        comparison.end(source=True, target=True)
+        assert not any(comparison.advance())
+        found += comparison.results()
+    return found
+
+
+def outcome(*arguments: Sequence[Record], settled_before: int | None = END, can_expire: bool = False) -> str:
+    (found,) = compare(*arguments, settled_before=settled_before, can_expire=can_expire)
+    return found.outcome.value
+
+
+def test_what_cleaners_leave_differs_and_is_equal() -> None:
+    assert outcome(of(("a", "1"), ("b", "1"), ("a", "2")), of(("b", "1"), ("a", "2"))) == "equal"
+    assert outcome(of(("a", "1"), ("a", None)), of()) == "equal"
+    assert outcome(of(), of(("a", None))) == "equal"
+
+
+def test_another_newest_value_is_different() -> None:
+    (found,) = compare(of(("a", "1"), ("b", "1"), ("a", "2")), of(("a", "2"), ("a", "1"), ("b", "1")))
+    assert found.outcome.value == "different"
+    assert [(Kind.CHANGED, 2, 1)] == [
+        (one.kind, one.source_offset, one.target_offset) for one in found.differences
+    ]
+
+
+def test_a_deletion_that_was_not_copied_is_different() -> None:
+    assert outcome(of(("b", "1"), ("a", None)), of(("a", "1"), ("b", "1"))) == "different"
+    assert outcome(of(("b", "1")), of(("a", "1"), ("b", "1"))) == "different"
+
+
+def test_a_key_that_need_not_be_there_yet_says_nothing() -> None:
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=1) == "equal"
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=None) == "undecided"
+
+
+def test_what_retention_may_have_taken_is_undecided() -> None:
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1")), can_expire=True) == "undecided"
+    assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "3")), can_expire=True) == "different"
+
+
+def test_classes_hold_each_key_once() -> None:
+    pairs = [(f"k{number}", "v") for number in range(500)]
+    found = compare(of(*pairs), of(*pairs[::-1]), classes=4)
+    assert {"equal"} == {one.outcome.value for one in found}
+    assert 500 == sum(one.source_count for one in found)
+    assert all(one.source_count > 50 for one in found)

@@ -1,0 +1,36 @@
+"""How partitions are cut and sampled."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_seed.verify.splits import is_sampled, stretches
+
+
+@given(
+    st.integers(0, 5_000), st.integers(0, 5_000), st.floats(0.01, 1.0), st.integers(1, 400), st.integers(1, 5)
+)
+def test_stretches_are_in_order_within_their_bounds_and_cut_at_windows(
+    begin: int, length: int, share: float, window: int, windows: int
+) -> None:
+    """All of it without a sample, each window wholly or not at all with one."""
+    end = begin + length
+    found = stretches("r", "t", 0, begin, end, share=share, window_offsets=window, split_windows=windows)
+
+    offsets = [at for start, stop in found for at in (start, stop)]
+    assert offsets == sorted(offsets)
+    assert all(begin <= at <= end for at in offsets)
+    assert all(at % window == 0 or at in {begin, end} for at in offsets)
+    assert all(stop - start <= window * windows for start, stop in found)
+    if share == 1.0:
+        assert sum(stop - start for start, stop in found) == length
+    sampled = {at // window for start, stop in found for at in range(start, stop)}
+    assert sampled == {
+        one for one in range(begin // window, -(-end // window)) if is_sampled("r", "t", 0, one, share)
+    } - (set() if length else {begin // window})
+
+
+def test_another_run_looks_elsewhere_and_the_same_run_at_the_same() -> None:
+    first = [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]
+    assert 120 < sum(first) < 280
+    assert first == [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]
+    assert first != [is_sampled("2", "t", 0, window, 0.1) for window in range(2_000)]

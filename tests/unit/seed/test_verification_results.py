@@ -1,0 +1,92 @@
+"""What a run leaves behind: a message, JSON, rows, a page."""
+
+import json
+import re
+
+from mirrorflow_seed.report import encode
+from mirrorflow_seed.verify.command import output_folder
+from mirrorflow_seed.verify.page import CELLS_MAX, page
+from mirrorflow_seed.verify.summary import Verification
+from mirrorflow_seed.verify.tables import SCHEMA, row
+from mirrorflow_seed.verify.windows import Difference, Kind, Outcome, WindowResult
+
+EVIL = "<script>alert('&\"')</script>"
+
+
+def window(
+    number: int, outcome: Outcome = Outcome.EQUAL, topic: str = "orders", **more: object
+) -> WindowResult:
+    return WindowResult(
+        topic=topic,
+        partition=0,
+        target_topic=f"east.{topic}",
+        from_offset=number * 100,
+        to_offset=number * 100 + 100,
+        outcome=outcome,
+        source_count=100,
+        target_count=100,
+        **more,  # type: ignore[arg-type]  # fields of a result
+    )
+
+
+def verification(*windows: WindowResult, **more: object) -> Verification:
+    return Verification(
+        run_id="1",
+        flow="east-to-west",
+        source_alias="east",
+        target_alias="west",
+        share=1.0,
+        windows=windows,
+        partitions=1,
+        behind=0,
+        **more,  # type: ignore[arg-type]  # fields of a verification
+    )
+
+
+def test_only_what_is_surely_equal_is_equal() -> None:
+    assert verification(window(0)).is_equal
+    for outcome in (Outcome.REORDERED, Outcome.DIFFERENT, Outcome.UNDECIDED):
+        assert not verification(window(0), window(1, outcome)).is_equal
+
+
+def test_a_status_names_no_topic() -> None:
+    found = verification(
+        window(0, Outcome.DIFFERENT, topic="salaries", differing=1), notes=("salaries-0: is not compared",)
+    )
+    said = json.loads(encode(found.report))
+    assert "salaries" not in json.dumps(said)
+    assert {"total": 1, "equal": 0, "reordered": 0, "different": 1, "undecided": 0} == said["windows"]
+
+
+def test_a_row_has_a_value_for_each_column() -> None:
+    columns = re.findall(r"^    (\w+) [A-Z]", SCHEMA, re.MULTILINE)
+    one = window(0, differences=(Difference(kind=Kind.MISSING, source_offset=7, source_digest="ab"),))
+    values = dict(zip(columns, row("1", "f", one), strict=True))
+    assert ("1", "f", "orders", 0, 100) == tuple(
+        values[name] for name in ("run_id", "flow", "topic", "from_offset", "to_offset")
+    )
+    assert [("missing", 7, None, "ab", None)] == values["differences"]
+
+
+def test_names_cannot_become_markup() -> None:
+    found = page(
+        verification(
+            window(0, Outcome.DIFFERENT, topic=EVIL, reason=EVIL), window(1, topic=EVIL), notes=(EVIL,)
+        )
+    )
+    assert "<script" not in found
+    assert "&lt;script&gt;" in found
+    assert "http" not in found
+
+
+def test_the_picture_shows_the_worst_of_what_shares_a_cell() -> None:
+    windows = [window(number) for number in range(10 * CELLS_MAX)]
+    windows[77] = window(77, Outcome.DIFFERENT)
+    cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows)))
+    assert (CELLS_MAX, 1) == (len(cells), cells.count("different"))
+
+
+def test_a_run_id_is_no_path() -> None:
+    names = {output_folder("out", run_id).name for run_id in ("1", "..", "a/../../b", "a b", "a-b", "/")}
+    assert 6 == len(names)
+    assert all("/" not in name and name.startswith("run-") for name in names)
