@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_seed.session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import Child, family, wait_until
 from tests.harness.kafka.processes import start as start_child
@@ -29,9 +30,10 @@ RECORD_BYTES = 1_000
 SLOW = {"bytes.per.second": "2000000"}
 # Spark gives an executor up that has been silent for so long; two minutes as it comes.
 IMPATIENT = {
-    "spark.network.timeout": "8s",
+    "spark.network.timeout": "20s",
     "spark.network.timeoutInterval": "1s",
     "spark.executor.heartbeatInterval": "1s",
+    "spark.executor.extraJavaOptions": LIGHT_JVM,
 }
 MIRRORFLOW = (sys.executable, "-m", "mirrorflow_cli")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
