@@ -91,7 +91,7 @@ def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copie
     return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
 
 
-def seed(*, cores: int) -> Copier:
+def seed(*, cores: int, name: str = SEED) -> Copier:
     """`mirrorflow-seed seed` in a local Spark session of so many task slots."""
 
     def launch(flow: Flow) -> Child:
@@ -99,9 +99,9 @@ def seed(*, cores: int) -> Copier:
         worker, source = _files_of_ours(flow, stem, "", cores)
         given = ["--worker", worker, "--source", source, f"--set=master=local[{cores}]", "--set=lag.max=0"]
         command = [sys.executable, "-m", "mirrorflow_seed", "seed", *given]
-        return start(SEED, command, log=stem.with_suffix(".log"))
+        return start(name, command, log=stem.with_suffix(".log"))
 
-    return Copier(name=SEED, launch=launch)
+    return Copier(name=name, launch=launch)
 
 
 def mm2(*, groups: str = "") -> Copier:

@@ -18,6 +18,7 @@ RECORD_BYTES = 1000
 BATCH_BYTES = 65_536
 CORES = 2
 EMPTY_TASKS = 200
+ONE_SLOT = f"{copiers.SEED}, 1 slot"
 TOPIC = "seed"
 # A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
 EMPTY = f"""
@@ -51,6 +52,7 @@ def _seed(arena: Arena, extent: Extent) -> Result:
         result,
         [
             copiers.seed(cores=CORES),
+            copiers.seed(cores=1, name=ONE_SLOT),
             copiers.ours(tasks=CORES, name=f"MirrorFlow, {CORES} tasks"),
             copiers.ours(name="MirrorFlow, 1 task"),
             copiers.mm2(),

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         if given[:1] == ["executor"]:
             return kubernetes.execute(given[1:])

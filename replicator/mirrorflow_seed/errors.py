@@ -4,7 +4,12 @@
     ├── JobSettingError      a job property is wrong; nothing was started (status 2)
     ├── SparkMissingError    pyspark or Java is not there (status 2)
     ├── ForeignRecordsError  a target topic holds records that are not this flow's (status 1)
-    └── JobFailedError       the job was started and could not be done (status 1)
+    ├── JobFailedError       the job was started and could not be done (status 1)
+    └── ArchiveError         an archive cannot be written or read (status 1)
+        ├── ArchiveOccupiedError    there is something where it is to be written
+        ├── ArchiveIncompleteError  it has no manifest
+        ├── ArchiveDamagedError     its files are not those of its manifest
+        └── ArchiveUnfitError       it is not what this flow can go on from
 
 Errors of the replicator keep their own tree; `__main__` maps both to a status.
 """
@@ -53,3 +58,28 @@ class ForeignRecordsError(SeedError):
 
 class JobFailedError(SeedError):
     """The job was started and could not be done."""
+
+
+class ArchiveError(SeedError):
+    """An archive cannot be written or read; *location* is its folder."""
+
+    def __init__(self, *, location: str, problem: str, action: str = "") -> None:
+        self.location = location
+        self.problem = problem
+        super().__init__(f"{location}: {problem}" + (f"; {action}." if action else "."))
+
+
+class ArchiveOccupiedError(ArchiveError):
+    """There is something where an archive is to be written."""
+
+
+class ArchiveIncompleteError(ArchiveError):
+    """There is no manifest: the export was not finished, or there never was one."""
+
+
+class ArchiveDamagedError(ArchiveError):
+    """Its files are not those that its manifest names."""
+
+
+class ArchiveUnfitError(ArchiveError):
+    """It is whole, but not what this flow can go on from."""

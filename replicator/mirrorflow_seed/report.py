@@ -127,7 +127,38 @@ class VerifyReport:
         }
 
 
-Report = SeedReport | VerifyReport
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReport:
+    """An export or a restore now. Records and bytes are of this run."""
+
+    run_id: str
+    job: str  # export, restore
+    phase: JobPhase = JobPhase.PREPARING
+    partitions: int = 0
+    done: int = 0
+    records: int = 0
+    bytes: int = 0
+    gap_records: int = 0  # offsets that the source deleted while they were exported
+    cost: Cost = field(default_factory=Cost)
+    message: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its JSON."""
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "runId": self.run_id,
+            "phase": self.phase.value,
+            "partitions": {"total": self.partitions, "done": self.done},
+            "records": self.records,
+            "bytes": self.bytes,
+            "gapRecords": self.gap_records,
+            "cost": self.cost.as_json(),
+            "message": self.message[:MESSAGE_CHARACTERS_MAX],
+        }
+
+
+Report = SeedReport | VerifyReport | ArchiveReport
 
 
 def encode(report: Report) -> bytes:

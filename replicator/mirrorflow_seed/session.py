@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorflow_seed import kubernetes
-from mirrorflow_seed.errors import SparkMissingError
+from mirrorflow_seed.errors import JobFailedError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
+# It schedules and moves no record: a quick start is worth more than code that gets fast after minutes.
+LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 KUBERNETES_PREFIX = "k8s://"
 # A task is tried so often before the job gives up: executors come and go for hours.
 TASK_FAILURES_MAX = 8
+CAUSE_CHARACTERS_MAX = 500
 BASE_CONF = {
     "spark.speculation": "false",
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
@@ -49,15 +52,36 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
             conf.set(key, value)
     else:
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-        conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
+        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {LIGHT_JVM}"
+        conf.set("spark.driver.extraJavaOptions", options)
     for key, value in job.extra.items():
         if key.startswith("spark."):
             conf.set(key, value)
-    context = SparkContext(conf=conf)
+    try:
+        context = SparkContext(conf=conf)
+    except Exception as error:
+        raise JobFailedError(f"Spark cannot be started: {cause_of(error)}") from error
     try:
         yield context
     finally:
         context.stop()
+
+
+@contextlib.contextmanager
+def session_of(job: JobSettings, name: str, spark: "SparkContext | None") -> "Iterator[SparkContext]":
+    """*spark*, which goes on, or a new one for *job*."""
+    if spark is not None:
+        yield spark
+        return
+    with spark_context(job, name) as context:
+        yield context
+
+
+def cause_of(error: Exception) -> str:
+    """What Java said, without its stack; Spark's errors carry pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    java = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return java.removeprefix(": ")[:CAUSE_CHARACTERS_MAX] or type(error).__name__
 
 
 def require_spark() -> None:

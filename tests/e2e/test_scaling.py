@@ -18,6 +18,7 @@ from tests.integration.kafka.nodes import Pulse
 from tests.unit.kafka.certificates import authority, signed
 
 FLOW = "wide"
+TOPIC = "work.pulse"  # called after its own source it would be taken for a copy
 PARTITIONS = 4
 CONNECTOR = "MirrorSourceConnector"
 # On a machine that starts pods meanwhile; alone it is a tenth of this.
@@ -31,8 +32,7 @@ def test_pods_share_the_work_and_each_record_arrives_once(
     stage: Stage, another_flow: Callable[..., str], record_property: Callable[[str, object], None]
 ):
     """By `kubectl scale`, with TLS between the pods; a pod is deleted while there are three."""
-    topic = "work.pulse"  # called after its own source it would be taken for a copy
-    stage.east.create_topic(topic, partitions=PARTITIONS)
+    stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     pods = signed(f"{FLOW}-pods", names=(f"{FLOW}-source.{FLOWS}.svc",))
     stage.apply(
         secret(f"{FLOW}-rest", tls_crt=pods.pem, tls_key=pods.key_pem(), ca_crt=authority().pem),
@@ -43,8 +43,8 @@ def test_pods_share_the_work_and_each_record_arrives_once(
         connectors={"source": {"tasks": PARTITIONS, "config": {"refresh.topics.interval.seconds": "1"}}},
         internalRest={"tls": {"secretName": f"{FLOW}-rest"}},
     )
-    wait_until("there is a copy", lambda: f"{FLOW}.{topic}" in stage.west.topics(), timeout_s=WAIT_S)
-    with Pulse(stage.east, stage.west, topic, f"{FLOW}.{topic}", PARTITIONS) as pulse:
+    wait_until("there is a copy", lambda: f"{FLOW}.{TOPIC}" in stage.west.topics(), timeout_s=WAIT_S)
+    with Pulse(stage.east, stage.west, TOPIC, f"{FLOW}.{TOPIC}", PARTITIONS) as pulse:
         first = names(stage.pods(FLOW, "source"))
         with _measured(stage, pulse, "1 to 2", record_property):
             _scale(stage, 2)
@@ -66,16 +66,16 @@ def test_pods_share_the_work_and_each_record_arrives_once(
             _scale(stage, 1)
             _wait_until_shared(stage, pulse, 1)
         wait_until("what only several need is gone", lambda: not _objects(stage), timeout_s=WAIT_S)
-    wait_for_records(stage, f"{FLOW}.{topic}", pulse.written)
-    assert_same(stage, topic, alias=FLOW)
+    wait_for_records(stage, f"{FLOW}.{TOPIC}", pulse.written)
+    assert_same(stage, TOPIC, alias=FLOW)
 
 
 @contextmanager
 def _measured(stage: Stage, pulse: Pulse, what: str, record: Callable[[str, object], None]) -> Iterator[None]:
-    before = _workers(stage)
+    before = _places(stage)
     pulse.begin()
     yield
-    after, longest_s = _workers(stage), pulse.longest_s()
+    after, longest_s = _places(stage), pulse.longest_s()
     stayed = [number for number in range(PARTITIONS) if before.get(number) == after.get(number)]
     told = {
         word: {
@@ -136,10 +136,15 @@ def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
         return []
 
 
-def _workers(stage: Stage) -> dict[int, str]:
-    """Which pod has which task, as any of them says."""
-    said = next((found for pod in _all_pods(stage) if (found := _tasks(stage, pod))), [])
-    return {task["id"]: task["worker_id"] for task in said}
+def _places(stage: Stage) -> dict[int, str]:
+    """Which pod copies which partition, as each says of itself."""
+    found: dict[int, str] = {}
+    for pod in _all_pods(stage):
+        name = pod["metadata"]["name"]
+        path = f"/api/v1/namespaces/{FLOWS}/pods/{name}:{PORT}/proxy/progress/partitions"
+        rows = stage.kubectl.read(path)["partitions"]
+        found |= {row["partition"]: name for row in rows if row["topic"] == TOPIC}
+    return found
 
 
 def _objects(stage: Stage) -> list[Object]:

@@ -37,6 +37,10 @@ def _reasons(
     old_files: Mapping[str, str],
     new_files: Mapping[str, str],
 ) -> Iterator[str]:
+    old_pod, new_pod = before["spec"], after["spec"]
+    one, other = _container(old_pod), _container(new_pod)
+    if one.get("args") != other.get("args"):
+        yield f"form {_form(one)} -> {_form(other)}"
     old_notes, new_notes = _annotations(before), _annotations(after)
     if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION):
         changed = sorted(_changed_keys(old_files, new_files))
@@ -44,10 +48,6 @@ def _reasons(
         yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
     if old_notes.get(RESTART_ANNOTATION) != new_notes.get(RESTART_ANNOTATION):
         yield f"restart {new_notes.get(RESTART_ANNOTATION, 'taken back')}"
-    old_pod, new_pod = before["spec"], after["spec"]
-    one, other = _container(old_pod), _container(new_pod)
-    if one.get("args") != other.get("args"):
-        yield f"form {_form(one)} -> {_form(other)}"
     if one.get("image") != other.get("image"):
         yield f"image {one.get('image')} -> {other.get('image')}"
     yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))

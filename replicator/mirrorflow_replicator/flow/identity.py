@@ -159,6 +159,16 @@ class Decisions:
         """An earlier generation."""
         return self._identities.get(number)
 
+    @property
+    def producer_ids(self) -> frozenset[int]:
+        """Of all generations: whatever bears one of them was written by this flow."""
+        return frozenset(one.producer_id for one in self._identities.values())
+
+    def first_anchor(self, partition: TopicPartition) -> Anchor | None:
+        """Where *partition* was begun at all."""
+        steps = self._anchors.get(partition, {})
+        return steps[min(steps)] if steps else None
+
     def anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
         """The newest step of *partition* in *generation*."""
         steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]

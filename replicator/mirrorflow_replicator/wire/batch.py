@@ -47,6 +47,9 @@ _CRC_AT = 17
 _LEGACY = struct.Struct(">qiIbb")  # offset, size, crc, magic, attributes
 _SIZE = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
+_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
 
 _new = tuple.__new__
 
@@ -261,6 +264,14 @@ def header(
 def seal(data: bytearray) -> bytearray:
     """Write the checksum of a batch made of `header` and its records."""
     _HEAD.pack_into(data, 0, 0, len(data) - OVERHEAD_BYTES, -1, 2, crc32c(memoryview(data)[CRC_FROM:]))
+    return data
+
+
+def seal_as_logged(data: bytearray, *, base_offset: int, next_offset: int) -> bytearray:
+    """As `seal`, with the offsets that a log would give it: compacted batches have more of them than records."""
+    _LAST_OFFSET_DELTA.pack_into(data, _LAST_OFFSET_DELTA_AT, next_offset - base_offset - 1)
+    seal(data)
+    _OFFSET.pack_into(data, 0, base_offset)  # no part of the checksum
     return data
 
 

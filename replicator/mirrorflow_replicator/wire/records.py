@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from mirrorflow_replicator.errors import CorruptRecordsError
 from mirrorflow_replicator.wire import legacy, varint
-from mirrorflow_replicator.wire.batch import HEADER_BYTES, TRANSACTIONAL_BIT, Batch, header, seal
+from mirrorflow_replicator.wire.batch import (
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    Batch,
+    header,
+    seal,
+    seal_as_logged,
+)
 from mirrorflow_replicator.wire.codecs import compress, decompress
 
 SEQUENCE_MASK = 0x7FFFFFFF  # sequences wrap from 2^31 - 1 to 0
@@ -109,6 +116,31 @@ def encode(
     )
     data += body
     return seal(data)
+
+
+def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int) -> bytearray:
+    """One batch as a log holds it: the records' own offsets, gaps and all, and the offsets up to *next_offset* its own too.
+
+    Of no producer and no leader. *records* is not empty, their offsets grow and are below *next_offset*.
+    """
+    base_offset, base_timestamp = records[0].offset, records[0].timestamp
+    body = compress(
+        codec, b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
+    )
+    data = bytearray(
+        header(
+            size_bytes=HEADER_BYTES + len(body),
+            attributes=codec,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(record.timestamp for record in records),
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            count=len(records),
+        )
+    )
+    data += body
+    return seal_as_logged(data, base_offset=base_offset, next_offset=next_offset)
 
 
 def encode_split(

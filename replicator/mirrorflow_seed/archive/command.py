@@ -2,10 +2,11 @@
 
 import argparse
 
-from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.archive.exporting import export
+from mirrorflow_seed.archive.restoring import restore
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 
-def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 a stub
+def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:
     """The exit status of the job that `arguments.command` names."""
-    raise JobFailedError(f"`{arguments.command}` is not there yet.")
+    return {"export": export, "restore": restore}[arguments.command](files, job)

@@ -90,6 +90,7 @@ class Ended:
     word: Word
     receipts: tuple[Receipt, ...]
     memory_bytes: int  # the most that its process has used so far
+    start_s: float  # until it copied, connections and questions included
 
 
 def copy(chains: Iterator[Chain], order: Order) -> Iterator[Ended]:
@@ -128,6 +129,7 @@ class ChainCopy:
         # From when it copies: where starts are slow, a short time would be over before anything has moved.
         self._until_s = self._began_s + START_S + order.seconds
         self._moves = False
+        self._start_s = 0.0
         self._counted = (0, 0)  # records and bytes of earlier lives
         self._mistake: BaseException | None = None
         self._trouble: MirrorFlowError | None = None
@@ -148,7 +150,12 @@ class ChainCopy:
             self._end(share, Outcome.MORE, error)
         self._word = replace(self._word, ended=True)
         await self._ask()
-        return Ended(word=self._word, receipts=tuple(self._receipts.values()), memory_bytes=_memory_bytes())
+        return Ended(
+            word=self._word,
+            receipts=tuple(self._receipts.values()),
+            memory_bytes=_memory_bytes(),
+            start_s=self._start_s,
+        )
 
     async def _live(self) -> None:
         """One life after the other: until all is done, or it is time."""
@@ -221,6 +228,7 @@ class ChainCopy:
                 lane.records or lane.state is State.WAITING for lane in self._lanes.values()
             ):
                 self._moves = True
+                self._start_s = time.monotonic() - self._began_s
                 self._until_s = min(self._until_s, time.monotonic() + self._order.seconds)
             for share in list(self._open.values()):
                 if self._settle(share):

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed.chain import Ended, Order, copy
 from mirrorflow_seed.seed.driver import SeedJob
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.seed.plan import Chain
-from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.session import cause_of, spark_context
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def _job(files: FlowFiles, job: JobSettings, outlet: Outlet, desk: Desk, spark: 
     host = spark.getConf().get("spark.driver.host", "127.0.0.1")
 
     def run_chains(chains: Sequence[Chain], order: Order) -> list[Ended]:
-        ended: list[Ended] = (
-            spark.parallelize(chains, len(chains))
-            .mapPartitions(functools.partial(copy, order=order))
-            .collect()
-        )
+        chained = spark.parallelize(chains, len(chains)).mapPartitions(functools.partial(copy, order=order))
+        try:
+            ended: list[Ended] = chained.collect()
+        except Exception as error:
+            raise JobFailedError(f"Spark has given the job up: {cause_of(error)}") from error
         return ended
 
     return SeedJob(

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Final, TypeVar
 
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError, SettingError
@@ -45,6 +46,9 @@ STALLED_WAVES_MAX: Final = 3  # in a row in which nothing has moved
 NAMED_MAX: Final = 10  # topics in an error
 TRIES_MAX: Final = 10  # of a question to a cluster that cannot be used, a minute in all
 RETRY_S: Final = 6.0
+# A target that has just started does not have all of its brokers, nor new topics at once their leaders.
+ARRANGE_TRIES_MAX: Final = 5
+ARRANGE_AGAIN_S: Final = 2.0
 
 T = TypeVar("T")
 log = logging.getLogger("mirrorflow.seed")
@@ -113,7 +117,7 @@ class SeedJob:
     async def _seed(self) -> int:
         survey = await self._patiently(lambda: Survey.open(self._settings))
         try:
-            arrangement = await self._patiently(survey.arrange)
+            arrangement = await self._arrange(survey)
             identity, initial = await self._patiently(survey.identify)
             await self._refuse_foreign(survey, arrangement)
             shares = await self._plan(survey, arrangement, initial=initial)
@@ -127,6 +131,16 @@ class SeedJob:
         finally:
             await survey.close()
         return self._verdict(arrangement)
+
+    async def _arrange(self, survey: Survey) -> Arrangement:
+        """The target's topics, when all have their place there, or will not have it soon."""
+        arrangement = await self._patiently(survey.arrange)
+        for _ in range(ARRANGE_TRIES_MAX):
+            if not arrangement.incomplete or self._desk.stop:
+                break
+            await asyncio.sleep(ARRANGE_AGAIN_S)
+            arrangement = await self._patiently(survey.arrange)
+        return arrangement
 
     async def _waves(
         self,
@@ -214,9 +228,10 @@ class SeedJob:
             self._memory_bytes = max(self._memory_bytes, one.memory_bytes)
             self._progress.take(one.receipts)
         log.info(
-            "a wave of %d tasks is over, %d offsets are left; the largest task has used %d MiB",
+            "a wave of %d tasks is over, %d offsets are left; a task began to copy after %.2f s, the largest used %d MiB",
             len(ended),
             self._progress.lag,
+            median(one.start_s for one in ended),
             self._memory_bytes >> 20,
         )
         for receipt in (receipt for one in ended for receipt in one.receipts):

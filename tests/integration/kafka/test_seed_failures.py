@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_seed.session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.processes import family, wait_until
+from tests.harness.kafka.processes import Child, family, wait_until
 from tests.harness.kafka.processes import start as start_child
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import DAY_MS, Flow
@@ -28,7 +29,12 @@ RECORD_BYTES = 1_000
 # For the whole job: several seconds of work, so that there is a middle to be killed in.
 SLOW = {"bytes.per.second": "2000000"}
 # Spark gives an executor up that has been silent for so long; two minutes as it comes.
-IMPATIENT = {"spark.network.timeout": "8s", "spark.executor.heartbeatInterval": "1s"}
+IMPATIENT = {
+    "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.executor.extraJavaOptions": LIGHT_JVM,
+}
 MIRRORFLOW = (sys.executable, "-m", "mirrorflow_cli")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
@@ -87,12 +93,12 @@ def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_tha
 ):
     """In order within seconds, or by kill -9, after which nothing of it is left running."""
     stopped = start()
-    _wait_for_copies(flow, topics, 1_000)
+    _wait_for_copies(flow, topics, 1_000, stopped.running)
     os.kill(stopped.running.pid, signal.SIGTERM)
     said = stopped.wait(60)
 
     killed = start()
-    _wait_for_copies(flow, topics, 6_000)
+    _wait_for_copies(flow, topics, 6_000, killed.running)
     members = killed.members()
     killed.kill()
     wait_until("all that it started has ended", lambda: not _alive(members), timeout_s=30)
@@ -115,7 +121,7 @@ def test_ctrl_c_ends_the_command_in_order_and_the_next_one_goes_on(
     command = [*MIRRORFLOW, "seed", *places, "--topics", topic, "--cores", "1", "--set", "lag.max=0"]
 
     first = start_child("command", [*command, "--rate", "400000"], log=tmp_path / "first.log")
-    _wait_for_copies(flow, (topic,), 200)
+    _wait_for_copies(flow, (topic,), 200, first)
     os.kill(first.pid, signal.SIGINT)
     wait_until("Ctrl-C ends it", lambda: not first.running, timeout_s=30)
     again = start_child("command", command, log=tmp_path / "again.log")
@@ -132,7 +138,7 @@ def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(
     """Who comes later waits, and what is refused is taken from where the other has come to; then the connector goes on."""
     stem = topics[0].removesuffix("-fresh")
     jobs = [start(), start()]
-    _wait_for_copies(flow, topics, 100)
+    _wait_for_copies(flow, topics, 100, jobs[0].running)
     with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
         ended = [job.wait(180) for job in jobs]
         load(flow.source, topics[0], 500, size_bytes=RECORD_BYTES)
@@ -152,7 +158,7 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
     for part in ("bin", "jars"):
         (home / part).symlink_to(Path(pyspark.__file__).parent / part)
     job = start({"SPARK_HOME": str(home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
-    _wait_for_copies(flow, topics, 500, timeout_s=180)
+    _wait_for_copies(flow, topics, 500, job.running, timeout_s=180)
     first = _executors(job)
     for pid in family(first[0]):
         _signal(pid, signal.SIGKILL)
@@ -169,10 +175,13 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
         flow.assert_exact(topic)
 
 
-def _wait_for_copies(flow: Flow, topics: tuple[str, ...], least: int, *, timeout_s: float = 120) -> None:
-    """Until so many offsets of all copies together are taken."""
+def _wait_for_copies(
+    flow: Flow, topics: tuple[str, ...], least: int, by: Child, *, timeout_s: float = 120
+) -> None:
+    """Until so many offsets of all copies together are taken *by* that process, which has to be alive."""
 
     def copied() -> bool:
+        by.must_run()
         there = flow.target.topics()
         ends = [
             flow.target.end_offsets(flow.remote(topic)) for topic in topics if flow.remote(topic) in there

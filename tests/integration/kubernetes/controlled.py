@@ -14,7 +14,7 @@ from tests.harness.kubernetes.api_server import Written
 from tests.harness.kubernetes.kubectl import Kubectl
 
 IMAGE = "mirrorflow/replicator:0.1.0"
-KINDS = "serviceaccounts,networkpolicies,configmaps,deployments"
+KINDS = "serviceaccounts,networkpolicies,configmaps,services,poddisruptionbudgets,deployments"
 OURS = "--selector=mirrorflow.io/flow"
 _ports = itertools.count(1024)
 

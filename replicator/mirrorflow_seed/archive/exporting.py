@@ -1,0 +1,196 @@
+"""The driver of an export: plan, write, check what was written, and only then the manifest.
+
+    claim the folder ──> survey the source ──> one Spark job, a task for each range ──> what is there? ──> manifest
+
+Promises: a folder that holds anything else is left alone; a folder with a manifest is a whole archive. A second start after
+a kill, with the same `run.id`, begins anew and leaves nothing of the first behind.
+"""
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mirrorflow_seed.archive.assembling import topics_of, written_files
+from mirrorflow_seed.archive.location import DATA_PREFIX, Location
+from mirrorflow_seed.archive.manifest import (
+    CLAIM_NAME,
+    MANIFEST_NAME,
+    Manifest,
+    encode,
+)
+from mirrorflow_seed.archive.planning import Range, plan_ranges
+from mirrorflow_seed.archive.reading import Receipt, ReceiptsByIndex, read_ranges
+from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
+from mirrorflow_seed.archive.surveying import survey
+from mirrorflow_seed.archive.telling import Teller, cost, spark_problem
+from mirrorflow_seed.errors import (
+    EXIT_DONE,
+    ArchiveError,
+    ArchiveOccupiedError,
+    JobFailedError,
+    JobSettingError,
+)
+from mirrorflow_seed.outlet import Display
+from mirrorflow_seed.session import session_of
+from mirrorflow_seed.settings import FlowFiles, JobSettings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+# Of Kafka's bytes; Parquet makes less of them. Large enough that neither tasks nor files are crumbs.
+FILE_BYTES = 128 << 20
+FILE_BYTES_KEY = "archive.file.bytes"
+# Parquet holds a group of rows in memory before it writes it.
+ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_CHECK_ROWS = 100  # how soon it looks how large the group has become, for rows of a megabyte
+CODEC = "zstd"
+LEFT_BEHIND = ("_temporary",)  # by a Spark job that was killed
+POLL_S = 0.5
+
+
+def export(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """Write the flow's topics to `archive`; the exit status. Raises SeedError, MirrorFlowError."""
+    settings = files.load()
+    if not job.archive:
+        raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
+    archive_id, started = secrets.token_hex(8), _now()
+    with (
+        Teller("export", job.run_id, display) as teller,
+        session_of(job, f"mirrorflow-export-{job.run_id}", spark) as context,
+    ):
+        location = Location(context, job.archive)
+        claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
+        _claim(location, job.run_id, settings.flow, claim)
+        found = asyncio.run(survey(settings))
+        size = int(job.extra.get(FILE_BYTES_KEY, FILE_BYTES))
+        ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=size)
+        teller.running(total=len(found.extents))
+        receipts = _write(context, location, ranges, files, job, archive_id, teller)
+        files_written = written_files(location.data(), ranges, receipts, location=location.text)
+        manifest = Manifest(
+            archive_id=archive_id,
+            flow=settings.flow,
+            source_alias=settings.source_alias,
+            source_cluster_id=found.cluster_id,
+            isolation="read_committed" if settings.read_committed else "read_uncommitted",
+            started=started,
+            finished=_now(),
+            topics=topics_of(found, ranges, receipts, files_written),
+        )
+        if location.read(CLAIM_NAME) != claim:
+            raise ArchiveError(
+                location=location.text,
+                problem="another export has taken the folder meanwhile",
+                action="leave it to that",
+            )
+        location.write(MANIFEST_NAME, encode(manifest))
+        location.delete(CLAIM_NAME)
+        gap = manifest.gap_records
+        teller.ended(
+            records=manifest.records,
+            bytes=sum(one.tally.bytes for one in receipts.values()),
+            gap_records=gap,
+            cost=cost(
+                seconds=sum(one.seconds for one in receipts.values()),
+                bytes_read=sum(one.bytes_read for one in receipts.values()),
+                bytes_written=sum(one.size_bytes for one in manifest.files),
+            ),
+            message=f"{manifest.records} records of {len(manifest.topics)} topics are archived."
+            + (f" {gap} offsets were deleted on the source before they were read." if gap else ""),
+        )
+    return EXIT_DONE
+
+
+def _claim(location: Location, run_id: str, flow: str, claim: bytes) -> None:
+    """Take the folder, if it is empty or was taken by the same run before. Raises ArchiveOccupiedError."""
+    present = location.entries()
+    if MANIFEST_NAME in present:
+        raise ArchiveOccupiedError(
+            location=location.text, problem="there is an archive already", action="name another folder"
+        )
+    if present:
+        before = json.loads(location.read(CLAIM_NAME) or b"{}")
+        if (before.get("run"), before.get("flow")) != (run_id, flow):
+            raise ArchiveOccupiedError(
+                location=location.text,
+                problem="it is not empty"
+                + (
+                    f", run {before['run']} of flow {before['flow']} has not finished there" if before else ""
+                ),
+                action="name another folder, or finish that run with its run.id",
+            )
+    location.write(CLAIM_NAME, claim)
+    for name in present:
+        if name.startswith(DATA_PREFIX) or name in LEFT_BEHIND:
+            location.delete(name)
+
+
+def _write(
+    context: "SparkContext",
+    location: Location,
+    ranges: tuple[Range, ...],
+    files: FlowFiles,
+    job: JobSettings,
+    archive_id: str,
+    teller: Teller,
+) -> Mapping[int, Receipt]:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
+
+    if not ranges:
+        return {}
+    receipts = context.accumulator({}, ReceiptsByIndex())
+    share = None
+    if job.bytes_per_second is not None:
+        share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
+    read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share, receipts=receipts)
+    spark = SparkSession(context)
+    # One task has one folder; more open files than none spare it a sort by folder, which would lose the order of offsets.
+    spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
+    rows = context.parallelize(ranges, len(ranges)).mapPartitions(read)
+    frame = spark.createDataFrame(rows, ROW_SCHEMA, verifySchema=False)
+    stop = threading.Event()
+
+    def tell() -> None:
+        while not stop.wait(POLL_S):
+            _tell(teller, ranges, dict(receipts.value))
+
+    telling = threading.Thread(target=tell, name="telling", daemon=True)
+    telling.start()
+    try:
+        (
+            frame.write.mode("append")
+            .option("compression", CODEC)
+            .option("parquet.block.size", str(ROW_GROUP_BYTES))
+            .option("parquet.page.size.row.check.min", str(ROW_GROUP_CHECK_ROWS))
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            .partitionBy(*FOLDER_COLUMNS)
+            .parquet(location.uri)
+        )
+    except Exception as error:
+        raise JobFailedError(f"The export has failed: {spark_problem(error)}") from error
+    finally:
+        stop.set()
+        telling.join()
+    return dict(receipts.value)
+
+
+def _tell(teller: Teller, ranges: tuple[Range, ...], receipts: Mapping[int, Receipt]) -> None:
+    """A partition is done when all of its ranges are."""
+    waiting = {(one.topic, one.partition) for one in ranges if one.index not in receipts}
+    all_of = {(one.topic, one.partition) for one in ranges}
+    teller.running(
+        done=len(all_of - waiting),
+        records=sum(one.tally.records for one in receipts.values()),
+        bytes=sum(one.tally.bytes for one in receipts.values()),
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

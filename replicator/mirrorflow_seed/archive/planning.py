@@ -1,0 +1,67 @@
+"""Which task of an export reads which offsets: decisions only.
+
+Reading is free of order, so a partition is split into ranges, each one task and one file of about the wanted size. Offsets
+that hold nothing (compaction, markers) make a range smaller than it was planned, never larger than the densest stretch.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+
+# A task costs some 50 ms: below that many offsets it would be mostly that.
+OFFSETS_MIN = 1_000
+
+
+class Extent(NamedTuple):
+    """The offsets of a partition that are archived, frozen when the export began."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What one task reads; *index* is its place in the plan, and in the name of its file."""
+
+    index: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def plan_ranges(
+    extents: Mapping[TopicPartition, Extent],
+    bytes_per_offset: Mapping[TopicPartition, float],
+    *,
+    file_bytes: int,
+) -> tuple[Range, ...]:
+    """All of *extents*, the most expensive partitions first, each in the order of offsets."""
+
+    def cost(partition: TopicPartition) -> float:
+        extent = extents[partition]
+        return (extent.end - extent.start) * bytes_per_offset.get(partition, 1.0)
+
+    pieces = [
+        (partition, piece)
+        for partition in sorted(extents, key=lambda one: (-cost(one), one))
+        for piece in _pieces(extents[partition], bytes_per_offset.get(partition, 1.0), file_bytes)
+    ]
+    return tuple(
+        Range(index=index, topic=topic, partition=number, start=piece.start, end=piece.end)
+        for index, ((topic, number), piece) in enumerate(pieces)
+    )
+
+
+def _pieces(extent: Extent, bytes_per_offset: float, file_bytes: int) -> Iterable[Extent]:
+    total = extent.end - extent.start
+    if total <= 0:
+        return
+    wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, 1.0)))
+    number = -(-total // wanted)  # of about the same length, so that none is a crumb
+    bounds = [extent.start + total * at // number for at in range(number + 1)]
+    for start, end in itertools.pairwise(bounds):
+        yield Extent(start, end)

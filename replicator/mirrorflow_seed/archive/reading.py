@@ -1,0 +1,202 @@
+"""One task of an export: a range of offsets of one partition, read from the source, handed on as rows.
+
+Promises: every record of the range once, in the order of offsets, checksums held; memory is that of one fetched stretch and
+one batch, whatever the range; what the source has deleted meanwhile is told as a gap. Runs in Spark's Python worker; rows go
+to the JVM, which writes them.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import BrokerError, CorruptBatchError, CorruptRecordsError
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, read_once
+from mirrorflow_replicator.runtime.pace import Pace
+from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_replicator.wire.aborted import AbortedFilter
+from mirrorflow_replicator.wire.batch import Batch, checksum_holds, split
+from mirrorflow_replicator.wire.fetch import FetchedPartition
+from mirrorflow_replicator.wire.records import decode
+from mirrorflow_seed.archive.manifest import Gap
+from mirrorflow_seed.archive.planning import Range
+from mirrorflow_seed.archive.rows import Row, row_of, timestamp_type
+from mirrorflow_seed.archive.tally import Tally, Tallying
+from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.settings import FlowFiles
+
+# Asked for at a time: what a task holds, and one batch of it decoded.
+STRETCH_BYTES = 4 << 20
+OFFSET_OUT_OF_RANGE = 1
+# A leader that was elected just now may not serve yet what the one before had served: wait, then give up.
+UNSERVED_WAIT_S = 30.0
+UNSERVED_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a range amounted to; it counts when Spark says that the task has succeeded, and its file is there."""
+
+    index: int
+    tally: Tally
+    codec: int
+    gaps: tuple[Gap, ...]
+    bytes_read: int
+    seconds: float  # of the task, while rows were taken from it
+
+
+class ReceiptsByIndex:
+    """Spark's AccumulatorParam: of a task that was run twice, one receipt."""
+
+    def zero(self, value: object) -> dict[int, Receipt]:
+        """Nothing yet."""
+        return {}
+
+    def addInPlace(  # noqa: N802 Spark's name
+        self, one: dict[int, Receipt], other: dict[int, Receipt]
+    ) -> dict[int, Receipt]:
+        """Both."""
+        return {**one, **other}
+
+
+def read_ranges(
+    ranges: Iterable[Range], *, files: FlowFiles, archive_id: str, bytes_per_s: int | None, receipts: Any
+) -> Iterator[tuple[object, ...]]:
+    """The rows of *ranges*, topic and partition in front; the receipt of each is added to the accumulator *receipts*."""
+    settings = files.load()
+    for one in ranges:
+        reader = RangeReader(settings, one, archive_id, bytes_per_s)
+        for row in reader.rows():
+            yield (one.topic, one.partition, *row)
+        receipts.add({one.index: reader.receipt})
+
+
+class RangeReader:
+    """See the module."""
+
+    def __init__(
+        self, settings: SourceSettings, one: Range, archive_id: str, bytes_per_s: int | None
+    ) -> None:
+        self._settings = settings
+        self._range = one
+        self._partition = TopicPartition(one.topic, one.partition)
+        self._tallying = Tallying(archive_id, one.partition)
+        self._codec = -1
+        self._gaps: list[Gap] = []
+        self._bytes_read = 0
+        self._pace = Pace(bytes_per_s)
+        self._at = one.start
+        self._began_s = time.monotonic()
+
+    @property
+    def receipt(self) -> Receipt:
+        """Valid when all rows were taken."""
+        return Receipt(
+            index=self._range.index,
+            tally=self._tallying.tally,
+            codec=max(0, self._codec),
+            gaps=tuple(self._gaps),
+            bytes_read=self._bytes_read,
+            seconds=time.monotonic() - self._began_s,
+        )
+
+    def rows(self) -> Iterator[Row]:
+        """All rows; the next stretch is fetched when the last one is used up. Raises MirrorFlowError, JobFailedError."""
+        loop = asyncio.new_event_loop()
+        stretches = self._stretches()
+        try:
+            while True:
+                try:
+                    rows = loop.run_until_complete(anext(stretches))
+                except StopAsyncIteration:
+                    return
+                yield from rows
+        finally:
+            loop.run_until_complete(stretches.aclose())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    async def _stretches(self) -> AsyncGenerator[list[Row], None]:
+        settings = self._settings
+        resolve = Resolver(settings.providers).resolve_client
+        cluster = await Cluster.connect(settings.source_consumer, resolve=resolve)
+        unserved_s = 0.0
+        try:
+            while self._at < self._range.end:
+                began, answer = self._at, await self._fetch(cluster)
+                for rows in () if answer is None else self._batches(answer):
+                    yield rows
+                if self._at > began:
+                    unserved_s = 0.0
+                else:
+                    if unserved_s >= UNSERVED_WAIT_S:
+                        raise JobFailedError(
+                            f"{self._partition} of {settings.source_alias} does not serve offset {self._at}, although its"
+                            f" end was at {self._range.end} or beyond; start the export again when the cluster is well."
+                        )
+                    unserved_s += UNSERVED_POLL_S
+                    await asyncio.sleep(UNSERVED_POLL_S)
+        finally:
+            await cluster.close()
+
+    async def _fetch(self, cluster: Cluster) -> FetchedPartition | None:
+        """A stretch from where we are; None if that was deleted, and we are elsewhere now."""
+        committed = self._settings.read_committed
+        try:
+            answer = await read_once(
+                cluster, self._partition, self._at, read_committed=committed, max_bytes=STRETCH_BYTES
+            )
+        except BrokerError as error:
+            if error.code != OFFSET_OUT_OF_RANGE:
+                raise
+            first = (await admin.list_offsets(cluster, [self._partition], EARLIEST))[self._partition]
+            if first.error or first.offset <= self._at:
+                raise JobFailedError(
+                    f"{self._partition} of {cluster.alias} is shorter than when the export began: it has lost records;"
+                    " start the export anew."
+                ) from error
+            end = min(first.offset, self._range.end)
+            self._gaps.append(Gap(start=self._at, end=end))
+            self._at = end
+            return None
+        self._bytes_read += len(answer.records)
+        await self._pace.spend(len(answer.records))
+        return answer
+
+    def _batches(self, answer: FetchedPartition) -> Iterator[list[Row]]:
+        """The rows of an answer, batch by batch: of what is compressed, no more than one is in memory at a time."""
+        end, committed = self._range.end, self._settings.read_committed
+        aborted = AbortedFilter(answer.aborted)
+        try:
+            for batch in split(answer.records):
+                if batch.base_offset >= end:
+                    self._at = end
+                    return
+                delivered = aborted.delivers(batch) if committed else not batch.is_control
+                if batch.next_offset <= self._at:
+                    continue
+                if delivered and batch.count:
+                    yield self._rows_of(batch)
+                self._at = batch.next_offset
+        except CorruptRecordsError as error:
+            raise CorruptBatchError(
+                topic=self._range.topic, partition=self._range.partition, offset=self._at, problem=str(error)
+            ) from error
+
+    def _rows_of(self, batch: Batch) -> list[Row]:
+        if not checksum_holds(batch):
+            raise CorruptRecordsError("its checksum does not hold")
+        kind = timestamp_type(batch)
+        if self._codec < 0:
+            self._codec = batch.codec
+        rows = []
+        for record in decode(batch):
+            if self._at <= record.offset < self._range.end:
+                self._tallying.add(record)
+                rows.append(row_of(record, kind))
+        return rows

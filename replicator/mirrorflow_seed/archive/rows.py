@@ -1,0 +1,115 @@
+"""A record as a row of an archive, and back: nothing of it is lost on the way.
+
+Columns of a file, in this order; topic and partition are the names of its folders, `topic=<name>/partition=<number>/`:
+
+    offset          BIGINT    of the source
+    timestamp       BIGINT    milliseconds since 1970, as Kafka has it; -1: none
+    timestamp_type  INT       0 CreateTime, 1 LogAppendTime, -1 none (as Java's TimestampType)
+    key, value      BINARY    null and empty are different
+    headers         ARRAY<STRUCT<key STRING, value BINARY>>, in their order, names may repeat
+    headers_raw     BINARY    the headers once more, as Kafka writes them, only where a name is no UTF-8; else null
+
+A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than Parquet's microseconds.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from mirrorflow_replicator.errors import CorruptRecordsError
+from mirrorflow_replicator.wire import varint
+from mirrorflow_replicator.wire.batch import Batch
+from mirrorflow_replicator.wire.records import Header, Record
+
+# In Spark's words. What is written has the folders' columns in front.
+FILE_SCHEMA: Final = (
+    "offset BIGINT, timestamp BIGINT, timestamp_type INT, key BINARY, value BINARY,"
+    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, headers_raw BINARY"
+)
+FOLDER_COLUMNS: Final = ("topic", "partition")
+ROW_SCHEMA: Final = f"topic STRING, partition INT, {FILE_SCHEMA}"
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+NO_TIMESTAMP_TYPE: Final = -1
+
+
+class Row(NamedTuple):
+    """The columns of a file."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    headers_raw: bytes | None
+
+
+def timestamp_type(batch: Batch) -> int:
+    """What the timestamps of a batch are."""
+    if batch.magic == 0:
+        return NO_TIMESTAMP_TYPE
+    return LOG_APPEND_TIME if batch.is_log_append_time else CREATE_TIME
+
+
+def row_of(record: Record, kind: int) -> Row:
+    """A record whose timestamp is of *kind*."""
+    offset, timestamp, key, value, headers = record
+    raw = None
+    try:
+        shown = [(str(name, "utf-8"), content) for name, content in headers]
+    except UnicodeDecodeError:
+        shown = [(str(name, "utf-8", "replace"), content) for name, content in headers]
+        raw = _encoded(headers)
+    return Row(offset, timestamp, kind, key, value, shown, raw)
+
+
+def record_of(row: Sequence[Any]) -> Record:
+    """The record of a row as Spark gives it, columns in the order of `Row`. Raises CorruptRecordsError."""
+    offset, timestamp, _, key, value, headers, raw = row
+    if raw is not None:
+        found = _decoded(bytes(raw))
+    else:
+        found = tuple(
+            (name.encode(), None if content is None else bytes(content)) for name, content in headers
+        )
+    return Record(
+        offset,
+        timestamp,
+        None if key is None else bytes(key),
+        None if value is None else bytes(value),
+        found,
+    )
+
+
+def _encoded(headers: Sequence[Header]) -> bytes:
+    """As in a record of magic 2: their number, then name and value, each after its length (-1: null)."""
+    parts = [varint.encode(len(headers))]
+    for name, content in headers:
+        parts += (varint.encode(len(name)), name)
+        parts += (varint.encode(-1),) if content is None else (varint.encode(len(content)), content)
+    return b"".join(parts)
+
+
+def _decoded(raw: bytes) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    try:
+        count, at = varint.decode(raw, 0)
+        for _ in range(count):
+            name, at = _field(raw, at)
+            content, at = _field(raw, at)
+            headers.append((name or b"", content))
+    except IndexError as error:
+        raise CorruptRecordsError("headers_raw of an archived record ends too early") from error
+    if at != len(raw):
+        raise CorruptRecordsError("headers_raw of an archived record holds more than its headers")
+    return tuple(headers)
+
+
+def _field(raw: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = varint.decode(raw, at)
+    if length < 0:
+        return None, at
+    if at + length > len(raw):
+        raise CorruptRecordsError("headers_raw of an archived record ends too early")
+    return raw[at : at + length], at + length

@@ -1,0 +1,83 @@
+"""What an export or a restore says of itself while it runs and when it ends (`report`, `outlet`)."""
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from mirrorflow_seed.outlet import Answering, Display, Outlet
+from mirrorflow_seed.report import ArchiveReport, Cost, JobPhase
+
+PROBLEM_CHARACTERS_MAX = 500
+
+
+class Teller:
+    """Holds the newest report of *job*; an error that passes it is told as the last word."""
+
+    def __init__(
+        self, job: str, run_id: str, display: Display | None, *, orders: Answering | None = None
+    ) -> None:
+        self._report = ArchiveReport(job=job, run_id=run_id)
+        self._outlet = Outlet(self._report, display=display, orders=orders)
+
+    @property
+    def port(self) -> int | None:
+        """Where tasks ask for orders."""
+        return self._outlet.port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            phase = JobPhase.FAILED if isinstance(error, Exception) else JobPhase.PAUSED
+            self._say(phase=phase, message=str(error))
+        self._outlet.close()
+
+    def running(self, *, total: int | None = None, **changes: Any) -> None:
+        """Fields of the report that are others now."""
+        if total is not None:
+            changes["partitions"] = total
+        self._say(phase=JobPhase.RUNNING, **changes)
+
+    def ended(self, *, message: str, **changes: Any) -> None:
+        """All went well."""
+        self._say(phase=JobPhase.SUCCEEDED, done=self._report.partitions, message=message, **changes)
+
+    def failed(self, message: str) -> None:
+        """It came to its end, and not all is well."""
+        self._say(phase=JobPhase.FAILED, message=message)
+
+    def stopped(self, message: str) -> None:
+        """Ended by a signal, in order."""
+        self._say(phase=JobPhase.PAUSED, message=message)
+
+    def _say(self, **changes: Any) -> None:
+        self._report = replace(self._report, **changes)
+        self._outlet.say(self._report)
+
+
+def cost(*, seconds: float, bytes_read: int, bytes_written: int) -> Cost:
+    """What tasks have used."""
+    return Cost(executor_seconds=seconds, bytes_read=bytes_read, bytes_written=bytes_written)
+
+
+def spark_problem(error: Exception) -> str:
+    """Why a Spark job has failed, in one line: the innermost sentence, not the trace around it."""
+    java = getattr(error, "java_exception", None)
+    text = str(error if java is None else java.toString())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    # Of an error of ours in a Python worker: its last line is the sentence.
+    ours = [
+        line
+        for line in lines
+        if line.startswith(("mirrorflow_replicator.errors.", "mirrorflow_seed.errors."))
+    ]
+    best = (
+        ours[-1].partition(": ")[2]
+        if ours
+        else (causes[-1] if causes else (lines[0] if lines else "unknown"))
+    )
+    return best[:PROBLEM_CHARACTERS_MAX]

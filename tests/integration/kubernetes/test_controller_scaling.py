@@ -1,0 +1,121 @@
+"""The operator, as a process, on a real API server: a connector's pods become several and one again, by the user's word or its own."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.kubectl import Kubectl
+from tests.harness.kubernetes.operator_process import OperatorProcess
+from tests.integration.kubernetes.controlled import events, manifest, there
+
+NAME = "east-to-west"
+SOURCE = f"{NAME}-source"
+OF_SEVERAL = {f"{kind} {SOURCE}" for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")}
+
+
+Start = Callable[[], OperatorProcess]
+
+
+@pytest.fixture
+def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[Start]:
+    """Starts an operator for the test's namespace; whoever is started ends with the test."""
+    user = mirrorflows.user("operator-that-scales", groups=["system:masters"])
+    with ExitStack() as ends:
+
+        def started() -> OperatorProcess:
+            one = OperatorProcess(
+                kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=[namespace.namespace]
+            )
+            ends.enter_context(one).wait_until_leading()
+            return one
+
+        yield started
+
+
+def _deployment(namespace: Kubectl) -> dict[str, Any]:
+    return there(namespace).get(f"Deployment {SOURCE}", {})
+
+
+def _wait_for_replicas(namespace: Kubectl, count: int) -> dict[str, Any]:
+    wait_until(
+        f"the source connector is to have {count} pods",
+        lambda: _deployment(namespace).get("spec", {}).get("replicas") == count,
+    )
+    return dict(_deployment(namespace))
+
+
+def _patch(namespace: Kubectl, source: dict[str, Any]) -> None:
+    patch = json.dumps({"spec": {"connectors": {"source": source}}})
+    namespace("patch", "mirrorflow", NAME, "--type=merge", f"--patch={patch}")
+
+
+def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubectl, start: Start):
+    """The second one brings another form, and objects that the last one does not need; a third rolls nothing."""
+    start()
+    namespace.apply(manifest())
+    one = _wait_for_replicas(namespace, 1)
+    namespace("scale", "mirrorflow", NAME, "--replicas=2")
+    two = _wait_for_replicas(namespace, 2)
+    assert OF_SEVERAL <= set(there(namespace))
+    namespace("scale", "mirrorflow", NAME, "--replicas=3")
+    three = _wait_for_replicas(namespace, 3)
+
+    assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
+    wait_until("it is told", lambda: events(namespace, "Scaled") == [f"{SOURCE} is to have 3 pods."])
+    assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
+    wait_until(
+        "the scale subresource counts the pods",
+        lambda: len(namespace.get("pods", f"--selector={_scale(namespace)['selector']}")["items"]) >= 3,
+    )
+    assert _scale(namespace)["replicas"] >= 3
+
+    namespace("scale", "mirrorflow", NAME, "--replicas=1")
+    alone = _wait_for_replicas(namespace, 1)
+    assert alone["spec"]["template"] == one["spec"]["template"]
+    wait_until("what several need is gone", lambda: not OF_SEVERAL & set(there(namespace)))
+
+
+def _scale(namespace: Kubectl) -> dict[str, Any]:
+    path = f"/apis/mirrorflow.io/v1alpha1/namespaces/{namespace.namespace}/mirrorflows/{NAME}/scale"
+    return dict({"selector": "", "replicas": 0} | namespace.read(path)["status"])
+
+
+def test_the_number_that_the_operator_chooses_is_in_the_status_and_outlives_it(
+    namespace: Kubectl, start: Start
+):
+    """The spec stays as it was written; a change of the bounds rolls nothing; another process goes on from what was told."""
+    first = start()
+    scale = {"minReplicas": 2, "maxReplicas": 4}
+    namespace.apply(manifest(connectors={"source": {"tasks": 4, "autoscale": scale}}))
+    two = _wait_for_replicas(namespace, 2)
+    wait_until("the decision is told", lambda: _wanted(namespace) == 2)
+    _patch(namespace, {"autoscale": scale | {"minReplicas": 3}})
+    three = _wait_for_replicas(namespace, 3)
+    assert two["spec"]["template"] == three["spec"]["template"]
+    wait_until("the decision is told", lambda: _wanted(namespace) == 3)
+
+    first.child.kill()
+    _patch(namespace, {"autoscale": scale | {"minReplicas": 1}})
+    start()
+    wait_until("the new bounds are seen", lambda: _observes(namespace))
+
+    assert _deployment(namespace)["spec"]["replicas"] == 3
+    assert _wanted(namespace) == 3
+    assert namespace.get("mirrorflow", NAME)["spec"]["connectors"]["source"]["replicas"] == 1
+
+
+def _wanted(namespace: Kubectl) -> int | None:
+    status = namespace.get("mirrorflow", NAME).get("status", {})
+    found: int | None = status.get("connectors", {}).get("source", {}).get("wantedReplicas")
+    return found
+
+
+def _observes(namespace: Kubectl) -> bool:
+    found = namespace.get("mirrorflow", NAME)
+    return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])

@@ -1,0 +1,117 @@
+"""The manifest of an archive, the plan of an export, and what makes them refuse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_seed.archive.assembling import written_files
+from mirrorflow_seed.archive.manifest import (
+    ArchivedConfig,
+    ArchivedFile,
+    ArchivedPartition,
+    ArchivedTopic,
+    Gap,
+    Manifest,
+    decode,
+    differences,
+    encode,
+)
+from mirrorflow_seed.archive.planning import OFFSETS_MIN, Extent, plan_ranges
+from mirrorflow_seed.archive.reading import Receipt
+from mirrorflow_seed.archive.tally import Tally
+from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
+
+TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
+FOLDER = "topic=orders/partition=0"
+
+
+def manifest() -> Manifest:
+    file = ArchivedFile(
+        path=f"{FOLDER}/part-00000-a.parquet", size_bytes=7, start=5, end=9, codec=3, tally=TALLY
+    )
+    return Manifest(
+        archive_id="abc",
+        flow="f",
+        source_alias="east",
+        source_cluster_id="id",
+        isolation="read_uncommitted",
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:01:00+00:00",
+        topics=(
+            ArchivedTopic(
+                name="orders",
+                topic_id="",
+                configs=(ArchivedConfig(name="cleanup.policy", value="compact", source=1),),
+                partitions=(
+                    ArchivedPartition(number=0, start=5, end=9, files=(file,), gaps=(Gap(start=5, end=6),)),
+                ),
+            ),
+        ),
+    )
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert decode(encode(manifest()), location="here") == manifest()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"format": 2}',
+        encode(manifest())[:-20],
+        encode(manifest()).replace(b'"files"', b'"f"'),
+    ],
+    ids=["empty", "an object", "a list", "a later format", "cut off", "another field"],
+)
+def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+    with pytest.raises(ArchiveDamagedError):
+        decode(text, location="here")
+
+
+def test_files_that_are_missing_cut_or_strange_are_named() -> None:
+    path = manifest().files[0].path
+
+    assert list(differences(manifest(), {path: 7})) == []
+    assert list(differences(manifest(), {})) == [f"{path} is missing"]
+    assert list(differences(manifest(), {path: 6})) == [f"{path} has 6 bytes, not 7"]
+    assert list(differences(manifest(), {path: 7, "x": 1})) == ["x is not part of it"]
+
+
+@given(
+    st.dictionaries(
+        st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3)),
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)).map(lambda pair: Extent(pair[0], sum(pair))),
+    ),
+    st.floats(1, 10**6),
+    st.integers(1, 10**9),
+)
+def test_ranges_cover_every_offset_once_and_are_no_crumbs(
+    extents: dict[TopicPartition, Extent], density: float, file_bytes: int
+) -> None:
+    ranges = plan_ranges(extents, dict.fromkeys(extents, density), file_bytes=file_bytes)
+
+    assert [one.index for one in ranges] == list(range(len(ranges)))
+    for key, extent in extents.items():
+        mine = sorted((one.start, one.end) for one in ranges if (one.topic, one.partition) == key)
+        bounds = [extent.start, *(end for _, end in mine)]
+        assert [start for start, _ in mine] == bounds[:-1]
+        assert bounds[-1] == extent.end
+        if len(mine) > 1:
+            assert all(2 * (end - start) >= OFFSETS_MIN for start, end in mine)
+
+
+def test_an_export_counts_only_if_its_files_are_those_of_its_ranges() -> None:
+    ranges = plan_ranges({TopicPartition("orders", 0): Extent(5, 9)}, {}, file_bytes=100)
+    receipts = {0: Receipt(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
+    path = f"{FOLDER}/part-00000-a.parquet"
+
+    assert written_files({path: 7}, ranges, receipts, location="here") == {0: (path, 7)}
+    for present in ({}, {path: 7, f"{FOLDER}/part-00000-b.parquet": 7}, {path.replace("orders", "other"): 7}):
+        with pytest.raises(ArchiveError):
+            written_files(present, ranges, receipts, location="here")
+    with pytest.raises(ArchiveError):
+        written_files({path: 7}, ranges, {}, location="here")
