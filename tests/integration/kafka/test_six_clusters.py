@@ -15,6 +15,7 @@ from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.test_topologies import QUICK, RUN_S, copies, example
 
 PLACES = ("west", "east", "north")
+SHARED = "dedicated.mode.enable.internal.rest = true\nlisteners = http://127.0.0.1:0\n"
 ALIASES = tuple(f"{place}-{number}" for place in PLACES for number in (1, 2))
 
 
@@ -29,7 +30,10 @@ def six() -> Iterator[dict[str, KafkaCluster]]:
 
 
 def test_six_clusters_of_one_file(six: dict[str, KafkaCluster], tmp_path: Path) -> None:
-    """A topic of each far end arrives at the others' by every way once, and nothing comes back to where it has been."""
+    """A topic of each far end arrives at the others' by every way once, and nothing comes back to where it has been.
+
+    By one process for all, and then by one in each place with `--clusters`, as MM2's README has it.
+    """
     for alias, cluster in six.items():
         load(cluster, cluster.create_topic(f"of-{alias}"), 100)
     way = {
@@ -49,8 +53,26 @@ def test_six_clusters_of_one_file(six: dict[str, KafkaCluster], tmp_path: Path) 
         )
         assert all_twelve.stop() == 0
 
+    # The same file in each place, for the clusters of that place alone: all that a process writes stays there.
+    for alias, cluster in six.items():
+        load(cluster, f"of-{alias}", 50)
+    text = example("six-clusters", six) + QUICK + SHARED
+    with ExitStack() as stack:
+        processes = {
+            place: Replicator(form="mm2", files=(text,), folder=tmp_path, name=place) for place in PLACES
+        }
+        for place, process in processes.items():
+            process.arguments = ("--clusters", *(alias for alias in ALIASES if alias.startswith(place)))
+            stack.enter_context(process)
+        for end, copy in sorted(way):
+            processes[end.rpartition("-")[0]].wait_for_copy(six[end], copy, 150)
+        for place, process in processes.items():
+            targets = {name.partition(".")[0].partition("->")[2] for name in process.rest("/connectors")[1]}
+            assert {alias for alias in ALIASES if alias.startswith(place)} == targets
+            assert process.stop() == 0
+
     for end, copy in way:
         start = copy.split(".")[2]
-        assert_copied(six[start], f"of-{start}", six[end], copy, count=100)
+        assert_copied(six[start], f"of-{start}", six[end], copy, count=150)
     for alias, cluster in six.items():
         assert [] == [name for name in copies(cluster) if alias in name.split(".")[:-1]]
