@@ -59,6 +59,9 @@ def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Calla
             tasks = one.rest(f"/connectors/{file.connector}/tasks")[1]
             given = ",".join(task["config"]["task.assigned.partitions"] for task in tasks)
             assert all(f"{topic}-0" in given.split(",") for topic in topics)
+        # A call to who led before is passed on to who leads now.
+        fence = called_at(former) + file.path + "/fence"
+        assert 204 == ask(fence, "PUT", None, signed(b"", file.session_key()))
         assert [0, 0, 0] == [one.stop() for one in all_three]
 
 
@@ -100,6 +103,16 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
             fence = url + file.path + "/fence"
             wait_until("zombies are fenced", lambda fence=fence: done("PUT", fence, b""), timeout_s=WAIT_S)  # type: ignore[misc]
             assert 403 == ask(fence, "PUT", None, signed(b"", stale))
+            # Passed on twice already, or once: the leader has to be where it comes then.
+            hops = {True: (204, 204), False: (409, 204)}[one is leader(both)]
+            for forward, expected in zip(("false", "true"), hops, strict=True):
+                wait_until(
+                    f"forward={forward} is answered with {expected}",
+                    lambda url=f"{fence}?forward={forward}", expected=expected: (  # type: ignore[misc]
+                        ask(url, "PUT", None, signed(b"", file.session_key())) == expected
+                    ),
+                    timeout_s=WAIT_S,
+                )
         commits = [
             one
             for one in records(file.site.target, configs_topic(file))
