@@ -63,7 +63,6 @@ UNUSED_PYTHON: Final = (
     "pipelines",
     "python",
     "sbin",
-    "testing",
 )
 
 
