@@ -52,7 +52,6 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.kubernetes.executor.podTemplateContainerName": TEMPLATE_CONTAINER,
     # A task that is cut off has lost nothing: its next attempt asks the target where it was.
     "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
-    "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 of a pod; a NetworkPolicy and a key of the application guard it
     "spark.driver.port": str(DRIVER_PORT),
     "spark.driver.blockManager.port": str(BLOCKS_PORT),
     "spark.blockManager.port": str(BLOCKS_PORT),
@@ -116,10 +115,13 @@ def conf_of(settings: KubernetesSettings) -> dict[str, str]:
         "spark.kubernetes.namespace": settings.namespace,
         "spark.kubernetes.driver.pod.name": settings.driver_pod,
         "spark.driver.host": host,
+        "spark.driver.bindAddress": host,  # what executors are told, whatever the host is called
         "spark.driver.memory": f"{HEAP_MIB}m",
         IMAGE_KEY: settings.image,
         TEMPLATE_KEY: settings.template,
         CORES_KEY: str(settings.cores),
+        # A plan is made before all executors are there: it divides the work among those that will be.
+        "spark.default.parallelism": str(settings.executors_max * settings.cores),
         "spark.executor.memory": f"{HEAP_MIB}m",
         "spark.executor.memoryOverhead": f"{JVM_MIB + TASK_MIB * settings.cores}m",
         "spark.dynamicAllocation.initialExecutors": str(settings.executors_max),

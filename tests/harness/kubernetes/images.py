@@ -31,7 +31,8 @@ from tests.harness.kubernetes.kind import docker_answers
 ROOT = Path(__file__).parents[3]
 STORE = CACHE / "images"
 DOCKERFILE = ROOT / "Dockerfile"
-TARGETS = ("operator", "replicator", "seed")
+INSTALLED = ("operator", "replicator")  # what each release needs
+TARGETS = (*INSTALLED, "seed")
 VERSION = "0.1.0"
 REPOSITORY = "docker.io/mirrorflow"  # what `mirrorflow/operator` means to a container runtime
 COMMANDS = ("buildah", "mmdebstrap")

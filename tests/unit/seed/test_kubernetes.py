@@ -37,7 +37,7 @@ def test_a_driver_names_its_pod_so_that_executors_go_with_it():
 
     assert conf["spark.kubernetes.driver.pod.name"] == POD["POD_NAME"]
     assert conf["spark.kubernetes.namespace"] == POD["POD_NAMESPACE"]
-    assert conf["spark.driver.host"] == POD["POD_IP"]
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == POD["POD_IP"]
     assert conf["spark.kubernetes.container.image"] == IMAGE
     assert conf["spark.kubernetes.executor.podTemplateFile"] == TEMPLATE
 
@@ -91,6 +91,7 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
 
     assert int(conf["spark.executor.maxNumFailures"]) >= max(20, 10 * executors)
     assert conf["spark.dynamicAllocation.maxExecutors"] == str(executors)
+    assert conf["spark.default.parallelism"] == str(executors * cores)
     assert int(conf["spark.executor.memoryOverhead"].removesuffix("m")) >= 256 * (cores + 1)
 
 
