@@ -111,8 +111,9 @@ def _worker_properties(
         **plan.worker_properties,
         **shown,
         **several.node_properties(flow, plan.kind, spec, layout),
-        # The first is where the other pods come to.
-        LISTENERS_KEY: f"{several.internal_listener(flow)},{listener}",
+        # Where the other pods come to, and nobody else is answered.
+        "listeners": several.internal_listener(flow),
+        LISTENERS_KEY: listener,
     }
 
 

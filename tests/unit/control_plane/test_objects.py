@@ -185,7 +185,8 @@ def test_a_replicator_reads_what_several_pods_are_told_as_nodes_of_one_worker(
     settings = load_distributed(files[WORKER_FILE], [files[CONNECTOR_FILE]])
 
     assert () == settings.warnings
-    assert ("https://0.0.0.0:8083", "http://0.0.0.0:8080") == settings.http.listeners
+    assert ("http://0.0.0.0:8080",) == settings.http.listeners
+    assert ("https://0.0.0.0:8083",) == settings.http.internal
     assert settings.distributed is not None
     group = settings.distributed.group
     assert group is not None
