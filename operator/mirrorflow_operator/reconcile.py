@@ -16,6 +16,7 @@ from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
 from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
 from mirrorflow_operator.assess.scaling import replicas_of
+from mirrorflow_operator.assess.shapes import shapes
 from mirrorflow_operator.assess.writing import held_s, status_document
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
@@ -36,6 +37,7 @@ from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.several import Shape
 from mirrorflow_operator.polling.asking import Place
 from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_operator.polling.poller import Poller
@@ -125,7 +127,8 @@ class Reconciler:
         if admission.refusal is not None and not any(child.kind is DEPLOYMENT for child in children.values()):
             return  # it was never let in: nothing of it is there to be stopped
         chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
-        looked_at = self._looked_at(resource, admission, chosen)
+        shaped = shapes(admission.flow, chosen, self.view.deployments(key))
+        looked_at = self._looked_at(resource, admission, shaped)
         if looked_at == remembered.converged:
             return
         flow = admission.flow
@@ -135,12 +138,12 @@ class Reconciler:
             plan(flow, POD_LAYOUT),
             image=image,
             layout=POD_LAYOUT,
-            chosen=chosen,
+            shapes=shaped,
             verifies=self.authorities is not None,
         )
         await self._apply(resource, planned, children)
         await self._prune(resource, planned)
-        remembered.converged = self._looked_at(resource, admission, chosen)
+        remembered.converged = self._looked_at(resource, admission, shaped)
 
     async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
         # Before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
@@ -273,13 +276,13 @@ class Reconciler:
         ]
 
     def _looked_at(
-        self, resource: Resource, admission: Admission, chosen: Mapping[ConnectorKind, int]
+        self, resource: Resource, admission: Admission, shaped: Mapping[ConnectorKind, Shape]
     ) -> frozenset[object]:
         children = self.view.children(resource.key).values()
         return frozenset(
             (
                 (resource.uid, resource.generation, admission.version, admission.refusal),
-                *chosen.items(),
+                *shaped.items(),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
         )

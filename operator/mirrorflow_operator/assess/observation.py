@@ -40,6 +40,7 @@ class DeploymentSeen:
     unavailable: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
+    form: str = ""  # as `plan.pod.FORMS` has it
     selector: str = ""  # of its pods, as text
 
 

@@ -172,6 +172,7 @@ def deployment_seen(body: Object) -> DeploymentSeen:
             for one in status.get("conditions") or ()
         ),
         image=next((one.get("image", "") for one in containers if one["name"] == CONTAINER), ""),
+        form=next((one["args"][0] for one in containers if one["name"] == CONTAINER and one.get("args")), ""),
         selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
     )
 
