@@ -1,7 +1,7 @@
-# MirrorFlow's images: docker build --target operator|replicator --tag mirrorflow/<target>:<version> .
+# MirrorFlow's images: docker build --target operator|replicator|seed --tag mirrorflow/<target>:<version> .
 #
 # Each is Python's own slim image and one folder, /opt/mirrorflow: no compiler, no package manager's cache, nothing that is
-# written at run time but /tmp. Any user id may run it, on a read-only root file system.
+# written at run time but /tmp. Any user id may run it, on a read-only root file system. `seed` has Spark and Java besides.
 
 FROM python:3.13-slim AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -9,7 +9,8 @@ WORKDIR /source
 RUN python3 -m venv --without-pip /opt/mirrorflow
 # Empty folders in place of our own code: who changes that keeps the layers with what others have made.
 COPY pyproject.toml README.md LICENSE ./
-RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_replicator replicator/mirrorflow_cli
+RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_replicator replicator/mirrorflow_cli \
+    replicator/mirrorflow_seed
 
 FROM packages AS wheel
 COPY operator operator
@@ -23,6 +24,27 @@ RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.w
 
 FROM packages AS operator-packages
 RUN pip --python /opt/mirrorflow install '.[operator]'
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
+
+# Java's modules that Spark, Hadoop's idea of a user and the Kubernetes client load; and a library that gives a user id a name,
+# because Hadoop refuses to run as a number.
+FROM python:3.13-slim AS java
+WORKDIR /packages
+# Unpacked, not installed: what a desktop's Java depends on is not wanted.
+RUN apt-get update -qq \
+    && apt-get download -qq openjdk-21-jdk-headless openjdk-21-jre-headless libnss-wrapper \
+    && for package in *.deb; do dpkg-deb --extract "$package" /; done \
+    && /usr/lib/jvm/java-21-openjdk-*/bin/jlink --strip-java-debug-attributes --no-man-pages --no-header-files \
+        --compress=zip-6 --output /opt/java --add-modules java.compiler,java.desktop,java.instrument,java.logging,java.management,java.naming,java.net.http,java.scripting,java.security.jgss,java.security.sasl,java.sql,java.xml,jdk.crypto.ec,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported \
+    && cp /usr/lib/*/libnss_wrapper.so /opt/java/lib/ \
+    && rm -r *.deb /usr/lib/jvm /var/lib/apt/lists/*
+
+# Spark's Java half leaves Python's packages, and shrinks. Of our code only the list is here, so that these layers last.
+FROM packages AS seed-packages
+COPY replicator/mirrorflow_seed/jars.py /source/
+RUN pip --python /opt/mirrorflow install '.[seed]' \
+    && python3 jars.py /opt/mirrorflow/lib/python3.*/site-packages/pyspark /opt/spark
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/mirrorflow install --no-deps --force-reinstall /wheels/*.whl
 
@@ -40,3 +62,12 @@ FROM base AS operator
 LABEL org.opencontainers.image.title="MirrorFlow operator"
 COPY --from=operator-packages /opt/mirrorflow /opt/mirrorflow
 ENTRYPOINT ["mirrorflow-operator"]
+
+FROM base AS seed
+LABEL org.opencontainers.image.title="MirrorFlow seed"
+ENV JAVA_HOME=/opt/java SPARK_HOME=/opt/spark \
+    PYSPARK_PYTHON=/opt/mirrorflow/bin/python3 PYSPARK_DRIVER_PYTHON=/opt/mirrorflow/bin/python3
+COPY --from=java /opt/java /opt/java
+COPY --from=seed-packages /opt/spark /opt/spark
+COPY --from=seed-packages /opt/mirrorflow /opt/mirrorflow
+ENTRYPOINT ["mirrorflow-seed"]

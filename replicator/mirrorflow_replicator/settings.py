@@ -276,6 +276,7 @@ class HttpSettings:
     """The process's own HTTP server."""
 
     listeners: tuple[str, ...] = ()  # http://host:port, https://host:port; port 0 is any free one
+    internal: tuple[str, ...] = ()  # where nodes of a group call each other, and nobody else is answered
     modify_enabled: bool = False  # `rest.modify.enable`
     # The ssl.* that count for HTTPS: those of listeners.https.* (without that prefix) if there is any, else plain ones.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -324,6 +325,8 @@ class GroupSettings:
     advertised_host: str = ""
     advertised_port: int = 0
     server_name: str = ""  # what the certificates of other nodes must be for; "": their own hosts
+    # Aliases of source and target in MM2's dedicated mode, whose internal calls say which flow they are about.
+    flow: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

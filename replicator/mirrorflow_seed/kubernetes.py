@@ -1,16 +1,222 @@
-"""Spark's own Kubernetes backend: the driver's conf, and the command line of an executor."""
+"""Spark's own Kubernetes backend: what a driver in a pod tells Spark, and the command of an executor.
 
+    the driver's environment, by the downward API:  POD_NAME  POD_NAMESPACE  POD_IP
+    job.properties:  master=k8s://https://...           (the API server, from inside)
+                     executors.max=4
+                     spark.kubernetes.container.image=...
+                     spark.kubernetes.executor.podTemplateFile=...   (its container is called `executor`)
+
+What else job.properties says of `spark.*` comes on top: sizes, above all. The driver asks the API server for pods and for
+nothing else. Executors get volumes, labels and security from the template, and no token. Speculation is off, but safety
+needs neither that nor anything else here: what two executors write at once the target admits once.
+"""
+
+import os
+import pwd
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from mirrorflow_seed.errors import SparkMissingError
+from mirrorflow_seed.errors import JobSettingError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings
 
+MIB: Final = 1024 * 1024
+DRIVER_PORT: Final = 7078  # fixed, so that a NetworkPolicy can name them
+BLOCKS_PORT: Final = 7079
+# Records do not pass through the JVM, but Spark wants 450 MiB of heap to start.
+HEAP_MIB: Final = 512
+JVM_MIB: Final = 256  # classes, code, threads and network buffers beside the heap
+TASK_MIB: Final = 256  # a Python process with what it has in flight
+CORES: Final = 1
+# Nodes go and pods are evicted for as long as a seed runs; only executors that never work should end it.
+FAILURES_PER_EXECUTOR: Final = 10
+FAILURES_MIN: Final = 20
+TEMPLATE_CONTAINER: Final = "executor"
+BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+JVM_OPTIONS: Final = (
+    "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=64m -XX:MaxDirectMemorySize=128m"
+)
+IMAGE_KEY: Final = "spark.kubernetes.container.image"
+TEMPLATE_KEY: Final = "spark.kubernetes.executor.podTemplateFile"
+CORES_KEY: Final = "spark.executor.cores"
 
-def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG001 a stub
-    """What a driver in a pod tells Spark."""
-    raise SparkMissingError("Seeding on Kubernetes is not there yet; use master=local[*].")
+FIXED: Final[Mapping[str, str]] = {
+    # Only pods are asked for: a Role for more than that would be a Role to more than that.
+    "spark.kubernetes.executor.disableConfigMap": "true",
+    "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+    "spark.kubernetes.executor.podTemplateContainerName": TEMPLATE_CONTAINER,
+    # A task that is cut off has lost nothing: its next attempt asks the target where it was.
+    "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
+    "spark.driver.port": str(DRIVER_PORT),
+    "spark.driver.blockManager.port": str(BLOCKS_PORT),
+    "spark.blockManager.port": str(BLOCKS_PORT),
+    # Who may reach an executor could else tell it what to run. Spark makes the key, for this application alone.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    # The tail of a seed is a few large partitions: executors that have nothing left go home.
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.executorIdleTimeout": "30s",
+    # The first executor begins; the scheduler of a full cluster may keep the last one waiting for an hour.
+    "spark.scheduler.minRegisteredResourcesRatio": "0",
+    "spark.locality.wait": "0s",
+    # A frozen node costs a minute, then others do its work.
+    "spark.network.timeout": "60s",
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.executor.failuresValidityInterval": "1h",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
+}
 
 
-def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 a stub
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """The driver's own pod, and what its executors are. *template* is a file; *cores* are tasks at once in an executor."""
+
+    namespace: str
+    driver_pod: str
+    driver_ip: str
+    image: str
+    template: str
+    executors_max: int
+    cores: int
+
+
+def settings_of(job: JobSettings, environment: Mapping[str, str]) -> KubernetesSettings:
+    """What *job* and the pod's *environment* say. Raises JobSettingError."""
+    cores = job.extra.get(CORES_KEY, str(CORES))
+    if not re.fullmatch(r"[1-9][0-9]?", cores):
+        raise JobSettingError(
+            key=CORES_KEY, problem=f"{cores!r} is no number of tasks", action="write 1 to 99"
+        )
+    return KubernetesSettings(
+        namespace=_from_pod(environment, "POD_NAMESPACE"),
+        driver_pod=_from_pod(environment, "POD_NAME"),
+        driver_ip=_from_pod(environment, "POD_IP"),
+        image=_named(job.extra, IMAGE_KEY),
+        template=_named(job.extra, TEMPLATE_KEY),
+        executors_max=job.executors_max,
+        cores=int(cores),
+    )
+
+
+def conf_of(settings: KubernetesSettings) -> dict[str, str]:
+    """Spark's conf for a driver in client mode, in a pod; without the master. Nothing in it is secret."""
+    failures = max(FAILURES_MIN, FAILURES_PER_EXECUTOR * settings.executors_max)
+    host = f"[{settings.driver_ip}]" if ":" in settings.driver_ip else settings.driver_ip
+    return {
+        **FIXED,
+        "spark.kubernetes.namespace": settings.namespace,
+        "spark.kubernetes.driver.pod.name": settings.driver_pod,
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,  # what executors are told, whatever the host is called
+        "spark.driver.memory": f"{HEAP_MIB}m",
+        IMAGE_KEY: settings.image,
+        TEMPLATE_KEY: settings.template,
+        CORES_KEY: str(settings.cores),
+        # A plan is made before all executors are there: it divides the work among those that will be.
+        "spark.default.parallelism": str(settings.executors_max * settings.cores),
+        "spark.executor.memory": f"{HEAP_MIB}m",
+        "spark.executor.memoryOverhead": f"{JVM_MIB + TASK_MIB * settings.cores}m",
+        "spark.dynamicAllocation.initialExecutors": str(settings.executors_max),
+        "spark.dynamicAllocation.maxExecutors": str(settings.executors_max),
+        "spark.executor.maxNumFailures": str(failures),
+    }
+
+
+def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a driver in a pod tells Spark. Raises JobSettingError."""
+    return conf_of(settings_of(job, environment))
+
+
+def command_of(environment: Mapping[str, str]) -> list[str]:
+    """The executor that Spark's variables in *environment* describe. Raises SparkMissingError."""
+    try:
+        said = {name: environment[f"SPARK_{name}"] for name in _EXECUTOR_VARIABLES}
+        home = environment["SPARK_HOME"]
+    except KeyError as error:
+        raise SparkMissingError(
+            f"{error.args[0]} is not set; `executor` is for Spark, which starts it in pods of its own."
+        ) from error
+    java = f"{environment['JAVA_HOME']}/bin/java" if "JAVA_HOME" in environment else "java"
+    options = {
+        int(name.removeprefix("SPARK_JAVA_OPT_")): value
+        for name, value in environment.items()
+        if re.fullmatch(r"SPARK_JAVA_OPT_\d+", name)
+    }
+    classes = [one for one in (environment.get("SPARK_CLASSPATH", ""), f"{home}/jars/*") if one]
+    memory = said["EXECUTOR_MEMORY"]
+    return [
+        *(java, *(options[number] for number in sorted(options)), f"-Xms{memory}", f"-Xmx{memory}"),
+        *("-cp", ":".join(classes), BACKEND),
+        *("--driver-url", said["DRIVER_URL"], "--executor-id", said["EXECUTOR_ID"]),
+        *("--cores", said["EXECUTOR_CORES"], "--app-id", said["APPLICATION_ID"]),
+        *("--hostname", said["EXECUTOR_POD_IP"], "--podName", said["EXECUTOR_POD_NAME"]),
+        *("--resourceProfileId", said["RESOURCE_PROFILE_ID"]),
+    ]
+
+
+def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by variables
     """Become the executor that Spark's environment variables describe; returns only if that fails."""
-    raise SparkMissingError("Executors are not there yet; use master=local[*].")
+    environment = {**os.environ, **named_user()}
+    command = command_of(environment)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 no shell is wanted: Spark's signals reach the JVM
+    except FileNotFoundError as error:
+        raise SparkMissingError(f"{command[0]} is not there; an executor needs Java 17 or later.") from error
+
+
+def named_user() -> dict[str, str]:
+    """Variables that give this process's user id a name, where it has none: Hadoop does not run as a number.
+
+    The image has the library for it beside Java. Elsewhere a user without a name is left as it is.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        library = Path(os.environ.get("JAVA_HOME", "")) / "lib" / "libnss_wrapper.so"
+        if not library.exists():
+            return {}
+        names = Path(tempfile.gettempdir()) / f"passwd-{os.getuid()}"
+        names.write_text(f"mirrorflow:x:{os.getuid()}:{os.getgid()}::{tempfile.gettempdir()}:/bin/false\n")
+        return {
+            "LD_PRELOAD": str(library),
+            "NSS_WRAPPER_PASSWD": str(names),
+            "NSS_WRAPPER_GROUP": "/etc/group",
+        }
+    return {}
+
+
+_EXECUTOR_VARIABLES: Final = (
+    "DRIVER_URL",
+    "EXECUTOR_ID",
+    "EXECUTOR_CORES",
+    "EXECUTOR_MEMORY",
+    "APPLICATION_ID",
+    "EXECUTOR_POD_IP",
+    "EXECUTOR_POD_NAME",
+    "RESOURCE_PROFILE_ID",
+)
+
+
+def _from_pod(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise JobSettingError(
+            key=name,
+            problem="the environment does not have it",
+            action="let the downward API set it in the driver's pod, or use master=local[*]",
+        )
+    return value
+
+
+def _named(given: Mapping[str, str], key: str) -> str:
+    if not given.get(key):
+        raise JobSettingError(key=key, problem="it is not set", action="set it, or use master=local[*]")
+    return given[key]

@@ -44,6 +44,7 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
     # Workers take `python3` of PATH unless told: a driver in a venv would get another interpreter's.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(kubernetes.named_user())
     conf = SparkConf().setAppName(name).setMaster(_master(job.master))
     for key, value in BASE_CONF.items():
         conf.set(key, value)

@@ -8,9 +8,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from tests.conformance.suite import JAVA_WORKER, SUITES, Result, Verdict, run
+from tests.conformance.suite import (
+    DEDICATED,
+    JAVA_DEDICATED,
+    JAVA_WORKER,
+    SUITES,
+    Result,
+    Verdict,
+    run,
+)
 
 OUR_WORKER = (sys.executable, "-m", "mirrorflow_replicator", "distributed", "{properties}")
+OUR_DEDICATED = (sys.executable, "-m", "mirrorflow_replicator", "mm2", "{properties}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,18 +36,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [suite for suite in options.suites if suite not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")
-    command: Sequence[str] = shlex.split(options.command) or OUR_WORKER
-    if options.command == "java":
-        command = JAVA_WORKER
-    print("worker under test:", shlex.join(command), flush=True)
     verdicts = []
     for suite in options.suites or SUITES:
-        print(f"\n{suite}", flush=True)
+        command = _command(options.command, suite)
+        print(f"\n{suite}: {shlex.join(command)}", flush=True)
         verdicts.append(
             run(suite, command=command, tests=options.tests, workers=options.workers, heard=_tell)
         )
     _table(verdicts)
     return 0 if all(verdict.good for verdict in verdicts) else 1
+
+
+def _command(asked: str, suite: str) -> Sequence[str]:
+    """What is tested by *suite*, where *asked* is what was asked for."""
+    if asked == "java":
+        return JAVA_DEDICATED if suite == DEDICATED else JAVA_WORKER
+    return shlex.split(asked) or (OUR_DEDICATED if suite == DEDICATED else OUR_WORKER)
 
 
 def _tell(result: Result) -> None:

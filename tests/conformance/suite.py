@@ -25,7 +25,9 @@ SUITES = {
     "transactions": "MirrorConnectorsIntegrationTransactionsTest",
     "ssl": "MirrorConnectorsIntegrationSSLTest",
     "exactlyonce": "MirrorConnectorsIntegrationExactlyOnceTest",
+    "dedicated": "DedicatedMirrorIntegrationTest",
 }
+DEDICATED = "dedicated"  # MM2's own form, whose processes are known by their topics instead of REST
 EXCLUDED = ".*#testConnectorMetrics.*"  # they read a metrics reporter inside the tests' JVM
 SUITE_S = (
     3600.0  # ten minutes on two cores; who waits for each of its own limits takes not much longer than this
@@ -35,7 +37,7 @@ HEAP_MIB = 1536  # the tests, two brokers and two controllers
 # What would be in the tests' JVM if Apache's worker had run there.
 OF_APACHES_WORKER = re.compile(
     r" (org\.apache\.kafka\.connect\.(?:runtime\.(?:WorkerTask|distributed\.DistributedHerder)"
-    r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task)) source:"
+    r"|mirror\.Mirror(?:Source|Checkpoint|Heartbeat)Task|mirror\.MirrorHerder)) source:"
 )
 OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
@@ -43,7 +45,9 @@ REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
 PROPERTIES = ("rest.modify.enable=true",)
 # And where a cluster has several: without it each of ours is the only node. A node that is gone is missed sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
-JAVA_WORKER = (
+# The tests look for connectors and statuses in the topics of Connect, which a lone process of ours does not keep.
+OF_DEDICATED = ("dedicated.mode.enable.internal.rest=true",)
+_JAVA = (
     "java",
     "-Xmx384m",
     "-XX:+UseSerialGC",
@@ -51,9 +55,9 @@ JAVA_WORKER = (
     f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2-java.properties'}",
     "-cp",
     f"{CACHE / 'java-libs'}/*",
-    "org.apache.kafka.connect.cli.ConnectDistributed",
-    "{properties}",
 )
+JAVA_WORKER = (*_JAVA, "org.apache.kafka.connect.cli.ConnectDistributed", "{properties}")
+JAVA_DEDICATED = (*_JAVA, "org.apache.kafka.connect.mirror.MirrorMaker", "{properties}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +138,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
         f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
         f"-Xlog:class+load=info:file={folder / 'loaded.log'}",
         "-Dconformance.command=" + "\n".join(command),
-        "-Dconformance.properties=" + "\n".join(PROPERTIES + (SEVERAL if workers > 1 else ())),
+        "-Dconformance.properties=" + "\n".join(_added(suite, workers)),
         f"-Dconformance.folder={folder}",
         f"-Dconformance.workers={workers}",
         "-cp",
@@ -150,6 +154,12 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
         "--disable-ansi-colors",
         "--disable-banner",
     ]
+
+
+def _added(suite: str, workers: int) -> Sequence[str]:
+    if suite == DEDICATED:
+        return OF_DEDICATED
+    return PROPERTIES + (SEVERAL if workers > 1 else ())
 
 
 def _results(

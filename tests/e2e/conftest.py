@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.story import FLOW, QUICKLY
+from tests.harness.kubernetes.images import VERSION, build
 from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import Stage, require_stage
 
@@ -26,6 +27,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("stage")
     with Stage(folder=folder, name=NAME, network=NETWORK, values=VALUES) as stage:
         yield stage
+
+
+@pytest.fixture(scope="package")
+def seed_image(stage: Stage) -> str:
+    """The name of the image of Spark jobs, which the node has: 440 MB that only they need."""
+    stage.release.load_images("seed")
+    return build("seed", version=VERSION).name
 
 
 @pytest.hookimpl(wrapper=True)

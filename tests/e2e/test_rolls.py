@@ -13,7 +13,7 @@ from tests.e2e.story import assert_same, names, restarts, wait_for_records
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
-from tests.harness.kubernetes.images import REPOSITORY, TARGETS, VERSION
+from tests.harness.kubernetes.images import INSTALLED, REPOSITORY, VERSION
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
 NEXT = "0.1.1"  # the same images under the name of a release to come
@@ -30,7 +30,7 @@ def test_an_upgrade_of_the_operator_rolls_no_connector_until_a_flow_asks(
     stage: Stage, flow: str, another_flow: Callable[..., str]
 ):
     """The new operator runs this replicator and the one before: pinned flows stay, new ones get the new one."""
-    for target in TARGETS:
+    for target in INSTALLED:
         stage.cluster.tag(f"{REPOSITORY}/{target}:{VERSION}", f"{REPOSITORY}/{target}:{NEXT}")
     stage.east.create_topic("orders.upgrade")
     before = stage.pods(flow)

@@ -21,9 +21,13 @@ from mirrorflow_replicator.connect.values import PropertyReader
 from mirrorflow_replicator.connect.worker import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
+    LISTENERS_DEFAULT,
     SOURCE_CONNECTOR,
+    checked_listeners,
+    distributed_settings,
     worker_settings,
 )
+from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
 from mirrorflow_replicator.errors import InvalidSettingError
 from mirrorflow_replicator.settings import WorkerSettings
 
@@ -43,6 +47,10 @@ _WORKER_PREFIXES = (
 )
 # Own and REST keys have no cluster: they are the process's. `ssl.*` of the internal server is not among them.
 _PROCESS_KEYS = (
+    SEVERAL_KEY,
+    SERVER_NAME_KEY,
+    "rest.advertised.host.name",
+    "rest.advertised.port",
     "mirrorflow.http.listeners",
     "metrics.level",
     "rest.modify.enable",
@@ -149,20 +157,40 @@ def connector_properties(raw: Mapping[str, str], source: str, target: str, conne
 def _herder(
     raw: Mapping[str, str], source: str, target: str, warnings: list[str], now_ms: int | None
 ) -> WorkerSettings:
-    connectors = [connector_properties(raw, source, target, connector) for connector in _CONNECTORS]
-    herder = worker_settings(
-        f"{source}->{target}",
-        worker_properties(raw, source, target),
-        [_runnable(properties, f"{source}->{target}", warnings) for properties in connectors],
-        (),
-        warnings,
-        now_ms=now_ms,
-    )
+    flow, worker = f"{source}->{target}", worker_properties(raw, source, target)
+    connectors = [
+        _runnable(connector_properties(raw, source, target, connector), flow, warnings)
+        for connector in _CONNECTORS
+    ]
+    herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
+    if PropertyReader(raw, Resolver(raw)).flag(SEVERAL_KEY, default=False):
+        herder = _one_of_several(herder, raw, worker, connectors, source, target)
     # The certificate of our HTTP is the process's, never the one with which a herder goes to its target.
     tls = clients.with_prefix(raw, "listeners.https.") or {
         key: value for key, value in raw.items() if key.startswith("ssl.")
     }
     return replace(herder, http=replace(herder.http, tls=tls))
+
+
+def _one_of_several(
+    herder: WorkerSettings,
+    raw: Mapping[str, str],
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    source: str,
+    target: str,
+) -> WorkerSettings:
+    """*herder* as a node of the flow's group; what it runs is what the group's leader has written down (KIP-710)."""
+    internal = PropertyReader(raw, Resolver(raw)).names("listeners", LISTENERS_DEFAULT)
+    distributed = distributed_settings(
+        PropertyReader(worker, Resolver(worker)),
+        worker,
+        connectors,
+        target_alias=target,
+        flow=(source, target),
+    )
+    http = replace(herder.http, internal=checked_listeners(internal))
+    return replace(herder, distributed=distributed, http=http)
 
 
 def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:

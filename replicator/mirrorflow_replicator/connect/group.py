@@ -22,9 +22,12 @@ KEY_TTL_MS = 3_600_000  # Connect's
 
 
 def group_settings(
-    read: PropertyReader, worker: Mapping[str, str], target_alias: str
+    read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, flow: tuple[str, str] | None = None
 ) -> GroupSettings | None:
-    """The group of the *worker* that *read* reads; None for the only node. Raises InvalidSettingError, RefusedSettingError."""
+    """The group of the *worker* that *read* reads; None for the only node. *flow* as in `GroupSettings`.
+
+    Raises InvalidSettingError, RefusedSettingError.
+    """
     if not read.flag(SEVERAL_KEY, default=False):
         return None
     group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
@@ -55,6 +58,7 @@ def group_settings(
         advertised_host=read.text("rest.advertised.host.name"),
         advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
         server_name=read.text(SERVER_NAME_KEY),
+        flow=flow,
     )
 
 

@@ -76,7 +76,7 @@ def _route(request: Request, path: list[str], query: Query, state: WorkerView) -
         if request.method == "PUT":
             return json_response(_validation(path[1], request, state))
         return error_response(405, NOT_ALLOWED, headers=(("Allow", "PUT,OPTIONS"),))
-    if state.in_group and (called := internal_command(request, path)):
+    if state.takes_calls and (called := internal_command(request, path)):
         # Signed by another node: what `rest.modify.enable` keeps out are people.
         return called
     if request.method in CHANGING:

@@ -1,7 +1,7 @@
 """The keys of the worker's REST server (RestServerConfig of Kafka 4.3)."""
 
 from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
-from mirrorflow_replicator.connect.worker_keys import SEVERAL_KEY
+from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
 
 REST_KEYS: tuple[Key, ...] = (
     *rows(
@@ -14,7 +14,7 @@ REST_KEYS: tuple[Key, ...] = (
             ),
             (
                 "listeners",
-                "default `http://:8083`; in an mm2.properties the internal server's, which does not exist yet",
+                "default `http://:8083`; where several nodes call each other, in an mm2.properties for that alone",
             ),
             ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
             ("ssl.client.auth", "none, requested or required"),
@@ -24,21 +24,32 @@ REST_KEYS: tuple[Key, ...] = (
             ),
             (
                 SEVERAL_KEY,
-                "in `distributed`, default false: the only node; true has all processes with the same `group.id` share the work",
+                "default false: the only node; true has all processes with the same `group.id`, or mm2.properties, share the work",
             ),
             (
                 "rest.advertised.host.name",
-                "where other nodes of a `distributed` worker reach this one; default as it listens",
+                "where other nodes reach this one; default as it listens",
             ),
             (
                 "rest.advertised.port",
-                "where other nodes of a `distributed` worker reach this one; default as it listens",
+                "where other nodes reach this one; default as it listens",
             ),
             (
                 "rest.modify.enable",
                 "default false: POST, PUT, PATCH and DELETE answer 403 (KIP-304); true has connectors changed in `distributed`",
             ),
         ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.HONOURED,
+        (
+            (
+                SERVER_NAME_KEY,
+                "the name that the certificates of other nodes must have, where all share one; default the host that is called",
+            ),
+        ),
+        needs=SEVERAL_KEY,
     ),
     *rows(
         Scope.REST,

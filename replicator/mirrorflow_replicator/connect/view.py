@@ -104,7 +104,8 @@ class WorkerView:
     version: str = ""
     commit: str = ""
     modify_enabled: bool = False
-    in_group: bool = False  # other nodes of a group call this one
+    in_group: bool = False  # other nodes have their part of what is told here
+    takes_calls: bool = False  # of other nodes, beside what people ask; else they have a server of their own
     takes_changes: bool = False  # of connectors over REST, where `modify_enabled`: a distributed worker does
     elsewhere: tuple[ConnectorReport, ...] = ()  # of `here`: what other nodes of the group have all of
     ready: bool = False  # every connector has begun whatever it was to begin

@@ -76,21 +76,40 @@ def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> Worker
             key="offset.storage.store",
             why="a distributed worker keeps its positions where its connectors are, in Kafka",
         )
-    settings = worker_settings(
-        DISTRIBUTED, worker, connectors, reader.names("listeners", LISTENERS_DEFAULT), warnings
-    )
-    distributed = DistributedSettings(
-        topics=worker_topics(reader, worker, DISTRIBUTED),
-        offsets=_named_offsets(reader, worker),
+    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    settings = worker_settings(DISTRIBUTED, worker, connectors, listeners, warnings)
+    distributed = distributed_settings(reader, worker, connectors, target_alias=DISTRIBUTED)
+    http = settings.http
+    if distributed.group is not None and HTTP_LISTENERS_KEY in worker and "listeners" in worker:
+        http = dataclasses.replace(http, internal=checked_listeners(listeners))
+    return dataclasses.replace(settings, distributed=distributed, http=http)
+
+
+def distributed_settings(
+    read: PropertyReader,
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    *,
+    target_alias: str,
+    flow: tuple[str, str] | None = None,
+) -> DistributedSettings:
+    """What the *worker* that *read* reads keeps in Connect's topics, *connectors* being its files; *flow* as in `GroupSettings`.
+
+    Raises InvalidSettingError, RefusedSettingError.
+    """
+    return DistributedSettings(
+        topics=worker_topics(read, worker, target_alias),
+        offsets=_named_offsets(read, worker, target_alias),
         worker=worker,
         seeds=tuple(connectors),
-        group=group_settings(reader, worker, DISTRIBUTED),
+        group=group_settings(read, worker, target_alias, flow=flow),
     )
-    return dataclasses.replace(settings, distributed=distributed)
 
 
-def _named_offsets(read: PropertyReader, worker: Mapping[str, str]) -> OffsetStorageSettings | None:
-    client = clients.client_settings(DISTRIBUTED, "admin", clients.shared(worker))
+def _named_offsets(
+    read: PropertyReader, worker: Mapping[str, str], target_alias: str
+) -> OffsetStorageSettings | None:
+    client = clients.client_settings(target_alias, "admin", clients.shared(worker))
     named = offset_storage(read, worker, "", client)
     return None if named.topic == offsets_topic("") else named
 
@@ -145,7 +164,7 @@ def worker_settings(
         name=name,
         connectors=parsed,
         http=HttpSettings(
-            listeners=_checked_listeners(read.names(HTTP_LISTENERS_KEY, listeners)),
+            listeners=checked_listeners(read.names(HTTP_LISTENERS_KEY, listeners)),
             modify_enabled=read.flag("rest.modify.enable", default=False),
             tls=clients.with_prefix(worker, "listeners.https.")
             or {key: value for key, value in worker.items() if key.startswith("ssl.")},
@@ -200,7 +219,8 @@ def kept_offsets(
     return offset_storage(PropertyReader(worker, basics.resolver), worker, basics.source_alias, admin), admin
 
 
-def _checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
+def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
+    """*listeners*, each an address to listen at. Raises InvalidSettingError."""
     for listener in listeners:
         scheme, found, address = listener.partition("://")
         port = address.rpartition(":")[2]

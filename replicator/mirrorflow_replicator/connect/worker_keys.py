@@ -5,8 +5,11 @@ from mirrorflow_replicator.connect.key_rows import Key, Scope, Verdict, rows
 
 SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
-_GROUP = "of a `distributed` worker with several nodes"
-_NO_TOPIC = "only in `distributed`, where it is required; connectors of the other forms come from files"
+_GROUP = "with several nodes"
+_NO_TOPIC = (
+    "in `distributed`, where it is required, and in an mm2.properties with several nodes, where it is "
+    "`mm2-{}.<source>.internal`; otherwise connectors come from files"
+)
 
 WORKER_KEYS: tuple[Key, ...] = (
     *rows(
@@ -17,7 +20,7 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("client.id", "part of the names of the worker's own clients"),
             (
                 "group.id",
-                "part of the names of the worker's own clients; in `distributed` with several nodes the group that they join",
+                "part of the names of the worker's own clients; with several nodes the group that they join",
             ),
             (
                 "offset.storage.store",
@@ -32,12 +35,12 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("offset.storage.file.filename", "where positions are kept with `offset.storage.store=file`"),
             ("offset.storage.cleanup.policy", "always `compact`, as in Connect"),
             ("offset.storage.*", "settings of the offsets topic, and the connection of its client"),
-            ("config.storage.topic", f"connectors and what is wanted of them: {_NO_TOPIC}"),
+            ("config.storage.topic", f"connectors and what is wanted of them: {_NO_TOPIC.format('configs')}"),
             (
                 "config.storage.*",
                 "replication factor (default -1, Connect's is 3) and settings of that topic",
             ),
-            ("status.storage.topic", f"how connectors and tasks fare: {_NO_TOPIC}"),
+            ("status.storage.topic", f"how connectors and tasks fare: {_NO_TOPIC.format('status')}"),
             ("status.storage.*", "partitions (default 5), replication factor and settings of that topic"),
             ("offset.flush.interval.ms", "default 5000, Connect's is 60000"),
             ("task.shutdown.graceful.timeout.ms", "default 5000"),
@@ -71,10 +74,6 @@ WORKER_KEYS: tuple[Key, ...] = (
             ),
             ("inter.worker.signature.algorithm", f"{_GROUP}; default HmacSHA256"),
             ("inter.worker.verification.algorithms", f"{_GROUP}; default HmacSHA256"),
-            (
-                SERVER_NAME_KEY,
-                f"{_GROUP}: the name that is verified in others' certificates; default the host by which they are called",
-            ),
         ),
         needs=SEVERAL_KEY,
     ),
@@ -136,14 +135,4 @@ WORKER_KEYS: tuple[Key, ...] = (
 
 DRIVER_KEYS: tuple[Key, ...] = (
     *rows(Scope.DRIVER, Verdict.HONOURED, (("clusters", "the aliases; required"),)),
-    *rows(
-        Scope.DRIVER,
-        Verdict.IGNORED,
-        (
-            (
-                "dedicated.mode.enable.internal.rest",
-                "each process runs all flows that it is given; `distributed` shares the work of one worker among several",
-            ),
-        ),
-    ),
 )

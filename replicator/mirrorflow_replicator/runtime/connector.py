@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mirrorflow_replicator.connect.config_rules import make_config_rules
 from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_replicator.errors import ClusterError, MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.assignment import Assignment, assign
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import SideReport
@@ -41,6 +41,7 @@ INCOMPLETE_RETRY_MAX_S = 30.0
 CONNECT_TIMEOUT_S = 20.0  # then the failure is told; the attempts go on
 WARNINGS_MAX = 100  # sentences of one kind that are shown; the rest is a number
 GONE_MAX = 20  # topics that left, newest last
+LOOK_S = 20.0  # a cluster is told to be away within half a minute, as where records are copied
 NEVER = float("inf")
 
 
@@ -195,7 +196,7 @@ class SourceConnector:
                 assert self._settings.sync_acls_s is not None
                 acls_at = now() + self._settings.sync_acls_s
             self.problem, self._failures = None, 0
-            await asyncio.sleep(max(0.0, min(refresh_at, configs_at, acls_at) - now()))
+            await self._sleep_until(min(refresh_at, configs_at, acls_at))
 
     async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Target topics whose retention a bulk job holds, and what could not be given back of a job that is over."""
@@ -214,6 +215,18 @@ class SourceConnector:
         except NotAuthorizedError as error:
             # A job with the same rights cannot have held anything.
             return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+
+    async def _sleep_until(self, due_at: float) -> None:
+        """Where no task has anything to copy, nobody else would notice that a cluster is away."""
+        now = asyncio.get_running_loop().time
+        while not any(self.assignment or ()) and now() + LOOK_S < due_at:
+            await asyncio.sleep(LOOK_S)
+            # A connection that fails is told by the cluster's own reach; the next pass tells whatever else is wrong.
+            looks = (cluster.refresh([]) for cluster in self.clusters)
+            for failed in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(failed, BaseException) and not isinstance(failed, ClusterError):
+                    raise failed
+        await asyncio.sleep(max(0.0, due_at - now()))
 
     def _refresh_after_s(self, arrangement: Arrangement) -> float:
         every_s = NEVER if self._settings.refresh_topics_s is None else self._settings.refresh_topics_s

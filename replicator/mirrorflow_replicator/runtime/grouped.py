@@ -78,8 +78,9 @@ class Grouped(Herding):
         samples: Samples,
         worker_id: Callable[[], str],
         url: Callable[[], str],
+        label: str = "",
     ) -> None:
-        super().__init__(settings, distributed, samples=samples, worker_id=worker_id)
+        super().__init__(settings, distributed, samples=samples, worker_id=worker_id, label=label)
         self._group = group
         self._url = url
         self._node: Node | None = None
@@ -105,7 +106,7 @@ class Grouped(Herding):
         """What the topics held that cannot be read, what keeps us from the group, which files are not the leader's."""
         problem = None if self._node is None else self._node.problem
         shared = () if self._shared is None else self._shared.warnings
-        differing = None if self._leading is None or self._leads else self._leading.differing()
+        differing = None if self._leading is None else self._leading.problem
         told = [str(error) for error in (problem, differing) if error is not None]
         return (*super().warnings, *shared, *told)
 
@@ -230,6 +231,8 @@ class Grouped(Herding):
         settled = node.leads and not node.meeting
         if settled:
             await self._leading.lead()
+        if not node.meeting:
+            self._leading.compare()
         await self._shared.publish(
             [self._part(name) for name in self._configs.configs.connectors],
             held=node.held,
@@ -272,14 +275,14 @@ class Grouped(Herding):
         assert self._node is not None
         return share_of(name, self._configs.configs.tasks.get(name, ()), self._node.held)
 
-    def _host(self, settings: ConnectorSettings) -> Hosted | None:
-        hosted = self._shared_host(settings)
+    def _host(self, name: str, settings: ConnectorSettings) -> Hosted | None:
+        hosted = self._shared_host(name, settings)
         if isinstance(hosted, SharedConnector | SharedTask):
             # At once: it must not run a moment with what it had before it was made anew.
-            hosted.share(self._share(settings.name))
+            hosted.share(self._share(name))
         return hosted
 
-    def _shared_host(self, settings: ConnectorSettings) -> Hosted | None:
+    def _shared_host(self, name: str, settings: ConnectorSettings) -> Hosted | None:
         grace_s = self._settings.shutdown_s
         if settings.source is not None:
             self._spare.prepare()
@@ -288,16 +291,14 @@ class Grouped(Herding):
                 settings,
                 settings.source,
                 samples=self._samples,
-                publish=partial(self._writing().assignment, settings.name),
+                publish=partial(self._writing().assignment, name),
                 start=self._spare.take,
                 grace_s=grace_s,
             )
         whole = partial(host, settings, samples=self._samples)
         if whole() is None:
             return None
-        return SharedTask(
-            settings, make=whole, publish=partial(self._writing().one, settings.name), grace_s=grace_s
-        )
+        return SharedTask(settings, make=whole, publish=partial(self._writing().one, name), grace_s=grace_s)
 
     def _writing(self) -> TaskWriting:
         assert self._configs is not None

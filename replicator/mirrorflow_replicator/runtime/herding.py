@@ -73,6 +73,7 @@ class Herding:
         *,
         samples: Samples,
         worker_id: Callable[[], str],
+        label: str = "",
     ) -> None:
         self._settings = settings
         self._distributed = distributed
@@ -84,7 +85,7 @@ class Herding:
         self._configs: ConfigTopic | None = None  # once both topics were read
         self._statuses: Statuses | None = None
         self._running = Running(
-            distributed.worker, host=self._host, tasks=self._tasks, grace_s=settings.shutdown_s
+            distributed.worker, host=self._host, tasks=self._tasks, grace_s=settings.shutdown_s, label=label
         )
         self._problem: MirrorFlowError | None = None  # of the topics; None while all is well
         self._commanding = asyncio.Lock()
@@ -256,8 +257,8 @@ class Herding:
         assert self._configs is not None
         return herd.wanted(self._configs.configs, self._running.restarts)
 
-    def _host(self, settings: ConnectorSettings) -> Hosted | None:
-        """What runs a connector with *settings*; None where they ask for nothing."""
+    def _host(self, name: str, settings: ConnectorSettings) -> Hosted | None:
+        """What runs connector *name* with *settings*; None where they ask for nothing."""
         return host(settings, samples=self._samples)
 
     def _tasks(self, name: str) -> Sequence[Mapping[str, str]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mirrorflow_replicator.connect.view import Request, Response, WorkerView
 
     CarryOut = Callable[[Command, Request], Awaitable[Response]]
+    Route = Callable[[Request], Response | Command]
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,14 @@ class HttpServer:
     """Answers on every listener until closed. Make it with `start`."""
 
     def __init__(
-        self, view: Callable[[], WorkerView], limits: HttpLimits, carry_out: CarryOut | None = None
+        self,
+        view: Callable[[], WorkerView],
+        limits: HttpLimits,
+        carry_out: CarryOut | None = None,
+        route: Route | None = None,
     ) -> None:
         self._view = view
+        self._route = route or self._route_all
         self._carry_out = carry_out
         self._limits = limits
         self._servers: list[asyncio.Server] = []
@@ -77,15 +83,16 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         others_tls: ssl.SSLContext | None = None,
         limits: HttpLimits = LIMITS,
+        route: Route | None = None,
     ) -> Self:
         """Listen on each of *listeners* (`http://host:port`, `https://host:port`; no host is every address).
 
         *others_tls* is for all but the first, where they have one of their own.
 
         `view()` is called for each request, *carry_out* for those that change something; a view that takes changes
-        needs one. Raises InvalidSettingError where an address cannot be listened on.
+        needs one. *route* takes the place of all paths that there are. Raises InvalidSettingError where an address cannot be listened on.
         """
-        server = cls(view, limits, carry_out)
+        server = cls(view, limits, carry_out, route)
         try:
             server.addresses = tuple(
                 [await server._listen(one, (at and others_tls) or tls) for at, one in enumerate(listeners)]
@@ -191,7 +198,7 @@ class HttpServer:
             log.exception("request failed: %s %s", request.method, request.path)
             return error_response(500, "The request failed inside this process; its log says why.")
 
-    def _route(self, request: Request) -> Response | Command:
+    def _route_all(self, request: Request) -> Response | Command:
         if request.path not in OWN_PATHS:
             from mirrorflow_replicator.connect import rest  # noqa: PLC0415
 

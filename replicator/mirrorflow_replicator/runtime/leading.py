@@ -31,7 +31,7 @@ class Leading:
         self._files = files
         self._in_force: set[str] = set()  # connectors that the topic had as our file has them, at some time
         self._led = False  # whether what only a new leader does is done
-        self._told: frozenset[str] = frozenset()  # of which connectors it was said that they differ
+        self.problem: FilesDifferError | None = None  # which of our files the group does not go by
         self.look()
 
     def look(self) -> None:
@@ -56,16 +56,13 @@ class Leading:
         """Another one leads."""
         self._led = False
 
-    def differing(self) -> FilesDifferError | None:
-        """Which of this node's files the group does not go by."""
+    def compare(self) -> None:
+        """Tell it once where the group does not go by our files."""
         known = self._topic.configs.connectors
-        names = sorted(file["name"] for file in self._files if known.get(file["name"]) != file)
-        fresh = frozenset(names) - self._told
-        self._told = frozenset(names)
-        error = FilesDifferError(tuple(names)) if names else None
-        if fresh and error is not None:
-            log.error("%s", error)
-        return error
+        names = tuple(sorted(file["name"] for file in self._files if known.get(file["name"]) != file))
+        if names and (self.problem is None or self.problem.connectors != names):
+            log.warning("%s", FilesDifferError(names))
+        self.problem = FilesDifferError(names) if names else None
 
     def _is_replaced(self, file: Mapping[str, str]) -> bool:
         name = file["name"]

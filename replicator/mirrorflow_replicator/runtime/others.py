@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from urllib.parse import parse_qsl, quote, urlencode
 
+from mirrorflow_replicator.connect.internal_rest import flow_path
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.session_keys import SessionKey, sign
 from mirrorflow_replicator.connect.view import NO_SIGNATURE, ConnectError, Request, Response
@@ -37,6 +38,7 @@ class Others:
     def __init__(self, settings: WorkerSettings, group: GroupSettings) -> None:
         self._resolved = partial(Resolver(settings.providers).resolve_client, settings.http.tls)
         self._group = group
+        self._prefix = "" if group.flow is None else flow_path(*group.flow)
 
     async def forward(self, url: str, request: Request) -> Response:
         """What the node at *url* answers to *request*. Raises ConnectError where it was passed on often enough."""
@@ -72,7 +74,7 @@ class Others:
         answer = await call(
             url,
             "POST",
-            f"/connectors/{quote(name, safe='')}/tasks",
+            f"{self._prefix}/connectors/{quote(name, safe='')}/tasks",
             body=body,
             signature=signature,
             tls=self._tls(url),

@@ -28,19 +28,22 @@ log = logging.getLogger("mirrorflow.worker")
 class Running:
     """See the module.
 
-    *host* gives what runs a connector with such settings, None where they ask for nothing; *tasks* what is written down of
-    a connector's tasks; *worker* are the worker's properties, whose references its connectors may use.
+    *host* gives what runs connector *name* with such settings, None where they ask for nothing; *tasks* what is written down
+    of a connector's tasks; *worker* are the worker's properties, whose references its connectors may use; *label* stands
+    before names wherever they are shown beside another worker's.
     """
 
     def __init__(
         self,
         worker: Mapping[str, str],
         *,
-        host: Callable[[ConnectorSettings], Hosted | None],
+        host: Callable[[str, ConnectorSettings], Hosted | None],
         tasks: Callable[[str], Sequence[Mapping[str, str]]],
         grace_s: float,
+        label: str = "",
     ) -> None:
         self._worker = worker
+        self._label = label
         self._host = host
         self._tasks = tasks
         self._grace_s = grace_s
@@ -110,14 +113,15 @@ class Running:
             return stand_in(state="STOPPED")
         if wanted.target is TargetState.PAUSED:
             return stand_in(state="PAUSED", tasks=self._tasks(name))
-        warnings: list[str] = []
+        warnings, shown = list[str](), self._label + name
         try:
             properties = keys.canonical({**wanted.properties, "name": name}, warnings)
             keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
-            hosted = self._host(parse_connector(properties, self._worker))
+            settings = parse_connector(properties, self._worker)
+            hosted = self._host(name, replace(settings, name=shown))
         except SettingError as error:
-            log.warning("%s: %s", name, error)
+            log.warning("%s: %s", shown, error)
             return stand_in(state="FAILED", error=error)
         for warning in warnings:
-            log.warning("%s: %s", name, warning)
+            log.warning("%s: %s", shown, warning)
         return stand_in(state="RUNNING") if hosted is None else hosted

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mirrorflow_replicator.connect.commands import Command, SetLevel
+from mirrorflow_replicator.connect.internal_rest import Flow, route
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.validation import plugin_keys, problems
@@ -30,6 +31,7 @@ from mirrorflow_replicator.connect.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.runtime.flows import Flows
 from mirrorflow_replicator.runtime.grouped import Grouped
 from mirrorflow_replicator.runtime.herd import Fixed, Herd
 from mirrorflow_replicator.runtime.herding import Herding
@@ -37,7 +39,7 @@ from mirrorflow_replicator.runtime.hosting import ended
 from mirrorflow_replicator.runtime.http import HttpServer
 from mirrorflow_replicator.runtime.loggers import LOGGERS
 from mirrorflow_replicator.runtime.mortality import stdin_ended
-from mirrorflow_replicator.settings import WorkerSettings
+from mirrorflow_replicator.settings import GroupSettings, WorkerSettings
 from mirrorflow_replicator.version import version
 
 if TYPE_CHECKING:
@@ -62,8 +64,7 @@ class Worker:
         self._samples = Samples()
         self._address = ""  # host:port of the first listener, as others reach it
         self._scheme = "http"
-        distributed = self._settings[0].distributed
-        self._group = None if distributed is None else distributed.group
+        self._group = _group(self._settings[0])
         self._herd = self._make_herd()
         self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
 
@@ -83,10 +84,11 @@ class Worker:
             self._listeners(),
             self.view,
             carry_out=self._carry_out,
-            tls=_context(tls),
+            tls=_context(others or tls if self._settings[0].http.internal else tls),
             others_tls=_context(others),
         )
         self._tell_addresses(server.addresses)
+        internal = await self._internal_server(tls)
         loop.call_later(STARTED_AFTER_S, memory.give_back)
         running = asyncio.create_task(self._herd.run())
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
@@ -101,19 +103,32 @@ class Worker:
             grace_s = max((worker.shutdown_s for worker in self._settings), default=5.0)
             await self._herd.stop(grace_s)
             await asyncio.gather(*(ended(task) for task in [running, *waits] if not task.done()))
-            await server.close()
+            await asyncio.gather(server.close(), internal.close())
+
+    async def _internal_server(self, tls: "ServerTls | None") -> HttpServer:
+        """Where other nodes call; one without listeners where they call at the first of all."""
+        flows = [group.flow for group in map(_group, self._settings) if group is not None and group.flow]
+        server = await HttpServer.start(
+            self._settings[0].http.internal,
+            self.view,
+            carry_out=self._carry_out,
+            tls=_context(tls),
+            # Where people may change connectors at any node, nodes pass on what they ask for.
+            route=None if self._takes_calls else partial(route, flows=flows or None),
+        )
+        for address in server.addresses:
+            log.info("nodes of the group are listened to on %s", address)
+        if server.addresses:
+            self._be_called_at(server.addresses[0])
+        return server
 
     def _make_herd(self) -> Herd:
         first = self._settings[0]
-        if first.distributed is not None and first.distributed.group is not None:
-            return Grouped(
-                first,
-                first.distributed,
-                first.distributed.group,
-                samples=self._samples,
-                worker_id=lambda: self._worker_id(""),
-                url=self._url,
-            )
+        if self._group is not None and first.name == DISTRIBUTED:
+            return self._grouped(first, "")
+        if self._group is not None:
+            herds = ((worker, self._grouped(worker, f"/{worker.name}")) for worker in self._settings)
+            return Flows({flow: herd for worker, herd in herds if (flow := _flow(worker)) is not None})
         if first.distributed is not None:
             return Herding(
                 first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
@@ -131,6 +146,19 @@ class Worker:
                 why="there is nothing to run, as no connector is enabled",
             )
         return herd
+
+    def _grouped(self, worker: WorkerSettings, herder: str) -> Grouped:
+        assert worker.distributed is not None
+        assert worker.distributed.group is not None
+        return Grouped(
+            worker,
+            worker.distributed,
+            worker.distributed.group,
+            samples=self._samples,
+            worker_id=partial(self._worker_id, herder),
+            url=self._url,
+            label=_shown_name(worker, ""),
+        )
 
     async def _carry_out(self, command: Command, request: Request) -> Response:
         try:
@@ -151,7 +179,8 @@ class Worker:
 
     def _tls(self, client_auth: str = "") -> "ServerTls | None":
         """Of the listeners, as the settings have it; *client_auth* in place of theirs."""
-        if not any(listener.lower().startswith("https:") for listener in self._listeners()):
+        listeners = (*self._listeners(), *self._settings[0].http.internal)
+        if not any(listener.lower().startswith("https:") for listener in listeners):
             return None
         from mirrorflow_replicator.runtime.server_tls import (  # noqa: PLC0415 few listen to https
             ServerTls,
@@ -169,18 +198,22 @@ class Worker:
             log.info("listening on %s", address)
         if not addresses:
             return
-        parts = urlsplit(addresses[0])
-        everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on
-        host = socket.getfqdn() if everywhere else parts.hostname
-        port = parts.port
-        if self._group is not None:
-            host, port = self._group.advertised_host or host, self._group.advertised_port or port
-        self._address, self._scheme = f"{host}:{port}", parts.scheme
+        self._be_called_at(addresses[0])
         path = os.environ.get("MIRRORFLOW_HTTP_FILE")
         if path:
             written = Path(f"{path}.new")
             written.write_text(addresses[0] + "\n")
             written.replace(path)
+
+    def _be_called_at(self, address: str) -> None:
+        """*address* is where others reach this process, unless they are told otherwise."""
+        parts = urlsplit(address)
+        everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on
+        host = socket.getfqdn() if everywhere else parts.hostname or ""
+        host, port = f"[{host}]" if ":" in host else host, parts.port
+        if self._group is not None:
+            host, port = self._group.advertised_host or host, self._group.advertised_port or port
+        self._address, self._scheme = f"{host}:{port}", parts.scheme
 
     def view(self) -> WorkerView:
         """The worker now."""
@@ -194,6 +227,7 @@ class Worker:
             modify_enabled=first.http.modify_enabled,
             takes_changes=self._herd.takes_changes,
             in_group=self._group is not None,
+            takes_calls=self._takes_calls,
             ready=self._herd.is_ready(connectors),
             serving=self._herd.is_serving(connectors),
             metrics_level=first.metrics_level,
@@ -215,6 +249,12 @@ class Worker:
             version=version(),
         )
 
+    @property
+    def _takes_calls(self) -> bool:
+        first = self._settings[0]
+        changed = first.http.modify_enabled and first.name == DISTRIBUTED
+        return self._group is not None and (changed or not first.http.internal)
+
     def _url(self) -> str:
         """Where the other nodes of the group reach this one, in Java's form."""
         return f"{self._scheme}://{self._address}/"
@@ -226,6 +266,15 @@ class Worker:
 
 def _shown_name(worker: WorkerSettings, name: str) -> str:
     return name if worker.name in _SINGLE else f"{worker.name}.{name}"
+
+
+def _group(worker: WorkerSettings) -> GroupSettings | None:
+    return None if worker.distributed is None else worker.distributed.group
+
+
+def _flow(worker: WorkerSettings) -> Flow | None:
+    group = _group(worker)
+    return None if group is None else group.flow
 
 
 @cache

@@ -6,6 +6,9 @@
 buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that somebody has
 pulled into our store, or else a stand-in, which is Debian's own Python of the same version (mmdebstrap makes it, half a minute,
 once). All that is kept lies in .cache/kubernetes/images. Needs root.
+
+PySpark is half a gigabyte of source that pip makes a wheel of: `seed` takes the wheel that the work tree's own pip has made,
+or makes it there, so that a machine fetches it once.
 """
 
 import fcntl
@@ -13,7 +16,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +31,8 @@ from tests.harness.kubernetes.kind import docker_answers
 ROOT = Path(__file__).parents[3]
 STORE = CACHE / "images"
 DOCKERFILE = ROOT / "Dockerfile"
-TARGETS = ("operator", "replicator")
+INSTALLED = ("operator", "replicator")  # what each release needs
+TARGETS = (*INSTALLED, "seed")
 VERSION = "0.1.0"
 REPOSITORY = "docker.io/mirrorflow"  # what `mirrorflow/operator` means to a container runtime
 COMMANDS = ("buildah", "mmdebstrap")
@@ -35,6 +41,7 @@ BUILD_WAIT_S = 900.0  # half a minute alone
 # The Debian release whose python3 is the version that the Dockerfile names.
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}
 PACKAGES = "python3,python3-pip,ca-certificates"
+FOUND_AT = "/mnt/wheels"  # in a build
 LEFT_OUT = ("man", "doc", "locale")
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -72,7 +79,8 @@ def build(target: str, *, version: str) -> Image:
             return _built_by_docker(name, target, version)
         _provide_base(re.findall(r"^FROM (python:\S+)", DOCKERFILE.read_text(), re.MULTILINE)[0])
         options = ("--isolation=chroot", "--layers", "--network=host", "--pull-never")
-        _buildah("build", *options, f"--target={target}", f"--tag={name}", str(ROOT))
+        links = _links_to_spark() if target == "seed" else ()
+        _buildah("build", *options, *links, f"--target={target}", f"--tag={name}", str(ROOT))
         key = _buildah("images", "--quiet", "--no-trunc", name).strip().removeprefix("sha256:")
         archive = STORE / f"{target}-{version}-{key[:16]}.tar"
         if not archive.exists():
@@ -103,6 +111,17 @@ def _store() -> Iterator[None]:
     with (STORE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _links_to_spark() -> tuple[str, ...]:
+    """Options of a build in which pip finds PySpark's wheel beside the index."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = next(one for one in extras["seed"] if one.startswith("pyspark"))
+    wheels, settings = STORE / "wheels", STORE / "pip.conf"
+    quietly = ("--quiet", "--disable-pip-version-check")
+    _run(sys.executable, "-m", "pip", "wheel", *quietly, "--no-deps", f"--wheel-dir={wheels}", wanted)
+    settings.write_text(f"[global]\nfind-links = {FOUND_AT}\n")
+    return (f"--volume={wheels}:{FOUND_AT}:ro", f"--volume={settings}:/etc/pip.conf:ro")
 
 
 def _provide_base(image: str) -> None:

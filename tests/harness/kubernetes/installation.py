@@ -12,6 +12,7 @@ CONTROL = CACHE / "control"
 NODE = CACHE / "node"
 HELM = CACHE / "helm"
 KIND = CACHE / "kind"
+MONITORING = CACHE / "monitoring"
 # Debian's packages and the plugins' own releases put them here.
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CGROUPS = Path("/sys/fs/cgroup")
@@ -30,6 +31,14 @@ def require_control_plane() -> None:
     if not (CONTROL / ".complete").exists():
         raise HarnessError(
             "No Kubernetes control plane is built: tests/harness/kubernetes/setup.sh builds it, or says what it lacks."
+        )
+
+
+def require_monitoring() -> None:
+    """`HarnessError` when setup.sh has fetched none of the Prometheus operator's definitions."""
+    if not (MONITORING / ".complete").exists():
+        raise HarnessError(
+            "No definitions of the Prometheus operator are there: tests/harness/kubernetes/setup.sh fetches them."
         )
 
 

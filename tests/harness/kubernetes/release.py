@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.harness.kubernetes.choosing import AnyCluster
 from tests.harness.kubernetes.helm import Helm
-from tests.harness.kubernetes.images import TARGETS, VERSION, build
+from tests.harness.kubernetes.images import INSTALLED, VERSION, build
 from tests.harness.kubernetes.kubectl import Kubectl
 
 CHART = Path(__file__).parents[3] / "charts" / "mirrorflow"
@@ -40,9 +40,9 @@ class Release:
     def helm(self) -> Helm:
         return Helm(kubectl=self.kubectl)
 
-    def load_images(self) -> None:
-        """Built from this work tree, unless that was done before."""
-        self.cluster.load(*(build(target, version=VERSION).archive for target in TARGETS))
+    def load_images(self, *targets: str) -> None:
+        """Built from this work tree, unless that was done before; without *targets* what every release needs."""
+        self.cluster.load(*(build(target, version=VERSION).archive for target in targets or INSTALLED))
 
     def install(self) -> None:
         """Returns when the operator is ready."""

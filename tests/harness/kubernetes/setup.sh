@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a real Kubernetes from Go modules into .cache/kubernetes:
-#   setup.sh          its control plane: etcd, API server, controllers, kubectl
+#   setup.sh          its control plane: etcd, API server, controllers, kubectl; and definitions of the Prometheus operator
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
 #   setup.sh packages those packages alone, with what images are built by
@@ -43,6 +43,12 @@ build_node() {
 
 build_kind() {
   compile "$here/kind" sigs.k8s.io/kind
+}
+
+build_monitoring() {
+  local module
+  module=$(cd "$here/monitoring" && go mod download -json github.com/prometheus-operator/prometheus-operator | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+  cp "$module"/example/prometheus-operator-crd/monitoring.coreos.com_{servicemonitors,podmonitors,prometheusrules}.yaml "$unfinished/"
 }
 
 build_helm() {
@@ -94,6 +100,7 @@ if [ "${1:-}" = packages ]; then
   exit
 fi
 provide control "ten minutes" "$here"/go/go.{mod,sum} "$here"/go/control/*.go
+provide monitoring "three seconds" "$here"/monitoring/go.{mod,sum}
 provide_helm() { provide helm "two minutes" "$here"/helm/go.{mod,sum}; }
 if [ "${1:-}" = kind ]; then
   provide kind "ten seconds" "$here"/kind/go.{mod,sum}

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
@@ -46,13 +46,18 @@ def address(node: Replicator) -> str:
     return node.url.removeprefix("http://")
 
 
-def wait_until_shared(nodes: Sequence[Replicator], tasks: int, name: str = NAME) -> None:
+def wait_until_shared(
+    nodes: Sequence[Replicator],
+    tasks: int,
+    name: str = NAME,
+    worker_id: Callable[[Replicator], str] = address,
+) -> None:
     """Until all *nodes* say the same: *tasks* tasks run, on all of them, evenly."""
 
     def shared() -> bool:
         said = [workers(node, name) for node in nodes]
         homes = list(said[0].values())
-        loads = [homes.count(address(node)) for node in nodes]
+        loads = [homes.count(worker_id(node)) for node in nodes]
         return (
             all(one == said[0] for one in said)
             and sum(loads) == tasks == len(homes)

@@ -1,17 +1,20 @@
 """Clusters that are not there, go away and come back, and networks that break: said with the reason, and made up for."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirrorflow_replicator.runtime import connector
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.flows import contents
+from tests.integration.kafka.test_connector import running, settings
 
 TOLD_WAIT_S = 90.0
 # Slow enough for the failure to come in the middle, quick enough for the test.
@@ -97,6 +100,30 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
     assert status["state"] == "FAILED"
     assert sentence in status["trace"]
     assert_copied(here, topic, there, f"{topic.upper()}.{topic}", count=500)
+
+
+def test_a_flow_without_topics_notices_that_its_source_is_away(
+    here: KafkaCluster, there: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task asks anybody then, and the next look for topics may be ten minutes away."""
+    monkeypatch.setattr(connector, "LOOK_S", 0.2)
+    idle = settings(here.proxied_bootstrap, there, "no-such-topic", refresh_topics_s=600.0)
+
+    async def main() -> list[str | None]:
+        async with running(idle) as found:
+            await found.until(lambda: found.connector.state == "RUNNING")
+            here.proxy(1).cut()
+            try:
+                await found.until(lambda: found.connector.sides[0].reason)
+                told = found.connector.sides[0].reason
+            finally:
+                here.proxy(1).heal()
+            await found.until(lambda: found.connector.sides[0].reason == "")
+            return [told, found.connector.state, found.connector.sides[1].reason]
+
+    told, state, of_target = asyncio.run(main())
+    assert told in {"Unreachable", "ConnectionLost"}
+    assert (state, of_target) == ("RUNNING", "")
 
 
 @pytest.mark.parametrize("side", SIDES)

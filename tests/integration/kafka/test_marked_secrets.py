@@ -30,9 +30,10 @@ WAIT_S = 90.0
 READ_S = 30.0
 TOPIC = "orders"
 MARK = f"marked-{uuid.uuid4().hex[:12]}"  # what is looked for; each secret is this and a word
-PASSWORD, STORE, WRONG, LISTENER, CLIENT = (
-    f"{MARK}-{word}" for word in ("password", "store", "wrong", "https", "client")
+PASSWORD, OTHER, STORE, WRONG, LISTENER, CLIENT = (
+    f"{MARK}-{word}" for word in ("password", "other", "store", "wrong", "https", "client")
 )
+FLOW_NAME = "hidden-%3Eburied.MirrorSourceConnector"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 QUICK = {
@@ -131,7 +132,11 @@ class Places:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """A source that wants a password, a target that wants a certificate out of a store that wants one."""
     folder = tmp_path_factory.mktemp("marked")
-    source = KafkaCluster(name="hidden", listeners=("SASL_SSL",), users=(User(password=PASSWORD),))
+    source = KafkaCluster(
+        name="hidden",
+        listeners=("SASL_SSL",),
+        users=(User(password=PASSWORD), User(name="mirror2", password=OTHER)),
+    )
     target = KafkaCluster(name="buried", listeners=("MTLS",))
     with source, target:
         assert source.certificates is not None
@@ -376,6 +381,44 @@ def test_a_distributed_worker_whose_connectors_come_over_rest(places: Places, tm
         texts["log"] = replicator.log_text()
     assert_nowhere(texts)
     assert_not_in_topics(places)
+
+
+def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Path) -> None:
+    """Each resolves them for itself; the topics that they share, task configs too, have the references."""
+    jaas = f'{SCRAM} username="${{env:WHO}}" password="${{env:WORD}}";'
+    lines = {
+        **places.mm2("${env:WORD}"),
+        **{f"buried.{key}": value for key, value in places.of_target("${env:STORE}").items()},
+        "hidden.sasl.jaas.config": jaas,
+        "buried.ssl.key.password": "${env:STORE}",
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+        "dedicated.mode.enable.internal.rest": "true",
+        "listeners": "http://127.0.0.1:0",
+        "tasks.max": "2",
+    }
+    del lines["listeners.https.ssl.keystore.password"]
+    users = ({"WHO": "mirror", "WORD": PASSWORD}, {"WHO": "mirror2", "WORD": OTHER})
+    nodes = [Replicator.mm2(lines, folder=tmp_path, environment={**user, "STORE": STORE}) for user in users]
+    texts: dict[str, str] = {}
+    with nodes[0] as one, nodes[1] as other:
+        other.name = "other"
+        for node in (one, other):
+            wait_for_all(places, node.url)
+        for node in (one, other):
+            texts |= {f"{node.name} {what}": text for what, text in answers(node.url, {}).items()}
+            texts[f"{node.name} arguments"] = processes(node.pid)[f"cmdline of {node.pid}"]
+            assert 2 == len(
+                json.loads(http(node.url, f"/connectors/{FLOW_NAME}/tasks").rpartition("\n\n")[2])
+            )
+        assert [0, 0] == [node.stop() for node in nodes]
+        texts |= {f"log of {node.name}": node.log_text() for node in nodes}
+    assert_nowhere(texts)
+    assert_not_in_topics(places)
+    written = [data for topic, data in everything_in(places.target) if topic == "mm2-configs.hidden.internal"]
+    tasks = [data for data in written if data.startswith(b"task-MirrorSourceConnector-")]
+    assert tasks
+    assert all(b"${env:WORD}" in data and b"${env:STORE}" in data for data in tasks)
 
 
 def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_readme_client_overrides():
 
 
 def test_readme_exactly_once():
-    """Accepted as MM2 knows it; the internal server's `listeners` open no HTTP here."""
+    """Accepted as MM2 knows it; `listeners` is where processes with the same file call each other, and nothing else."""
     worker = herder(
         TWO
         + "B.exactly.once.source.support = enabled\nA.consumer.isolation.level = read_committed\n"
@@ -249,8 +249,41 @@ def test_readme_exactly_once():
     )
 
     assert worker.http.listeners == ()
+    assert worker.http.internal == ("http://localhost:8080",)
     assert worker.connectors[0].source is not None
     assert worker.connectors[0].source.read_committed
+
+
+def test_processes_with_one_file_are_a_group_for_each_flow():
+    """KIP-710: MM2's own group and topics on the target, and its three connectors as the leader writes them down."""
+    worker = herder(
+        TWO + "dedicated.mode.enable.internal.rest = true\nB.session.timeout.ms = 7000\n"
+        "rest.advertised.host.name = me\nrest.advertised.port = 81\nemit.offset-syncs.enabled = false\n"
+    )
+
+    assert worker.distributed is not None
+    group, topics = worker.distributed.group, worker.distributed.topics
+    assert group is not None
+    assert ("A-mm2", ("A", "B"), 7.0, "me", 81) == (
+        group.group_id,
+        group.flow,
+        group.session_s,
+        group.advertised_host,
+        group.advertised_port,
+    )
+    assert ("mm2-configs.A.internal", "mm2-status.A.internal") == (
+        topics.configs.topic,
+        topics.statuses.topic,
+    )
+    assert worker.http.internal == ("http://:8083",)
+    assert [f"Mirror{word}Connector" for word in ("Source", "Heartbeat", "Checkpoint")] == [
+        one["name"] for one in worker.distributed.seeds
+    ]
+    assert "false" == worker.distributed.seeds[2]["enabled"]  # checkpoints cannot be without offset syncs
+
+
+def test_a_process_is_alone_unless_its_file_says_otherwise():
+    assert None is herder(TWO).distributed
 
 
 def test_ssl_of_a_cluster_reaches_all_its_clients():

@@ -43,13 +43,18 @@ public final class WorkerProcess {
         this.log = log;
     }
 
-    /** Starts the command with {@code properties}, in Java's own format with its escapes. */
     public static WorkerProcess start(String label, Map<String, String> properties) {
+        return start(label, properties, List.of());
+    }
+
+    /** Starts the command with {@code properties}, in Java's own format with its escapes, and {@code arguments} behind it. */
+    public static WorkerProcess start(String label, Map<String, String> properties, List<String> arguments) {
         String name = String.format("%03d-%s", STARTED.incrementAndGet(), label.replaceAll("[^A-Za-z0-9._-]", "_"));
         Path file = FOLDER.resolve(name + ".properties");
         Path log = FOLDER.resolve(name + ".log");
         List<String> command = System.getProperty("conformance.command").lines()
             .map(word -> word.replace("{properties}", file.toString())).collect(Collectors.toList());
+        command.addAll(arguments);
         Properties written = new Properties();
         properties.forEach((key, value) -> { if (value != null) written.setProperty(key, value); });
         try {

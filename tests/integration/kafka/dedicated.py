@@ -1,0 +1,159 @@
+"""Several processes with one mm2.properties, as tests of them need them: their file, where they call each other, what they sign."""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from mirrorflow_replicator.connect.properties import format_properties
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.distributed import WAIT_S, Site
+from tests.integration.kafka.nodes import wait_until_shared
+
+ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # as Apache's own test of several nodes has it
+SOURCE = "MirrorSourceConnector"
+FACTORS = (
+    "replication.factor",
+    "offset-syncs.topic.replication.factor",
+    "checkpoints.topic.replication.factor",
+    "offset.storage.replication.factor",
+    "status.storage.replication.factor",
+    "config.storage.replication.factor",
+)
+CALLED = re.compile(r"nodes of the group are listened to on (\S+)")
+
+
+@dataclass(kw_only=True)
+class File:
+    """An mm2.properties for the flow of *site* to an alias of odd letters."""
+
+    site: Site
+    target_alias: str = ODD
+
+    @property
+    def flow(self) -> str:
+        return f"{self.site.alias}->{self.target_alias}"
+
+    @property
+    def path(self) -> str:
+        """Of internal calls to its source connector."""
+        aliases = (self.site.alias, self.target_alias)
+        return "".join(f"/{quote(alias, safe='')}" for alias in aliases) + f"/connectors/{SOURCE}"
+
+    @property
+    def connector(self) -> str:
+        """As it is shown, for a path."""
+        return quote(f"{self.flow}.{SOURCE}", safe="")
+
+    def text(self, topics: str, more: Mapping[str, str] | None = None) -> str:
+        source, target = self.site.alias, self.target_alias
+        return format_properties(
+            {
+                "clusters": f"{source}, {target}",
+                f"{source}.bootstrap.servers": self.site.source.bootstrap,
+                f"{target}.bootstrap.servers": self.site.target.bootstrap,
+                f"{self.flow}.enabled": "true",
+                f"{self.flow}.topics": topics,
+                "emit.heartbeats.enabled": "false",
+                "offset-syncs.topic.location": "target",
+                "refresh.topics.interval.seconds": "1",
+                "tasks.max": "4",
+                "dedicated.mode.enable.internal.rest": "true",
+                f"{target}.session.timeout.ms": "6000",
+                "listeners": "http://127.0.0.1:0",
+                "mirrorflow.http.listeners": "http://127.0.0.1:0",
+                **dict.fromkeys(FACTORS, "1"),
+                **(more or {}),
+            }
+        )
+
+    def worker_id(self, node: Replicator) -> str:
+        return f"{called_at(node).partition('//')[2]}/{self.flow}"
+
+    def wait_until_shared(self, nodes: Sequence[Replicator], tasks: int) -> None:
+        wait_until_shared(nodes, tasks, self.connector, self.worker_id)
+
+    def session_key(self) -> bytes:
+        """The group's newest, as only who may read the config topic has it."""
+        found = [
+            record.value
+            for record in records(self.site.target, f"mm2-configs.{self.site.alias}.internal")
+            if record.key == b"session-key"
+        ]
+        assert found[-1] is not None
+        return base64.b64decode(json.loads(found[-1])["key"])
+
+
+@contextmanager
+def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
+    """*count* processes with the same *text*, started, each of them ready."""
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                Replicator(
+                    form="mm2",
+                    files=(text,),
+                    folder=file.site.folder,
+                    name=f"p{number}",
+                    source=file.site.source,
+                )
+            )
+            for number in range(count)
+        ]
+        for one in found:
+            wait_until_ready(one)
+        yield found
+
+
+def wait_until_ready(node: Replicator) -> None:
+    wait_until(f"{node.name} is ready", lambda: node.rest("/readyz")[0] == 200, timeout_s=WAIT_S)
+
+
+def called_at(node: Replicator) -> str:
+    """Where other processes call *node*."""
+    found = CALLED.search(node.log_text())
+    assert found is not None
+    return found[1]
+
+
+def leader(nodes: Sequence[Replicator]) -> Replicator:
+    """Who said last that it leads."""
+    return next(
+        node for node in nodes if node.log_text().rstrip() and "this node leads" in last_meeting(node)
+    )
+
+
+def last_meeting(node: Replicator) -> str:
+    return [line for line in node.log_text().splitlines() if " units here" in line][-1]
+
+
+def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[str, str]:
+    mac = base64.b64encode(hmac.new(key, body, hashlib.sha256).digest()).decode()
+    return {"X-Connect-Authorization": mac, "X-Connect-Request-Signature-Algorithm": algorithm}
+
+
+def ask(
+    url: str,
+    method: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> int:
+    """The status of the answer."""
+    request = urllib.request.Request(url, data=body, method=method, headers=dict(headers or {}))
+    try:
+        with urllib.request.urlopen(request, timeout=30, context=tls) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code

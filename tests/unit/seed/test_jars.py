@@ -1,0 +1,54 @@
+"""Which jars of PySpark the image keeps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_seed import jars
+
+FILES = [f"{name}-1.0.jar" for name in sorted(jars.WANTED)]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("spark-core_2.13-4.3.0.jar", "spark-core"),
+        ("log4j-1.2-api-2.25.4.jar", "log4j-1.2-api"),
+        ("netty-common-4.2.13.Final.jar", "netty-common"),
+        ("orc-mapreduce-2.3.0-shaded-protobuf.jar", "orc-mapreduce"),
+        ("zstd-jni-1.5.7-7.jar", "zstd-jni"),
+        ("jline-3.29.0-jdk8.jar", "jline"),
+        ("netty-tcnative-boringssl-static-2.0.76.Final-linux-x86_64.jar", "netty-tcnative-boringssl-static"),
+    ],
+)
+def test_a_jars_name_is_without_the_releases_it_is_made_of(file: str, name: str):
+    assert jars.name_of(file) == name
+
+
+@given(
+    st.lists(st.sampled_from(["rocksdbjni-9.8.4.jar", "hive-exec-2.3.10-core.jar", "py4j.txt"]), unique=True)
+)
+def test_what_nobody_wants_is_left_out(others: list[str]):
+    assert jars.kept([*others, *FILES]) == sorted(FILES)
+
+
+def test_a_jar_that_is_not_there_is_named():
+    """A new release of Spark that calls it differently ends the build, not somebody's job."""
+    with pytest.raises(LookupError, match="spark-core"):
+        jars.kept(file for file in FILES if not file.startswith("spark-core-"))
+
+
+def test_java_moves_out_and_what_is_not_imported_goes(tmp_path):
+    package, home = tmp_path / "pyspark", tmp_path / "spark"
+    for file in [*(f"jars/{one}" for one in [*FILES, "rocksdbjni-9.8.4.jar"]), "mllib/__init__.py", "rdd.py"]:
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        (package / file).touch()
+    (package / "bin").mkdir()
+    for command in (*jars.COMMANDS, "spark-shell"):
+        (package / "bin" / command).touch()
+
+    jars.split(package, home)
+
+    assert sorted(path.name for path in (home / "jars").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (home / "bin").iterdir()) == sorted(jars.COMMANDS)
+    assert [path.name for path in package.iterdir()] == ["rdd.py"]

@@ -1,0 +1,147 @@
+"""What a driver in a pod tells Spark, and the command line of an executor."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_seed import kubernetes
+from mirrorflow_seed.errors import JobSettingError, SparkMissingError
+from mirrorflow_seed.settings import JobSettings, job_of
+
+POD = {"POD_NAME": "east-to-west-seed-1-abcde", "POD_NAMESPACE": "flows", "POD_IP": "10.1.2.3"}
+IMAGE, TEMPLATE = "mirrorflow/seed:1", "/etc/mirrorflow/executor.yaml"
+NAMELESS = 1_000_730_000  # a user id that no machine's list of users has
+EXECUTOR = {
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.1.2.3:7078",
+    "SPARK_EXECUTOR_ID": "7",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.1.2.4",
+    "SPARK_EXECUTOR_POD_NAME": "seed-exec-7",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_HOME": "/opt/spark",
+    "JAVA_HOME": "/opt/java",
+}
+
+
+def _job(**given: str) -> JobSettings:
+    properties = {key.replace("__", "."): value for key, value in given.items()}
+    return job_of({kubernetes.IMAGE_KEY: IMAGE, kubernetes.TEMPLATE_KEY: TEMPLATE} | properties)
+
+
+def test_a_driver_names_its_pod_so_that_executors_go_with_it():
+    conf = kubernetes.conf(_job(), POD)
+
+    assert conf["spark.kubernetes.driver.pod.name"] == POD["POD_NAME"]
+    assert conf["spark.kubernetes.namespace"] == POD["POD_NAMESPACE"]
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == POD["POD_IP"]
+    assert conf["spark.kubernetes.container.image"] == IMAGE
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == TEMPLATE
+
+
+def test_an_address_of_ipv6_is_a_host():
+    assert kubernetes.conf(_job(), POD | {"POD_IP": "fd00::3"})["spark.driver.host"] == "[fd00::3]"
+
+
+@pytest.mark.parametrize("name", sorted(POD))
+def test_a_driver_that_does_not_know_its_pod_says_what_is_missing(name: str):
+    with pytest.raises(JobSettingError, match=name):
+        kubernetes.conf(_job(), {**POD, name: ""})
+
+
+@pytest.mark.parametrize("key", [kubernetes.IMAGE_KEY, kubernetes.TEMPLATE_KEY])
+def test_executors_without_image_or_template_are_refused(key: str):
+    with pytest.raises(JobSettingError, match=key.replace(".", r"\.")):
+        kubernetes.conf(_job(**{key.replace(".", "__"): ""}), POD)
+
+
+@pytest.mark.parametrize("cores", ["0", "-1", "two", "1.5", "100"])
+def test_a_number_of_tasks_that_is_none_is_refused(cores: str):
+    with pytest.raises(JobSettingError, match=r"spark\.executor\.cores"):
+        kubernetes.conf(_job(spark__executor__cores=cores), POD)
+
+
+def test_nothing_but_pods_is_asked_of_the_api_server():
+    """The Role has no verb on anything else; each of these would be a refusal in the log, or the end."""
+    conf = kubernetes.conf(_job(), POD)
+
+    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
+    assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
+    assert conf["spark.kubernetes.driver.reusePersistentVolumeClaim"] == "false"
+    assert conf["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
+
+
+def test_executors_are_told_apart_from_whoever_can_reach_their_ports():
+    conf = kubernetes.conf(_job(), POD)
+
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.driver.port"] == "7078"
+    assert conf["spark.driver.blockManager.port"] == conf["spark.blockManager.port"] == "7079"
+
+
+@given(executors=st.integers(1, 10_000), cores=st.integers(1, 99))
+def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(executors: int, cores: int):
+    """Neither does a big job end after a few lost nodes, nor does a task share its buffers with another."""
+    job = _job(executors__max=str(executors), spark__executor__cores=str(cores))
+
+    conf = kubernetes.conf(job, POD)
+
+    assert int(conf["spark.executor.maxNumFailures"]) >= max(20, 10 * executors)
+    assert conf["spark.dynamicAllocation.maxExecutors"] == str(executors)
+    assert conf["spark.default.parallelism"] == str(executors * cores)
+    assert int(conf["spark.executor.memoryOverhead"].removesuffix("m")) >= 256 * (cores + 1)
+
+
+def test_an_executor_is_java_with_what_spark_has_said():
+    options = {"SPARK_JAVA_OPT_10": "-Dten=1", "SPARK_JAVA_OPT_2": "-Dtwo=a b", "SPARK_JAVA_OPTS_NOT": "x"}
+
+    command = kubernetes.command_of(EXECUTOR | options)
+
+    assert command[:5] == ["/opt/java/bin/java", "-Dtwo=a b", "-Dten=1", "-Xms512m", "-Xmx512m"]
+    assert command[5:8] == ["-cp", "/opt/spark/jars/*", kubernetes.BACKEND]
+    told = dict(zip(command[8::2], command[9::2], strict=True))
+    assert told == {
+        "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
+        "--executor-id": "7",
+        "--cores": "2",
+        "--app-id": "spark-1",
+        "--hostname": "10.1.2.4",
+        "--podName": "seed-exec-7",
+        "--resourceProfileId": "0",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(set(EXECUTOR) - {"JAVA_HOME"}))
+def test_an_executor_that_spark_has_not_started_says_so(name: str):
+    environment = {key: value for key, value in EXECUTOR.items() if key != name}
+
+    with pytest.raises(SparkMissingError, match=name):
+        kubernetes.command_of(environment)
+
+
+def test_who_has_a_name_keeps_it():
+    assert kubernetes.named_user() == {}
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_a_user_id_without_a_name_gets_one_where_the_library_is(tmp_path, monkeypatch, has_library):
+    """As the image has it; elsewhere nothing happens."""
+    library = tmp_path / "lib" / "libnss_wrapper.so"
+    library.parent.mkdir()
+    if has_library:
+        library.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("os.getuid", lambda: NAMELESS)
+
+    found = kubernetes.named_user()
+
+    if not has_library:
+        assert found == {}
+        return
+    assert found["LD_PRELOAD"] == str(library)
+    name, _, user_id, *_ = Path(found["NSS_WRAPPER_PASSWD"]).read_text().split(":")
+    assert (name, user_id) == ("mirrorflow", str(NAMELESS))
