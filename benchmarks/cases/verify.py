@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import copiers
 from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
-from benchmarks.copiers import end
 from benchmarks.results import Result
 from benchmarks.watch import end_offsets
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify.splits import Split
-from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.processes import wait_until
 
 if TYPE_CHECKING:
@@ -47,20 +45,18 @@ def verifying(arena: Arena, extent: Extent) -> Result:
     with arena.running(copiers.ours(), flow) as child:
         wait_until(
             f"{remote} has {records} records",
-            lambda: (
-                remote in arena.west.topics() and end_offsets(arena.west, remote, PARTITIONS) >= records
-            ),
+            lambda: remote in arena.west.topics() and end_offsets(arena.west, remote, PARTITIONS) >= records,
             timeout_s=COPY_WAIT_S,
         )
-        time.sleep(copiers.FLUSH_S)
-        end(child)
-        files = _files(arena, flow)
+        child.stop()  # in order, so that positions are stored
+        worker, source = copiers.files_of_ours(flow)
+        files = FlowFiles(worker=worker, source=source)
         for cores in CORES:
             _measure(result, files, cores, records, extent.repeat)
-    result.demand(f"compared on {CORES[-1]} cores", RATE, _name(CORES[-1]), sense=">=", limit=RATE_MIN, unit="/s")
     result.demand(
-        "a task's memory", "task_MiB", _name(CORES[-1]), sense="<=", limit=TASK_MIB_MAX, unit="MiB"
+        f"compared on {CORES[-1]} cores", RATE, _name(CORES[-1]), sense=">=", limit=RATE_MIN, unit="/s"
     )
+    result.demand("a task's memory", "task_MiB", _name(CORES[-1]), sense="<=", limit=TASK_MIB_MAX, unit="MiB")
     return result
 
 
@@ -77,7 +73,10 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
         result.add(_name(cores, "empty task"), ms=_empty_task_ms(spark, cores))
         for _ in range(repeat):
             seconds, read = _timed(lambda: _bare(spark, files, master))
-            result.add(_name(cores, "read and thrown away"), **{RATE: 2 * records / seconds, "MB/s": read / 1e6 / seconds})
+            result.add(
+                _name(cores, "read and thrown away"),
+                **{RATE: 2 * records / seconds, "MB/s": read / 1e6 / seconds},
+            )
             seconds, said = _timed(lambda: _verified(files, master, spark))
             if said["windows"]["equal"] != said["windows"]["total"] or said["sourceRecords"] != records:
                 result.notes.append(f"Not all was equal: {said['message']}")
@@ -138,16 +137,6 @@ class _Reading:
         settings = self._files.load()
         for split in splits:
             yield asyncio.run(read_stretch(settings, split))
-
-
-def _files(arena: Arena, flow: copiers.Flow) -> FlowFiles:
-    worker, source = copiers.files_of(flow)
-    folder = arena.folder / "verify"
-    folder.mkdir(parents=True, exist_ok=True)
-    return FlowFiles(
-        worker=str(write_properties(folder / "worker.properties", worker)),
-        source=str(write_properties(folder / "source.properties", source)),
-    )
 
 
 CASES: dict[str, Case] = {"verify": verifying}
