@@ -31,6 +31,7 @@ from benchmarks.cases import (
     small_batches,
     starting,
     throughput,
+    verify,
 )
 from benchmarks.machine import facts
 from benchmarks.results import Result, document, number
@@ -49,6 +50,7 @@ MODULES = (
     failover,
     exactly_once,
     seed,
+    verify,
 )
 CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
 

@@ -153,6 +153,12 @@ def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
 
+def files_of_ours(flow: Flow) -> tuple[str, str]:
+    """Of a connector that is not started here: worker.properties and its own."""
+    worker, connector = _files_of_ours(flow, _stem(flow), "", 1)
+    return worker, connector
+
+
 def _files_of_ours(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
     connector = {
         "name": "MirrorSourceConnector",

@@ -6,6 +6,8 @@ is noted beside it.
 
 import subprocess
 import sys
+import time
+from functools import partial
 
 from benchmarks import copiers
 from benchmarks.arena import Arena
@@ -19,7 +21,7 @@ BATCH_BYTES = 65_536
 CORES = 2
 EMPTY_TASKS = 200
 ONE_SLOT = f"{copiers.SEED}, 1 slot"
-TOPIC = "seed"
+AGE_MS = 10 * 86_400_000  # older than leaders remember a producer by: such records go inside transactions
 # A session of so many cores runs tasks that do nothing, once to start the workers and once for the clock.
 EMPTY = f"""
 import time
@@ -38,15 +40,24 @@ print(started - began, (ended - warm) / {EMPTY_TASKS} * {CORES})
 """
 
 
-def _seed(arena: Arena, extent: Extent) -> Result:
+def _seed(age: str, arena: Arena, extent: Extent) -> Result:
+    is_old = age == "old"
     records = extent.of(4_000_000, 400_000)
+    topic = f"seed-{age}"
     result = Result(
-        name="seed",
-        title="a bulk seed by Spark",
+        name=topic,
+        title=f"a bulk seed by Spark, {'records ten days old' if is_old else 'fresh records'}",
         setting=f"{records:,} records of {RECORD_BYTES} bytes, {PARTITIONS} partitions, one broker on each side. The seed has"
         f" {CORES} task slots (local[{CORES}]); the connector has as many tasks, and one.",
     )
-    arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
+    arena.load(
+        topic,
+        records,
+        partitions=PARTITIONS,
+        size_bytes=RECORD_BYTES,
+        batch_bytes=BATCH_BYTES,
+        timestamp_ms=time.time_ns() // 1_000_000 - AGE_MS if is_old else -1,
+    )
     race(
         arena,
         result,
@@ -54,17 +65,18 @@ def _seed(arena: Arena, extent: Extent) -> Result:
             copiers.seed(cores=CORES),
             copiers.seed(cores=1, name=ONE_SLOT),
             copiers.ours(tasks=CORES, name=f"MirrorFlow, {CORES} tasks"),
-            copiers.ours(name="MirrorFlow, 1 task"),
-            copiers.mm2(),
+            *([] if is_old else [copiers.ours(name="MirrorFlow, 1 task"), copiers.mm2()]),
         ],
-        TOPIC,
+        topic,
         partitions=PARTITIONS,
         records=records,
         record_bytes=RECORD_BYTES,
         repeat=extent.repeat,
         budget_s=180.0,
+        markers=is_old,
     )
-    result.demand_ratio("throughput against MM2", THROUGHPUT, copiers.SEED, "MM2", sense=">=", limit=3)
+    if not is_old:
+        result.demand_ratio("throughput against MM2", THROUGHPUT, copiers.SEED, "MM2", sense=">=", limit=3)
     result.demand_ratio(
         "throughput against the connector on the same cores",
         THROUGHPUT,
@@ -73,7 +85,8 @@ def _seed(arena: Arena, extent: Extent) -> Result:
         sense=">=",
         limit=0.8,
     )
-    result.notes.append(_machinery())
+    if not is_old:
+        result.notes.append(_machinery())
     return result
 
 
@@ -86,4 +99,4 @@ def _machinery() -> str:
     return f"Spark's own machinery: {start_s:.1f} s until a session is there, {task_s * 1000:.0f} ms of a core for a task that does nothing."
 
 
-CASES: dict[str, Case] = {"seed": _seed}
+CASES: dict[str, Case] = {f"seed-{age}": partial(_seed, age) for age in ("fresh", "old")}

@@ -1,35 +1,31 @@
 """`mirrorflow verify`: both clusters of a flow compared on this machine, by Spark on its own cores.
 
-The job is the cluster's own (`mirrorflow_seed.verify`), loaded when it is asked for, because it wants PySpark and Java.
 Nothing is written to either cluster. Exit status: 0 every window that was looked at is equal; 1 one is not, or could not be
 decided; 2 the arguments or the file are wrong.
 """
 
 import argparse
+import json
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, FailedError, UsageError
-from mirrorflow_cli.files import ProcessFiles
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_operator.plan.plan import ConnectorKind, plan_of_all
-
-if TYPE_CHECKING:
-    from mirrorflow_seed.report import Report
+from mirrorflow_cli.jobs import add_job_arguments, run_job
 
 BAR_CELLS: Final = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `mirrorflow verify`."""
-    add_flow_arguments(parser, addresses=True)
+    add_job_arguments(parser)
     parser.add_argument(
         "--sample", metavar="SHARE", help="the share of windows to compare, as 0.1 (default: 1)"
     )
     parser.add_argument(
-        "--run-id", metavar="NAME", help="names the run, and which windows a sample takes (default: 1)"
+        "--run-id",
+        metavar="ID",
+        default="1",
+        help="names the run, and decides which windows a sample takes (default: 1)",
     )
     parser.add_argument(
         "--out",
@@ -37,53 +33,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the table of windows (Parquet), verification.json and report.html below it",
     )
     parser.add_argument(
-        "--cores", metavar="N", type=int, help="how many of this machine's cores to use (default: all)"
-    )
-    parser.add_argument(
         "--ignore-timestamps", action="store_true", help="compare all but timestamps, on every topic"
     )
     parser.add_argument(
-        "--decode-all",
-        action="store_true",
-        help="digest every record, also of batches that are the same bytes",
+        "--decode-all", action="store_true", help="digest every record, also where batches are the same bytes"
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare; the exit status."""
-    from mirrorflow_seed.errors import EXIT_STOPPED, SeedError  # noqa: PLC0415 the extra `seed`
-    from mirrorflow_seed.settings import FlowFiles, job_of  # noqa: PLC0415
-    from mirrorflow_seed.verify.command import output_folder, run  # noqa: PLC0415
+    properties = {"run.id": arguments.run_id}
+    if arguments.sample is not None:
+        properties["sample"] = arguments.sample
+    if arguments.out is not None:
+        properties["output"] = str(Path(arguments.out).expanduser().resolve())
+    for key, is_set in (
+        ("ignore.timestamps", arguments.ignore_timestamps),
+        ("decode.all", arguments.decode_all),
+    ):
+        if is_set:
+            properties[key] = "true"
+    display = _JsonLines() if arguments.json else _Bar()
+    try:
+        status = run_job(arguments, "verify", properties, display.show)
+    finally:
+        display.close()
+    if not arguments.json:
+        print(display.message)
+        if arguments.out is not None:
+            from mirrorflow_seed.verify.command import output_folder  # noqa: PLC0415 the extra `seed`
 
-    planned = plan_of_all(flow_from(arguments), layout_from(arguments))
-    source = next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE)
-    given = {
-        "run.id": arguments.run_id,
-        "sample": arguments.sample,
-        "output": str(Path(arguments.out).expanduser().resolve()) if arguments.out else None,
-        "master": f"local[{arguments.cores}]" if arguments.cores else None,
-        "ignore.timestamps": "true" if arguments.ignore_timestamps else None,
-        "decode.all": "true" if arguments.decode_all else None,
-        "spark.log.level": "ERROR",
-    }
-    bar = _Bar()
-    with tempfile.TemporaryDirectory(prefix="mirrorflow-verify-") as folder:
-        files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
-        files.write(source.worker_properties, {source.name: source.connector_properties})
-        paths = FlowFiles(worker=str(files.worker), source=str(files.connector(source.name)))
-        try:
-            job = job_of({key: value for key, value in given.items() if value is not None})
-            status = run(paths, job, display=bar)
-        except SeedError as error:
-            bar.end()
-            kind = UsageError if error.status == UsageError.status else FailedError
-            raise kind(str(error)) from error
-        finally:
-            bar.end()
-    print(bar.message)
-    if arguments.out:
-        print(f"The windows, a summary and a page are in {output_folder(job.output, job.run_id)}.")
-    return EXIT_SIGNAL_BASE + 15 if status == EXIT_STOPPED else status
+            print(f"Result: {output_folder(properties['output'], arguments.run_id)}")
+    return status
+
+
+class _JsonLines:
+    message = ""
+
+    def show(self, report: Any) -> None:
+        print(json.dumps(report.as_json()), flush=True)
+
+    def close(self) -> None:
+        """Nothing is held back."""
 
 
 class _Bar:
@@ -95,8 +86,7 @@ class _Bar:
         self._shown = -1
         self._is_open = False
 
-    def __call__(self, report: "Report") -> None:
-        """Show *report*."""
+    def show(self, report: Any) -> None:
         said = report.as_json()
         self.message = said["message"] or self.message
         windows = said["windows"]
@@ -115,8 +105,7 @@ class _Bar:
         print(line, end="", file=sys.stderr, flush=True)
         self._is_open = True
 
-    def end(self) -> None:
-        """Leave the line."""
+    def close(self) -> None:
         if self._is_open:
             print(file=sys.stderr)
             self._is_open = False

@@ -1,7 +1,7 @@
 """Spark's own Kubernetes backend: what a driver in a pod tells Spark, and the command of an executor.
 
     the driver's environment, by the downward API:  POD_NAME  POD_NAMESPACE  POD_IP
-    job.properties:  master=k8s://https://...           (the API server, from inside)
+    job.properties:  master=k8s://API-SERVER
                      executors.max=4
                      spark.kubernetes.container.image=...
                      spark.kubernetes.executor.podTemplateFile=...   (its container is called `executor`)

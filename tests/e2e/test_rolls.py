@@ -19,9 +19,7 @@ from tests.harness.kubernetes.stage import WAIT_S, Stage
 NEXT = "0.1.1"  # the same images under the name of a release to come
 RATE = 200
 SAMPLE_S = 0.02
-GAP_MOST_S = (
-    30.0  # an orderly hand-over takes a second or two; a machine that starts a pod meanwhile has its own
-)
+GAP_MOST_S = 15.0  # a hand-over takes a second; a machine that starts a pod meanwhile has its own
 REFUSED_MOST = 20
 ROLLS = int(os.environ.get("ROLLS", "1"))  # up to 3, for who wants figures
 

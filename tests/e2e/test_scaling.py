@@ -23,6 +23,7 @@ PARTITIONS = 4
 CONNECTOR = "MirrorSourceConnector"
 # On a machine that starts pods meanwhile; alone it is a tenth of this.
 STAYED_MOST_S, MOVED_MOST_S = 10.0, 60.0
+NOBODY: set[str] = set()
 OWN = "service,poddisruptionbudget,networkpolicy"
 
 
@@ -63,9 +64,10 @@ def test_pods_share_the_work_and_each_record_arrives_once(
         assert len(names(stage.pods(FLOW, "source")) & three) == 2
         assert len(_objects(stage)) == 3
         with _measured(stage, pulse, "3 to 1", record_property):
+            nodes = names(stage.pods(FLOW, "source"))
             _scale(stage, 1)
-            _wait_until_shared(stage, pulse, 1)
-        wait_until("what only several need is gone", lambda: not _objects(stage), timeout_s=WAIT_S)
+            wait_until("what only several need is gone", lambda: not _objects(stage), timeout_s=2 * WAIT_S)
+            _wait_until_shared(stage, pulse, 1, after=nodes)
     wait_for_records(stage, f"{FLOW}.{TOPIC}", pulse.written)
     assert_same(stage, TOPIC, alias=FLOW)
 
@@ -93,8 +95,8 @@ def _scale(stage: Stage, replicas: int) -> None:
     stage.kubectl("scale", "mirrorflow", FLOW, f"--replicas={replicas}")
 
 
-def _wait_until_shared(stage: Stage, pulse: Pulse, count: int) -> None:
-    """Until *count* pods are ready and say the same of all tasks, which are spread evenly, and each partition flows."""
+def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str] = NOBODY) -> None:
+    """Until *count* pods, none of *after*, are ready and say the same of all tasks, which are spread evenly, and each partition flows."""
 
     def shared() -> bool:
         pods = _all_pods(stage)
@@ -103,6 +105,7 @@ def _wait_until_shared(stage: Stage, pulse: Pulse, count: int) -> None:
         loads = [homes.count(home) for home in set(homes)]
         return (
             len(pods) == count
+            and not names(pods) & after
             and all(_is_ready(pod) for pod in pods)
             and all(one == said[0] for one in said)
             and len(homes) == PARTITIONS

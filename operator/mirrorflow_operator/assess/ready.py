@@ -50,7 +50,7 @@ def _against(
     for workload in workloads:
         if workload.trouble is not None and not workload.serves:
             yield no(Kind.READY, workload.trouble.reason, workload.trouble.message)
-        if _is_scaled_away(workload):
+        if _is_scaled_away(workload) and not observation.runs.holds_connector:
             message = "spec.connectors.source.replicas is 0: nothing is copied."
             yield no(Kind.READY, Reason.SCALED_TO_ZERO, message)
     for kind, reason in _UNREACHABLE.items():
@@ -79,6 +79,8 @@ def reconciling(observation: Observation, workloads: Sequence[Workload], stalled
         return no(kind, stalled.reason, "The flow has come to a stand; see Stalled.")
     if observation.refusal:
         return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
+    if observation.runs.holds_connector:
+        return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.seen)]
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import Connector, Connectors
-from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import names, several
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, WORKER_FILE, pod
 from mirrorflow_operator.plan.properties_text import format_properties
+from mirrorflow_operator.plan.several import Shape
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
@@ -27,7 +28,7 @@ CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
 LISTENER: Final = f"://0.0.0.0:{HTTP_PORT}"
 PROGRESS_DEADLINE_S: Final = 300
 Object = dict[str, Any]
-NONE_CHOSEN: Final[Mapping[ConnectorKind, int]] = MappingProxyType({})
+AS_SPECIFIED: Final[Mapping[ConnectorKind, Shape]] = MappingProxyType({})
 
 
 def objects(
@@ -36,10 +37,10 @@ def objects(
     *,
     image: str,
     layout: SecretLayout,
-    chosen: Mapping[ConnectorKind, int] = NONE_CHOSEN,
+    shapes: Mapping[ConnectorKind, Shape] = AS_SPECIFIED,
     verifies: bool = False,
 ) -> list[Object]:
-    """Every object of *flow*, in the order in which they are needed; *chosen* are numbers of pods that are not the spec's.
+    """Every object of *flow*, in the order in which they are needed; *shapes* are forms and numbers of pods that are not the spec's.
 
     *verifies*: the operator knows an authority by which it can ask connectors over TLS; those that have a certificate then
     serve nothing else.
@@ -48,8 +49,8 @@ def objects(
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     for connector in plan.connectors:
         spec = connector_spec(flow.spec.connectors, connector.kind)
-        replicas = 0 if flow.spec.state is State.STOPPED else chosen.get(connector.kind, spec.replicas)
-        found.extend(_of_connector(flow, connector, image, layout, replicas=replicas, secure=secure))
+        shape = shapes.get(connector.kind) or several.shape_of(flow, spec)
+        found.extend(_of_connector(flow, connector, image, layout, shape=shape, secure=secure))
     return found
 
 
@@ -70,17 +71,17 @@ def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
 
 
 def _of_connector(
-    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, replicas: int, secure: bool
+    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, shape: Shape, secure: bool
 ) -> Iterator[Object]:
     spec = connector_spec(flow.spec.connectors, plan.kind)
     account = flow.metadata.name
     if spec.service_account.annotations:
         account = names.object_name(flow.metadata.name, plan.kind)
         yield _service_account(flow, account, plan.kind, spec.service_account.annotations)
-    worker = _worker_properties(flow, plan, spec, layout, secure=secure)
+    worker = _worker_properties(flow, plan, spec, layout, is_shared=shape.is_shared, secure=secure)
     config = _config_map(flow, plan, worker)
     yield config
-    if several.is_shared(spec):
+    if shape.is_shared:
         yield from several.shared_objects(flow, plan.kind)
     yield _deployment(
         flow,
@@ -90,13 +91,19 @@ def _of_connector(
         account=account,
         layout=layout,
         mounts=mounts((worker, plan.connector_properties), layout),
-        replicas=replicas,
+        shape=shape,
         secure=secure,
     )
 
 
 def _worker_properties(
-    flow: MirrorFlow, plan: ConnectorPlan, spec: Connector, layout: SecretLayout, *, secure: bool
+    flow: MirrorFlow,
+    plan: ConnectorPlan,
+    spec: Connector,
+    layout: SecretLayout,
+    *,
+    is_shared: bool,
+    secure: bool,
 ) -> Mapping[str, str]:
     """As a pod is told: where it listens, and whether it is one of several."""
     listener, tls = f"http{LISTENER}", flow.spec.internal_rest.tls
@@ -105,7 +112,7 @@ def _worker_properties(
         # Probes and the operator have no certificate of their own.
         listener = f"https{LISTENER}"
         shown = {**several.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
-    if not several.is_shared(spec):
+    if not is_shared:
         return {**plan.worker_properties, **shown, LISTENERS_KEY: listener}
     return {
         **plan.worker_properties,
@@ -154,7 +161,7 @@ def _deployment(
     account: str,
     layout: SecretLayout,
     mounts: Mounts,
-    replicas: int,
+    shape: Shape,
     secure: bool,
 ) -> Object:
     """The new pod is there before the old one goes: what a roll costs is one hand-over."""
@@ -172,7 +179,7 @@ def _deployment(
             name, flow.metadata.namespace, names.object_name(name, plan.kind), plan.kind
         ),
         "spec": {
-            "replicas": replicas,
+            "replicas": shape.replicas,
             "revisionHistoryLimit": 1,
             "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
             "strategy": {
@@ -190,7 +197,7 @@ def _deployment(
                 config_map=config["metadata"]["name"],
                 mounts=mounts,
                 layout=layout,
-                is_shared=several.is_shared(spec),
+                is_shared=shape.is_shared,
                 is_secure=secure,
             ),
         },

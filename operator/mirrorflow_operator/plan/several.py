@@ -6,10 +6,11 @@ topic has, and MM2's own (`mm2-configs.<source>.internal`) may still hold those 
 among them, which would then run twice. How many pods there are is in no property, so another number rolls none.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import Connector
-from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind
@@ -27,6 +28,46 @@ def is_shared(connector: Connector) -> bool:
     """Whether pods of *connector* share its work; where their number is chosen, one of them is a node as well."""
     scale = connector.autoscale
     return connector.replicas > 1 or (scale is not None and scale.max_replicas > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """In which form a connector's pods run, and how many."""
+
+    is_shared: bool
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The same as it is in the cluster: what its Deployment asks for, and whether pods of before are still there."""
+
+    shape: Shape
+    is_rolling: bool
+
+
+def shape_of(flow: MirrorFlow, connector: Connector, chosen: int | None = None) -> Shape:
+    """What the spec asks for; *chosen* is a number of pods that is not the spec's."""
+    replicas = connector.replicas if chosen is None else chosen
+    return Shape(is_shared=is_shared(connector), replicas=0 if flow.spec.state is State.STOPPED else replicas)
+
+
+def next_shape(wanted: Shape, live: Live | None) -> Shape:
+    """What to apply now, on the way to *wanted*: the form changes while there is one pod.
+
+    A Deployment that is given another template and another number at once adds pods by the old template too, and these would
+    read the properties of the new one, which they do not understand. Whoever goes on from another number passes by one.
+    """
+    if live is None or wanted.replicas == 0:
+        return wanted
+    now = live.shape
+    one = min(1, wanted.replicas)
+    if now.is_shared and not wanted.is_shared and (now.replicas > 1 or live.is_rolling):
+        return Shape(is_shared=True, replicas=one)
+    is_changing = now.is_shared != wanted.is_shared
+    if wanted.is_shared and (is_changing or (now.replicas == 1 and live.is_rolling)):
+        return Shape(is_shared=True, replicas=one)
+    return wanted
 
 
 def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:

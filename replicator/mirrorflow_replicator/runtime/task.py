@@ -34,7 +34,7 @@ from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
-from mirrorflow_replicator.runtime.pinning import Pinning, expiries
+from mirrorflow_replicator.runtime.pinning import COMMIT_EVERY_S, Pinning, expiries
 from mirrorflow_replicator.runtime.reporting import partition_report
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
 from mirrorflow_replicator.runtime.syncing import Syncing
@@ -65,6 +65,7 @@ class Parts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: Syncing | None = None
+    commit_every_s: float = COMMIT_EVERY_S  # of the transaction that old records go inside
 
 
 class CopyTask:
@@ -138,6 +139,7 @@ class CopyTask:
             source_alias=settings.source_alias,
             timeout_ms=settings.transaction_timeout_ms,
             pump=self._wiring.pump,
+            commit_every_s=self._parts.commit_every_s,
         )
 
     def _surroundings(self) -> Surroundings:
@@ -329,9 +331,13 @@ class CopyTask:
 
         On a long way answers are large, and the next one has to be asked for while the last one is still being sent.
         """
-        while self._around.buffered_bytes >= max(BUFFERED_BYTES_MAX, 2 * largest_bytes):
-            self._room.clear()
+        most_bytes = max(BUFFERED_BYTES_MAX, 2 * largest_bytes)
+        while self._around.buffered_bytes >= most_bytes:
             self._wiring.pump()
+            # Not before pumping, which sets it: a wait that is over at once would never let answers, or connections, come.
+            self._room.clear()
+            if self._around.buffered_bytes < most_bytes:
+                break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._room.wait()

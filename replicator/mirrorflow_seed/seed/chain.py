@@ -43,6 +43,8 @@ LOOK_S: Final = 0.05
 START_S: Final = 60.0  # the most that a start may take of a task's time
 CONNECT_TIMEOUT_S: Final = 15.0
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
+# Each commit makes all tasks ask where they are. Who reads committed records of a seed can wait for some seconds.
+COMMIT_EVERY_S: Final = 5.0
 STEP_SPREAD_S: Final = 1.0  # over which tasks that were fenced together go on
 GC_THRESHOLD: Final = 200_000  # as `runtime.copying`: batches need no collector
 _BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
@@ -190,6 +192,7 @@ class ChainCopy:
                 task=0,
                 copier=self._copier,
                 initial=self._order.initial,
+                commit_every_s=COMMIT_EVERY_S,
             )
             fenced = await self._copy(task)
         finally:
@@ -233,6 +236,8 @@ class ChainCopy:
             for share in list(self._open.values()):
                 if self._settle(share):
                     return True
+            if all(_delivered(self._lanes[index]) >= share.end for index, share in self._open.items()):
+                break  # to stop is to commit what is left, and to look once more
         return False
 
     def _settle(self, share: Share) -> bool:
@@ -335,6 +340,11 @@ def _next_offset(lane: Lane) -> int:
     position = lane.position
     theirs = -1 if position is None or lane.state is not State.WAITING else position.source_offset + 1
     return max(ours, theirs)
+
+
+def _delivered(lane: Lane) -> int:
+    """The first source offset that is not known to have arrived; what is in a transaction may still be taken back."""
+    return -1 if lane.stream is None else lane.stream.delivered.source_offset + 1
 
 
 def _gap_records(share: Share, lane: Lane | None, error: MirrorFlowError | None) -> int:

@@ -23,6 +23,8 @@ RUN_RECORDS: Final = 8
 # Around a guess. With offset syncs it is off by the markers in between, with timestamps by records of the same moment.
 SEARCH_BACK_OFFSETS: Final = 2_000
 SEARCH_RECORDS: Final = 10_000
+# Ten thousand partitions are looked at twice each; brokers give the first batch whole, whatever its size.
+LOOK_ANSWER_BYTES: Final = 32 << 10
 SEARCH_ANSWER_BYTES: Final = 1 << 20
 
 
@@ -70,8 +72,8 @@ class Log:
             max(offset, self.begin),
             self.end,
             read_committed=self._read_committed,
-            answer_bytes=SEARCH_ANSWER_BYTES,
-            purpose="look",
+            answer_bytes=LOOK_ANSWER_BYTES if count <= RUN_RECORDS else SEARCH_ANSWER_BYTES,
+            reads_ahead=False,
         )
         found: list[Found] = []
         try:

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -86,24 +86,9 @@ def output_folder(output: str, run_id: str) -> Path:
 
 
 def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkContext | None") -> Verification:
-    began = time.perf_counter()
-    settings = files.load()
-    cut = plan_settings(job)
-    planned = asyncio.run(_planned(settings, cut))
-    expected = len(planned.undecided) + sum(
-        max(1, -(-(one.source_to - one.source_from) // one.window_offsets)) for one in planned.splits
-    )
-    first = VerifyReport(
-        run_id=job.run_id,
-        phase=JobPhase.RUNNING,
-        windows=Windows(total=expected, undecided=len(planned.undecided)),
-    )
-    outlet.say(first)
-    told = TaskSettings(files=files, run_id=job.run_id, decode_all=_flag(job, "decode.all"))
     session = spark_context(job, f"mirrorflow-verify-{job.run_id}")
     with session if spark is None else contextlib.nullcontext(spark) as context:
-        results = run_job(context, planned.splits, told, first=first, say=outlet.say)
-        found = _together(settings, job, planned, results, time.perf_counter() - began)
+        found = verification(files, job, context, say=outlet.say)
         if job.output:
             folder = output_folder(job.output, job.run_id)
             folder.mkdir(parents=True, exist_ok=True)
@@ -111,6 +96,34 @@ def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkCon
             (folder / SUMMARY).write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
             (folder / PAGE).write_text(page(found), encoding="utf-8")
     return found
+
+
+def verification(
+    files: FlowFiles,
+    job: JobSettings,
+    spark: "SparkContext",
+    *,
+    say: Callable[[VerifyReport], None] = lambda _: None,
+) -> Verification:
+    """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
+    began = time.perf_counter()
+    settings = files.load()
+    told = TaskSettings(files=files, run_id=job.run_id, decode_all=_flag(job, "decode.all"))
+    plan_ = planned(settings, job)
+    expected = len(plan_.undecided) + sum(one.windows for one in plan_.splits)
+    first = VerifyReport(
+        run_id=job.run_id,
+        phase=JobPhase.RUNNING,
+        windows=Windows(total=expected, undecided=len(plan_.undecided)),
+    )
+    say(first)
+    results = run_job(spark, plan_.splits, told, first=first, say=say)
+    return _together(settings, job, plan_, results, time.perf_counter() - began)
+
+
+def planned(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
+    """What is to be compared now. Raises JobSettingError, SettingError, ClusterError."""
+    return asyncio.run(_planned(settings, plan_settings(job)))
 
 
 def plan_settings(job: JobSettings) -> PlanSettings:
@@ -141,11 +154,11 @@ async def _planned(settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
 def _together(
     settings: SourceSettings,
     job: JobSettings,
-    planned: VerifyPlan,
+    plan_: VerifyPlan,
     results: list[StretchResult],
     seconds: float,
 ) -> Verification:
-    windows = [*planned.undecided, *(window for one in results for window in one.windows)]
+    windows = [*plan_.undecided, *(window for one in results for window in one.windows)]
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
     return Verification(
         run_id=job.run_id,
@@ -154,9 +167,9 @@ def _together(
         target_alias=settings.target_alias,
         share=job.sample,
         windows=windows,
-        partitions=planned.partitions,
+        partitions=plan_.partitions,
         behind=sum(one.behind for one in results),
-        notes=planned.notes,
+        notes=plan_.notes,
         cost=Cost(
             executor_seconds=sum(one.seconds for one in results),
             bytes_read=sum(one.bytes_read for one in results),

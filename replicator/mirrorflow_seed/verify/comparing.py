@@ -155,12 +155,20 @@ class Comparison:
 
     def _same_heads(self) -> None:
         sources, targets = self._source.head, self._target.head
-        while sources and targets and sources[0].digest == targets[0].digest:
-            record = sources.popleft()
-            tally = self._tally(record.offset)
-            tally.source(record)
-            tally.target(targets.popleft())
-            self._cursor = record.offset
+        size = self._split.window_offsets
+        while sources and targets:
+            first, begin = sources[0], targets[0].offset
+            border = (first.offset // size + 1) * size
+            run: list[Digested] = []
+            while (
+                sources and targets and sources[0].digest == targets[0].digest and sources[0].offset < border
+            ):
+                run.append(sources.popleft())
+                end = targets.popleft().offset + 1
+            if not run:
+                return
+            self._tally(first.offset).same_digested(run, begin, end)
+            self._cursor = run[-1].offset
 
     def _rejoin(self) -> Needs | None:
         """Find where both go on together; what is needed for that, if it is not there."""

@@ -10,7 +10,7 @@ Digests are BLAKE2b of 16 bytes, keyed by the run: who can write records cannot 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ NO_TIMESTAMP: Final = -(2**63)  # in the place of every timestamp where the targ
 _FIXED = struct.Struct(">iqiii")
 _HEADER = struct.Struct(">ii")
 _NULL: Final = -1
+_new = tuple.__new__  # one for each record
 
 
 class Digested(NamedTuple):
@@ -66,12 +67,19 @@ class RecordDigest:
 
     def of_batch(self, batch: Batch) -> Iterator[Digested]:
         """The digests of its records, in order. Raises CorruptRecordsError."""
-        of = self.of
+        keyed, parts = self._keyed.copy, self._parts
         for record in decode(batch):
-            yield Digested(record.offset, of(record))
+            digest = keyed()
+            for part in parts(record):
+                digest.update(part)
+            yield _new(Digested, (record[0], digest.digest()))
 
     def canonical(self, record: Record) -> bytes:
         """See the module."""
+        return b"".join(self._parts(record))
+
+    def _parts(self, record: Record) -> Iterable[bytes]:
+        """The canonical form in pieces, so that a large value is not copied once more."""
         _, timestamp, key, value, headers = record
         if not self._timestamps:
             timestamp = NO_TIMESTAMP
@@ -84,11 +92,12 @@ class RecordDigest:
             _NULL if value is None else len(value),
             len(headers),
         )
+        if not headers:
+            return (fixed + (key or b""), value or b"")
         parts = [fixed, key or b"", value or b""]
         for name, content in headers:
             parts += (
-                _HEADER.pack(len(name), _NULL if content is None else len(content)),
-                name,
+                _HEADER.pack(len(name), _NULL if content is None else len(content)) + name,
                 content or b"",
             )
-        return b"".join(parts)
+        return parts

@@ -5,7 +5,8 @@ must agree is what a consumer ends up with: the newest value of each key, where 
 Classes of keys, by the digest of the key, bound how many are held at once; a task reads the partition whole and keeps its
 class.
 
-A key whose newest record on the source need not be copied yet says nothing; it counts as behind.
+A key whose newest record on the source need not be copied yet says nothing; it counts as behind. Where no position says what
+was copied, the newest record that is on both sides does: records are copied in their order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,8 +58,17 @@ class LatestComparison:
     def results(self, *, reason: str = "") -> list[WindowResult]:
         """One row for the class."""
         split, tally = self._split, Tally(0)
-        for here, there in self._keys():
-            self._judge(tally, here, there)
+        pairs = list(self._keys())
+        settled = split.settled_before
+        if settled is None:
+            both = (
+                here[0].offset
+                for here, there in pairs
+                if here and there and here[0].digest == there[0].digest
+            )
+            settled = max(both, default=-1) + 1
+        for here, there in pairs:
+            self._judge(tally, here, there, settled)
         tally.reason = reason or tally.reason
         result = tally.result(
             topic=split.topic,
@@ -93,20 +103,21 @@ class LatestComparison:
         tally: Tally,
         here: _Newest | None,
         there: _Newest | None,
+        settled: int,
     ) -> None:
         source = None if here is None or (here[1] and there is None) else here[0]
         target = None if there is None or (there[1] and here is None) else there[0]
         if source is not None and target is not None and source.digest == target.digest:
             tally.source(source)
             tally.target(target)
-        elif source is not None and self._split.is_behind(source.offset):
+        elif source is not None and source.offset >= settled and self._split.settled_before is not None:
             self.behind += 1
         elif source is not None or target is not None:
             if source is not None:
                 tally.source(source)
             if target is not None:
                 tally.target(target)
-            if self._split.settled_before is None and source is not None:
+            if source is not None and source.offset >= settled:
                 tally.reason = UNSETTLED
                 return
             if (source is None or target is None) and self._split.can_expire:

@@ -43,7 +43,10 @@ class DeletedMeanwhileError(SeedError):
 
 
 class StretchReader:
-    """The batches of [begin, end) of *partition*, the first and the last of which may reach beyond."""
+    """The batches of [begin, end) of *partition*, the first and the last of which may reach beyond.
+
+    Who wants a few records alone does not read ahead.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class StretchReader:
         *,
         read_committed: bool,
         answer_bytes: int = ANSWER_BYTES,
-        purpose: str = "verify",
+        reads_ahead: bool = True,
     ) -> None:
         self.bytes_read = 0
         self._cluster = cluster
@@ -62,7 +65,7 @@ class StretchReader:
         self._next, self._end = begin, end
         self._read_committed = read_committed
         self._answer_bytes = answer_bytes
-        self._purpose = purpose
+        self._reads_ahead = reads_ahead
         self._delivered = AbortedFilter()
         self._empty = 0
         self._under_way: asyncio.Task[FetchedPartition] | None = None
@@ -84,7 +87,8 @@ class StretchReader:
             # One batch larger than an answer: brokers give the first whole, but not those of old.
             self._answer_bytes = max(self._answer_bytes, first_size_bytes(fetched.records))
         self._move(found)
-        self.start()
+        if self._reads_ahead:
+            self.start()
         self.bytes_read += len(fetched.records)
         self._delivered.feed(fetched.aborted)
         return [
@@ -152,7 +156,7 @@ class StretchReader:
                 addresses=str(self._partition),
                 problem="the partition has no leader",
             )
-        connection = await self._cluster.connection(leader, purpose=self._purpose)
+        connection = await self._cluster.connection(leader, purpose="verify" if self._reads_ahead else "look")
         version = min(FETCH_VERSION_MAX, connection.versions[fetch.API_KEY][1])
         key = FetchKey(self._partition.topic.encode(), self._partition.partition)
         body = fetch.fetch_request(

@@ -53,6 +53,13 @@ class Split:
         """How much there is to read, both sides."""
         return self.source_to - self.source_from + self.target_to - self.target_from
 
+    @property
+    def windows(self) -> int:
+        """How many rows come of it, about."""
+        if self.method is Method.LATEST:
+            return 1
+        return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
+
 
 def is_sampled(run_id: str, topic: str, partition: int, window: int, share: float) -> bool:
     """Whether that window is one of those that *run_id* looks at."""

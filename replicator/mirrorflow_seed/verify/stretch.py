@@ -5,9 +5,10 @@ are undecided, and the others go on. A cluster that cannot be used at all fails 
 """
 
 import asyncio
+import contextlib
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_replicator.connect.plugins import make_naming
@@ -41,41 +42,35 @@ class StretchResult:
     memory_bytes: int  # the most that the process ever had
 
 
+@contextlib.asynccontextmanager
+async def _readers(settings: SourceSettings, split: Split) -> AsyncIterator[Mapping[str, StretchReader]]:
+    """Both sides of the stretch, being fetched. Raises ClusterError, SettingError."""
+    resolve = Resolver(settings.providers).resolve_client
+    async with contextlib.AsyncExitStack() as stack:
+        sides = {}
+        for side, client in (("source", settings.source_consumer), ("target", settings.target_admin)):
+            cluster = await Cluster.connect(client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+            stack.push_async_callback(cluster.close)
+            is_source = side == "source"
+            reader = StretchReader(
+                cluster,
+                TopicPartition(split.topic if is_source else split.target_topic, split.partition),
+                split.source_from if is_source else split.target_from,
+                split.source_to if is_source else split.target_to,
+                # What the flow has written in a transaction that was aborted is there for nobody who asks for that.
+                read_committed=settings.read_committed or not is_source,
+            )
+            stack.push_async_callback(reader.close)
+            reader.start()
+            sides[side] = reader
+        yield sides
+
+
 async def compare_stretch(
     settings: SourceSettings, split: Split, *, run_id: str, decode_all: bool = False
 ) -> StretchResult:
     """Raises ClusterError, SettingError."""
     began = time.perf_counter()
-    resolve = Resolver(settings.providers).resolve_client
-    source = await Cluster.connect(settings.source_consumer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-    try:
-        target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-        try:
-            windows, behind, bytes_read = await _compared(
-                source, target, settings, split, run_id, decode_all=decode_all
-            )
-        finally:
-            await target.close()
-    finally:
-        await source.close()
-    return StretchResult(
-        windows=tuple(windows),
-        behind=behind,
-        bytes_read=bytes_read,
-        seconds=time.perf_counter() - began,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-    )
-
-
-async def _compared(
-    source: Cluster,
-    target: Cluster,
-    settings: SourceSettings,
-    split: Split,
-    run_id: str,
-    *,
-    decode_all: bool,
-) -> tuple[list[WindowResult], int, int]:
     edits = make_naming(settings).header_edits(split.topic)
     of_source = RecordDigest(run_id, split.partition, edits=edits, timestamps=split.timestamps)
     of_target = RecordDigest(run_id, split.partition, timestamps=split.timestamps)
@@ -84,38 +79,36 @@ async def _compared(
         comparison = LatestComparison(split, source=of_source, target=of_target)
     else:
         comparison = Comparison(split, source=of_source, target=of_target, decode_all=decode_all)
-    readers = {
-        "source": StretchReader(
-            source,
-            TopicPartition(split.topic, split.partition),
-            split.source_from,
-            split.source_to,
-            read_committed=settings.read_committed,
-        ),
-        # What the flow has written in a transaction that was aborted is not there for consumers who ask for that.
-        "target": StretchReader(
-            target,
-            TopicPartition(split.target_topic, split.partition),
-            split.target_from,
-            split.target_to,
-            read_committed=True,
-        ),
-    }
-    for reader in readers.values():
-        reader.start()
     reason = ""
-    try:
-        await _walk(comparison, readers)
-    except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
-        reason = str(error)
-    except BrokerError as error:
-        if error.retriable:
-            raise
-        reason = str(error)
-    finally:
-        await asyncio.gather(*(reader.close() for reader in readers.values()))
-    bytes_read = sum(reader.bytes_read for reader in readers.values())
-    return comparison.results(reason=reason), comparison.behind, bytes_read
+    async with _readers(settings, split) as readers:
+        try:
+            await _walk(comparison, readers)
+        except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
+            reason = str(error)
+        except BrokerError as error:
+            if error.retriable:
+                raise
+            reason = str(error)
+        bytes_read = sum(reader.bytes_read for reader in readers.values())
+    return StretchResult(
+        windows=tuple(comparison.results(reason=reason)),
+        behind=comparison.behind,
+        bytes_read=bytes_read,
+        seconds=time.perf_counter() - began,
+        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+    )
+
+
+async def read_stretch(settings: SourceSettings, split: Split) -> int:
+    """Both sides read as for a comparison and thrown away, for who measures; bytes. Raises ClusterError, SettingError."""
+    async with _readers(settings, split) as readers:
+
+        async def drain(reader: StretchReader) -> None:
+            while await reader.more() is not None:
+                pass
+
+        await asyncio.gather(*map(drain, readers.values()))
+        return sum(reader.bytes_read for reader in readers.values())
 
 
 async def _walk(comparison: Comparison | LatestComparison, readers: Mapping[str, StretchReader]) -> None:

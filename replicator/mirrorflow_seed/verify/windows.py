@@ -5,6 +5,7 @@ consumers see. Batches that are the same bytes on both sides count without being
 `digested` records alone: the others are in neither sum, being equal and in order.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
@@ -95,6 +96,20 @@ class Tally:
         self.source_count += count
         self.target_count += count
         self._place(target_from, target_from + count)
+
+    def same_digested(self, records: Sequence[Digested], target_from: int, target_to: int) -> None:
+        """*records* of the source are those of the target within these offsets, in order."""
+        count = len(records)
+        self.source_count += count
+        self.target_count += count
+        self.digested += count
+        self._place(target_from, target_to)
+        digests = [record.digest for record in records]
+        total = sum([int.from_bytes(digest, "big") for digest in digests])
+        chained = b"".join(digests)
+        for side in (0, 1):
+            self._sums[side] = (self._sums[side] + total) % SUM_MODULUS
+            self._chains[side].update(chained)
 
     def source(self, record: Digested) -> None:
         """A record of the source."""

@@ -1,5 +1,7 @@
 """Verification on real Spark between real brokers: what is equal is called so, and what is not is found where it is."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark")
 
+COMMAND_WAIT_S = 200.0  # a JVM's start and a few seconds, on a busy machine
 Names = Callable[[], str]
 SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are cut inside
 
@@ -240,3 +243,27 @@ def test_a_wrong_password_is_one_sentence(
             verify(told, spark, tmp_path / "out")
 
         assert "guessed" not in str(refused.value)
+
+
+def test_the_command_says_it_by_its_status_and_leaves_a_page(flow: Flow, unique_topic: Names, tmp_path: Path):
+    """As a user starts it, with a Spark of its own."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    copy = flow.target.create_topic(flow.remote(topic), partitions=2)
+    for partition in range(2):
+        write(flow.source, topic, plain(500, partition))
+        write(flow.target, copy, plain(500 if partition else 499, partition, first=0 if partition else 1))
+
+    ended = subprocess.run(
+        [
+            sys.executable, "-m", "mirrorflow_cli", "verify", "--cores", "2", "--out", str(tmp_path / "out"),
+            "--from", flow.source.bootstrap, "--to", flow.target.bootstrap,
+            "--from-alias", flow.alias, "--to-alias", "west", "--topics", topic,
+        ],
+        check=False, capture_output=True, text=True, timeout=COMMAND_WAIT_S,
+    )  # fmt: skip
+
+    assert 1 == ended.returncode, ended.stderr
+    assert "Of 3 windows 1 different; 2 are equal." in ended.stdout
+    page = (tmp_path / "out" / "run-1" / "report.html").read_text()
+    assert f"{topic}-0" in page
+    assert "missing 0, -" in page

@@ -17,9 +17,9 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.cluster import Cluster
 from tests.harness.kubernetes.helm import Helm
 from tests.harness.kubernetes.image import write_image
-from tests.harness.kubernetes.installation import NODE, require_node
+from tests.harness.kubernetes.installation import NODE
 from tests.harness.kubernetes.kubectl import Kubectl
-from tests.harness.kubernetes.skipping import skip_without
+from tests.harness.kubernetes.skipping import skip_without_node
 
 ROOT = Path(__file__).parents[3]
 NAME, NETWORK = "mirrorflow-test", 241  # beside a cluster of `make cluster`
@@ -79,7 +79,7 @@ def _probe(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """With the image of the probe; it ends with the tests, however they end."""
-    skip_without(require_node)
+    skip_without_node()
     folder = tmp_path_factory.mktemp("cluster")
     archive = tmp_path_factory.mktemp("images") / "probe.tar"
     write_image(archive, IMAGE, NODE / "probe")
@@ -228,7 +228,7 @@ def test_helm_installs_upgrades_rolls_back_and_removes(cluster: Cluster, tmp_pat
 
 def test_nothing_stays_of_a_cluster_whose_tests_are_killed(tmp_path_factory: pytest.TempPathFactory):
     """kill -9 of the test's process ends the node with all in it; `down` removes what the kernel keeps, once or twice."""
-    skip_without(require_node)
+    skip_without_node()
     name, folder = "mirrorflow-gone", tmp_path_factory.mktemp("gone")
     program = (
         "import pathlib, sys, tests.harness.kubernetes.cluster as harness\n"

@@ -1,5 +1,6 @@
 """The operator, as a process, on a real API server: a connector's pods become several and one again, by the user's word or its own."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,12 +11,15 @@ import pytest
 
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
+from tests.harness.kubernetes.requests import Requests
 from tests.integration.kubernetes.controlled import events, manifest, there
 
 NAME = "east-to-west"
 SOURCE = f"{NAME}-source"
+NOBODY = "127.0.0.2"  # where no connector listens
 OF_SEVERAL = {f"{kind} {SOURCE}" for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")}
 
 
@@ -42,12 +46,20 @@ def _deployment(namespace: Kubectl) -> dict[str, Any]:
     return there(namespace).get(f"Deployment {SOURCE}", {})
 
 
-def _wait_for_replicas(namespace: Kubectl, count: int) -> dict[str, Any]:
-    wait_until(
-        f"the source connector is to have {count} pods",
-        lambda: _deployment(namespace).get("spec", {}).get("replicas") == count,
-    )
+def _wait_for_replicas(namespace: Kubectl, count: int, *, form: str = "distributed") -> dict[str, Any]:
+    """No kubelet runs: pods are said to be ready here, or no roll would end."""
+
+    def scaled() -> bool:
+        run_pods(Requests(namespace.kubeconfig), itertools.repeat(NOBODY), namespace=namespace.namespace)
+        spec = _deployment(namespace).get("spec")
+        return spec is not None and (spec["replicas"], _form(spec)) == (count, form)
+
+    wait_until(f"the source connector is to have {count} pods, {form}", scaled)
     return dict(_deployment(namespace))
+
+
+def _form(spec: dict[str, Any]) -> str:
+    return str(spec["template"]["spec"]["containers"][0]["args"][0])
 
 
 def _patch(namespace: Kubectl, source: dict[str, Any]) -> None:
@@ -59,7 +71,7 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     """The second one brings another form, and objects that the last one does not need; a third rolls nothing."""
     start()
     namespace.apply(manifest())
-    one = _wait_for_replicas(namespace, 1)
+    one = _wait_for_replicas(namespace, 1, form="standalone")
     namespace("scale", "mirrorflow", NAME, "--replicas=2")
     two = _wait_for_replicas(namespace, 2)
     assert OF_SEVERAL <= set(there(namespace))
@@ -67,7 +79,7 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     three = _wait_for_replicas(namespace, 3)
 
     assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
-    wait_until("it is told", lambda: events(namespace, "Scaled") == [f"{SOURCE} is to have 3 pods."])
+    wait_until("it is told", lambda: f"{SOURCE} is to have 3 pods." in events(namespace, "Scaled"))
     assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
     wait_until(
         "the scale subresource counts the pods",
@@ -76,7 +88,7 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     assert _scale(namespace)["replicas"] >= 3
 
     namespace("scale", "mirrorflow", NAME, "--replicas=1")
-    alone = _wait_for_replicas(namespace, 1)
+    alone = _wait_for_replicas(namespace, 1, form="standalone")
     assert alone["spec"]["template"] == one["spec"]["template"]
     wait_until("what several need is gone", lambda: not OF_SEVERAL & set(there(namespace)))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.needed_keys import needed_keys
 from mirrorflow_operator.assess.observation import Observation, PodSeen
 from mirrorflow_operator.assess.progress import Checkpoints, Reading, Replicating, Unread
 from tests.unit.control_plane.observations import (
@@ -13,6 +14,7 @@ from tests.unit.control_plane.observations import (
     NOW_S,
     connector,
     deployment,
+    mirror_flow,
     observed,
     pod,
     reading,
@@ -103,6 +105,13 @@ def test_groups_are_fresh_by_the_pod_that_translates_them_however_long_others_ha
     )
 
     assert _told(status, "CheckpointsFresh")[:2] == (ConditionStatus.TRUE, "Fresh")
+
+
+def test_a_missing_certificate_is_named_with_its_keys():
+    flow = mirror_flow(internalRest={"tls": {"secretName": "pods"}})
+
+    assert needed_keys(flow, "pods", is_secret=True) == ("ca.crt", "tls.crt", "tls.key")
+    assert needed_keys(flow, "pods", is_secret=False) == ()
 
 
 def test_groups_that_nobody_translates_yet_are_not_called_stale():
