@@ -1,0 +1,86 @@
+"""A Java MM2 and ours, started with the same mm2.properties, in one group: they share a flow's tasks, and either leads."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.dedicated import SOURCE
+
+WAIT_S = 150.0
+TOPIC, COPY = "orders", "A.orders"
+TASKS = 4
+SHARED = {
+    "tasks.max": str(TASKS),
+    "dedicated.mode.enable.internal.rest": "true",
+    "listeners": "http://127.0.0.1:0",
+    "emit.heartbeats.enabled": "false",
+    "refresh.topics.interval.seconds": "1",
+    "B.session.timeout.ms": "6000",
+    "B.offset.flush.interval.ms": "1000",
+    "B.scheduled.rebalance.max.delay.ms": "0",  # Java's leader would wait for five minutes
+}
+
+
+@pytest.fixture
+def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    with KafkaCluster(name="A") as source, KafkaCluster(name="B") as target:
+        source.create_topic(TOPIC, partitions=TASKS)
+        yield source, target
+
+
+def homes(node: Replicator) -> list[str]:
+    """By worker id, who has each task that runs, as *node* says."""
+    status, body = node.rest(f"/connectors/A-%3EB.{SOURCE}/status")
+    tasks = body["tasks"] if status == 200 else []
+    return [task["worker_id"] for task in tasks if task["state"] == "RUNNING"]
+
+
+def test_both_share_a_flow_and_either_leads(
+    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
+) -> None:
+    """Java comes to ours, ours is killed and comes back to a Java leader, Java is stopped: each record arrives once."""
+    source, target = clusters
+    java = MirrorMaker(source=source, target=target, topics=TOPIC, properties=SHARED)
+    ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
+    written = 0
+
+    def copies() -> int:
+        return len(records(target, COPY)) if COPY in target.topics() else 0
+
+    def write_and_wait(when: str) -> None:
+        nonlocal written
+        load(source, TOPIC, 200)
+        written += 200
+        wait_until(f"all is copied {when}", lambda: copies() >= written, timeout_s=WAIT_S)
+
+    def wait_for_homes(when: str, count: int) -> None:
+        wait_until(
+            f"{count} nodes have all tasks {when}",
+            lambda: len(found := homes(ours)) == TASKS and len(set(found)) == count,
+            timeout_s=WAIT_S,
+        )
+
+    with ExitStack() as stack:
+        stack.enter_context(ours)
+        wait_for_homes("before Java comes", 1)
+        write_and_wait("by ours")
+        stack.enter_context(java)
+        wait_for_homes("when Java has come", 2)
+        write_and_wait("by both, ours leading")
+        ours.kill()
+        write_and_wait("by Java")
+        ours.start()
+        wait_for_homes("when ours is back", 2)
+        write_and_wait("by both, Java leading")
+        java.stop()
+        wait_for_homes("when Java has gone", 1)
+        write_and_wait("by ours again")
+        assert 0 == ours.stop()
+    assert written == copies()
