@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.assess.admission import Key
+from mirrorflow_operator.assess.reasons import Reason
 from mirrorflow_operator.cluster.apply import Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.credentials import connection
@@ -165,6 +166,26 @@ class Operator:
         gauge("polls_total", "Questions to pods since the start.", lambda: float(self.poller.asked))
         gauge("polls_failed_total", "Of these, without an answer.", lambda: float(self.poller.failed))
         gauge("flows", "MirrorFlows that are known.", lambda: float(len(self.view.flows)))
+        gauge("flows_seed_failed", "Of these, whose seed failed.", lambda: self._told(Reason.SEED_FAILED))
+        gauge(
+            "flows_different",
+            "Of these, whose verification found differences.",
+            lambda: self._told(Reason.DIFFERENCES_FOUND),
+        )
+        gauge(
+            "flows_verification_overdue",
+            "Of these, whose schedule has not brought a verdict for too long.",
+            lambda: self._told(Reason.VERIFICATION_OVERDUE),
+        )
+
+    def _told(self, reason: Reason) -> float:
+        """How many flows have a condition for that reason; who does not lead has old news."""
+        if self.leader is None:
+            return 0.0
+        flows = self.view.flows.values()
+        return float(
+            sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
+        )
 
     def _sick(self) -> str:
         return "" if self.leader is None else self.leader.sick()

@@ -7,23 +7,32 @@ its status, and the others go on.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.observation import FRESH_S, ConnectorSeen, Memory, Observation, PodSeen
+from mirrorflow_operator.assess.observation import (
+    FRESH_S,
+    ConnectorSeen,
+    JobSeen,
+    Memory,
+    Observation,
+    PodSeen,
+)
+from mirrorflow_operator.assess.runs import Decision, Holding, decide, has_no_driver
 from mirrorflow_operator.assess.scaling import replicas_of
 from mirrorflow_operator.assess.shapes import shapes
 from mirrorflow_operator.assess.writing import held_s, status_document
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, MIRROR_FLOW
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MIRROR_FLOW
 from mirrorflow_operator.cluster.observed import Child
-from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
+from mirrorflow_operator.cluster.pod_events import AGAIN_S, CREATING, PodEvents, may_hang
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import (
     ForbiddenError,
@@ -34,9 +43,11 @@ from mirrorflow_operator.errors import (
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.changes import reasons_to_roll
+from mirrorflow_operator.plan.jobs import PROGRESS_PORT, held_back, in_turn, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from mirrorflow_operator.plan.several import Shape
 from mirrorflow_operator.polling.asking import Place
 from mirrorflow_operator.polling.authorities import Authorities
@@ -61,6 +72,7 @@ class _Remembered:
     written: Status | None = None  # and what the cluster made of it, where that is not the same
     answered: Status | None = None
     is_held: bool = False  # there is a newer status, which is not worth a write yet
+    holding: Holding | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,12 +109,13 @@ class Reconciler:
         remembered = self._remembered.get(key)
         if remembered is None or remembered.uid != resource.uid:
             remembered = self._remembered[key] = _Remembered(uid=resource.uid)
-        self.poller.put(key, self._places(key))
+        self.poller.put(key, [*self._places(key), *_drivers(self.view.drivers(key))])
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
         failure: OperatorError | None = None
+        decision = await self._decide(resource, admission, remembered)
         try:
-            await self._converge(resource, admission, remembered)
+            await self._converge(resource, admission, decision.runs, remembered)
         except _TELLING as error:
             failure = error
         assessment = await self._assess(resource, admission, remembered, failure)
@@ -112,11 +125,22 @@ class Reconciler:
         if failure is not None:
             raise failure
         # Events of a pod that hangs are not watched: somebody has to look.
-        hangs_s = AGAIN_S if any(may_hang(pod) for _, pod in self.view.pods(key)) else None
-        again_s = [one for one in (assessment.again_after_s, told_s, hangs_s) if one is not None]
-        return min(again_s, default=None)
+        hangs = any(may_hang(pod) for _, pod in (*self.view.pods(key), *self.view.drivers(key)))
+        hangs_s = AGAIN_S if hangs or any(map(has_no_driver, self.view.jobs(key))) else None
+        waits = (assessment.again_after_s, decision.again_after_s, told_s, hangs_s)
+        return min((one for one in waits if one is not None), default=None)
 
-    async def _converge(self, resource: Resource, admission: Admission, remembered: _Remembered) -> None:
+    async def _decide(self, resource: Resource, admission: Admission, remembered: _Remembered) -> Decision:
+        """Which Spark jobs the flow should have."""
+        now_s = self.wall_clock()
+        jobs = await self._jobs(resource, now_s)
+        decision = decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
+        remembered.holding = decision.holding
+        return decision
+
+    async def _converge(
+        self, resource: Resource, admission: Admission, runs: Runs, remembered: _Remembered
+    ) -> None:
         key = resource.key
         problem = self.unreadable.get(resource.namespace)
         if problem is not None:
@@ -128,12 +152,21 @@ class Reconciler:
             return  # it was never let in: nothing of it is there to be stopped
         chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
         shaped = shapes(admission.flow, chosen, self.view.deployments(key))
-        looked_at = self._looked_at(resource, admission, shaped)
+        looked_at = self._looked_at(resource, admission, runs, shaped)
         if looked_at == remembered.converged:
             return
-        flow = admission.flow
-        image = f"{self.settings.replicator_image}:{admission.version}"
-        planned = objects(
+        planned = self._planned(admission.flow, admission.version, runs, shaped)
+        there, alive = (job.name for job in self.view.jobs(key)), self.view.seeds_alive(key)
+        await self._apply(resource, in_turn(planned, there=frozenset(there), alive=alive), children)
+        await self._prune(resource, planned, runs)
+        remembered.converged = self._looked_at(resource, admission, runs, shaped)
+
+    def _planned(
+        self, flow: MirrorFlow, version: str, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
+    ) -> list[Object]:
+        """Every object that should be there."""
+        image = f"{self.settings.replicator_image}:{version}"
+        found = objects(
             flow,
             plan(flow, POD_LAYOUT),
             image=image,
@@ -141,9 +174,12 @@ class Reconciler:
             shapes=shaped,
             verifies=self.authorities is not None,
         )
-        await self._apply(resource, planned, children)
-        await self._prune(resource, planned)
-        remembered.converged = self._looked_at(resource, admission, shaped)
+        if runs.holds_connector:
+            found = held_back(found, flow)
+        defaults = SparkDefaults(
+            image=f"{self.settings.seed_image}:{version}", account=self.settings.seed_account
+        )
+        return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT)]
 
     async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
         # Before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
@@ -158,6 +194,8 @@ class Reconciler:
             found = children.get((one["kind"], metadata["namespace"], metadata["name"]))
             if not await self.applier.apply(resource, one, found):
                 continue
+            if one["kind"] == JOB.name and found is None:
+                await self.events.say(resource, "Started", f"Job {metadata['name']}.")
             if one["kind"] == DEPLOYMENT.name:
                 if found is None:
                     made.append(metadata["name"])
@@ -170,13 +208,15 @@ class Reconciler:
         if made:
             await self.events.say(resource, "Created", f"Deployments {', '.join(made)}.")
 
-    async def _prune(self, resource: Resource, planned: list[Object]) -> None:
+    async def _prune(self, resource: Resource, planned: list[Object], runs: Runs) -> None:
         wanted = {(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in planned}
         for child in list(self.view.children(resource.key).values()):
             if child.id in wanted or child.deleting or child.owner_uid != resource.uid:
                 continue
             if not child.is_managed():
                 continue  # admission would refuse it, and the rest of the flow would wait for that
+            if child.kind is JOB and child.name in runs.kept:
+                continue
             await self.applier.prune(child)
             await self.events.say(
                 resource, "Removed", f"{child.kind.name} {child.name}: the flow needs it no more."
@@ -190,11 +230,17 @@ class Reconciler:
         failure: OperatorError | None,
     ) -> Assessment:
         now_s = self.wall_clock()
+        # As they are now: what was written a moment ago is there.
+        jobs = await self._jobs(resource, now_s)
+        decision = decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
         observation = Observation(
             resource=resource,
             admission=admission,
             now_s=now_s,
             connectors=await self._connectors(resource, admission, now_s),
+            jobs=jobs,
+            schedule=self.view.schedule(resource.key),
+            runs=decision.runs,
             memory=remembered.memory,
             refusal="" if failure is None else str(failure),
             settle_s=self.settings.settle_s,
@@ -210,14 +256,32 @@ class Reconciler:
         deployments = self.view.deployments(key)
         pods: dict[str, list[PodSeen]] = {}
         for word, pod in self.view.pods(key):
-            events = await self.pod_events.of(resource.namespace, pod, now_s)
-            whole = replace(pod, events=events, reading=self.poller.reading(pod.uid))
-            pods.setdefault(word, []).append(whole)
+            pods.setdefault(word, []).append(await self._whole(resource.namespace, pod, now_s))
         return tuple(
             ConnectorSeen(kind=kind, deployment=deployments.get(word), pods=tuple(pods.get(word, ())))
             for kind in ConnectorKind
             if (word := names.connector_word(kind)) in deployments or kind in wanted or word in pods
         )
+
+    async def _whole(self, namespace: str, pod: PodSeen, now_s: float) -> PodSeen:
+        """*pod* with what was said about it, and by it."""
+        events = await self.pod_events.of(namespace, pod, now_s)
+        return replace(pod, events=events, reading=self.poller.reading(pod.uid))
+
+    async def _jobs(self, resource: Resource, now_s: float) -> tuple[JobSeen, ...]:
+        found = []
+        for job in self.view.jobs(resource.key):
+            pods = [await self._whole(resource.namespace, pod, now_s) for pod in job.pods]
+            # What keeps a Job from its first pod is told in an Event of its own.
+            about = PodSeen(
+                name=job.name,
+                uid=job.uid,
+                waiting_reason=CREATING if has_no_driver(job) else "",
+                created_s=job.started_s or job.created_s,
+            )
+            events = await self.pod_events.of(resource.namespace, about, now_s)
+            found.append(replace(job, pods=tuple(pods), events=events))
+        return tuple(found)
 
     def _wanted(self, resource: Resource, admission: Admission) -> frozenset[ConnectorKind]:
         """The connectors of the plan, which every poll asks for: planned once for each generation."""
@@ -276,16 +340,26 @@ class Reconciler:
         ]
 
     def _looked_at(
-        self, resource: Resource, admission: Admission, shaped: Mapping[ConnectorKind, Shape]
+        self, resource: Resource, admission: Admission, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
     ) -> frozenset[object]:
         children = self.view.children(resource.key).values()
         return frozenset(
             (
                 (resource.uid, resource.generation, admission.version, admission.refusal),
                 *shaped.items(),
+                (runs, self.view.seeds_alive(resource.key)),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
         )
+
+
+def _drivers(pods: Iterator[tuple[str, PodSeen]]) -> list[Place]:
+    """Where those answer that have an address and are not on their way out."""
+    return [
+        Place(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
+        for _, pod in pods
+        if pod.ip and pod.phase == "Running" and not pod.deleting
+    ]
 
 
 def _why_it_rolls(deployment: Object, planned: list[Object], children: Mapping[Id, Child]) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # whose MirrorFlows are served; none: the whole cluster's
     replicator_image: str = "mirrorflow/replicator"  # the repository, without a tag
     replicator_versions: tuple[str, ...] = ("0.1.0",)  # which it has; the first is for new flows
+    seed_image: str = "mirrorflow/seed"  # the repository of Spark jobs; its versions are the replicator's
+    seed_account: str = "mirrorflow-seed"  # the ServiceAccount of their drivers, in each flow's namespace
     pod_namespace: str = "default"  # where the Lease is
     pod_name: str = "mirrorflow-operator"  # who holds it
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
@@ -44,6 +46,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         namespaces=_list(known, "MIRRORFLOW_NAMESPACES"),
         replicator_image=known.get("MIRRORFLOW_REPLICATOR_IMAGE", default.replicator_image),
         replicator_versions=_list(known, "MIRRORFLOW_REPLICATOR_VERSIONS") or default.replicator_versions,
+        seed_image=known.get("MIRRORFLOW_SEED_IMAGE", default.seed_image),
+        seed_account=known.get("MIRRORFLOW_SEED_SERVICE_ACCOUNT", default.seed_account),
         pod_namespace=known.get("POD_NAMESPACE", default.pod_namespace),
         pod_name=known.get("POD_NAME", default.pod_name),
         listener_host=host,

@@ -25,8 +25,22 @@ LIBRARIES = (
     "dofile",
 )
 EXPECTED = {
-    "Healthy": {"advancing", "idle", "throttled", "groups-failing"},
-    "Suspended": {"paused", "stopped"},
+    "Healthy": {
+        "advancing",
+        "idle",
+        "throttled",
+        "groups-failing",
+        "seeded",
+        "seeded-with-a-gap",
+        "seed-failed",
+        "seed-makes-no-step",
+        "verified",
+        "verified-in-part",
+        "verifying",
+        "verification-failed",
+        "verification-overdue",
+    },
+    "Suspended": {"paused", "stopped", "seed-paused"},
 }
 
 
@@ -54,15 +68,21 @@ def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_health_says_what_the_conditions_say(name: str) -> None:
-    """Healthy where kstatus would say Current; Degraded where somebody has to act; the message is a condition's."""
+    """Healthy where kstatus would say Current and no difference is known; Degraded where somebody has to act.
+
+    The message is a condition's.
+    """
     resource = _read(STATUSES[name])
     status, message = health(resource)
-    ready, stalled, reconciling = (_condition(resource, one) for one in ("Ready", "Stalled", "Reconciling"))
+    ready, stalled, reconciling, verified = (
+        _condition(resource, one) for one in ("Ready", "Stalled", "Reconciling", "Verified")
+    )
     current = (ready["status"], stalled["status"], reconciling["status"]) == ("True", "False", "False")
+    current = current and verified["status"] != "False"
 
     assert (status == "Healthy") == current
     assert status == "Degraded" or stalled["status"] != "True"
-    assert message in {one["message"] for one in (ready, stalled, reconciling)}
+    assert message in {one["message"] for one in (ready, stalled, reconciling, verified) if "message" in one}
     assert status in {"Healthy", "Degraded", "Progressing", "Suspended"}
 
 
@@ -70,6 +90,11 @@ def test_health_says_what_the_conditions_say(name: str) -> None:
 def test_these_situations_and_no_others(status: str) -> None:
     """Of those that are recorded."""
     assert EXPECTED[status] == {name for name, path in STATUSES.items() if health(_read(path))[0] == status}
+
+
+@pytest.mark.parametrize("name", ["pausing", "stopping", "rolling-out"])
+def test_what_is_under_way_is_in_progress(name: str) -> None:
+    assert health(_read(STATUSES[name]))[0] == "Progressing"
 
 
 def test_a_spec_that_was_not_looked_at_is_in_progress() -> None:

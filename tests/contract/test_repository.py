@@ -8,10 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).relative_to(ROOT)
-# Hosts that documents and formats may name: the projects themselves, and names reserved for examples (RFC 2606).
+# Hosts that documents and formats may name: the projects themselves, names reserved for examples (RFC 2606), and any cluster's own API
+# server.
 PUBLIC_HOSTS = re.compile(
     r"(.+\.)?(apache\.org|kafka\.apache\.org|w3\.org|python\.org|prometheus\.io|kubernetes\.io|mirrorflow\.io|strimzi\.io"
-    r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|127\.0\.0\.1|0\.0\.0\.0|localhost"
+    r"|github\.com|ietf\.org|json-schema\.org|rfc-editor\.org|example(\.\w+)?)|kubernetes\.default\.svc|127\.0\.0\.1|0\.0\.0\.0|localhost"
 )
 URL = re.compile(r"https?://([\w.-]+\.[\w.-]+)")
 MACHINE = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")

@@ -11,13 +11,13 @@ import pytest
 from tests.e2e.story import FLOW, QUICKLY
 from tests.harness.kubernetes.images import VERSION, build
 from tests.harness.kubernetes.skipping import skip_without
-from tests.harness.kubernetes.stage import Stage, require_stage
+from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
 
 NAME, NETWORK = (
     "mirrorflow-e2e",
     243,
 )  # beside a cluster of `make cluster`, and that of the harness's own tests
-VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1}
+VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1, "seed": {"namespaces": [FLOWS]}}
 
 
 @pytest.fixture(scope="package")

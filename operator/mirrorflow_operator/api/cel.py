@@ -202,6 +202,11 @@ _RATE: Final = _rule(
     "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).compareTo(quantity('1')) >= 0",
     "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
 )
+_EXECUTOR_MEMORY: Final = _rule(
+    "type(self) == int ? self >= 805306368"
+    " : !isQuantity(self) || quantity(self).compareTo(quantity('768Mi')) >= 0",
+    "it is too little for an executor of Spark: write 768Mi or more",
+)
 RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     "spec": (
         _rule(
@@ -276,6 +281,11 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
     **_of_connector("source"),
     **_of_connector("checkpoint"),
     **_of_connector("heartbeat"),
+    **{
+        f"spec.{job}.executors.resources.{part}.memory": (_EXECUTOR_MEMORY,)
+        for job in ("seed", "verify")
+        for part in ("requests", "limits")
+    },
     **_of_template("spec.seed.template"),
     **_of_template("spec.verify.template"),
 }

@@ -28,7 +28,7 @@ class Executors(ApiModel):
     cores: int = Field(1, ge=1, le=64, description="Partitions that one executor works on at once.")
     resources: Resources = Field(
         default_factory=Resources,
-        description="Of each. Absent: a core, and 512Mi for each of its cores besides 512Mi.",
+        description="Of each; 768Mi at least, which Spark's limit is, too. Absent: what its cores need.",
     )
 
 

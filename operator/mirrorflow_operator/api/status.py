@@ -133,8 +133,8 @@ class SeedStatus(RunStatus):
     gap_records: Count = Field(0, description="Offsets that the source had lost before they were copied.")
     records_per_second: Count = Field(0, description="How fast.")
     bytes_per_second: Count = Field(0, description="How fast, in bytes.")
-    estimated_completion_time: Moment | None = Field(
-        None, description="When it will have ended, at this rate."
+    estimated_seconds: Count | None = Field(
+        None, description="How long it will take from here, at this rate."
     )
     guarantee: Guarantee = Field("", description="exactly-once, or what holds instead.")
     cost: Cost | None = Field(None, description="What it has used.")

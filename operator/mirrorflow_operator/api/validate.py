@@ -13,6 +13,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
 SAMPLE_MIN = 1e-6  # a window of a million
+EXECUTOR_MEMORY_MIN = "768Mi"
 Rule = Callable[[MirrorFlow], Iterable[FieldError]]
 
 
@@ -83,6 +84,21 @@ def something_is_compared(flow: MirrorFlow) -> Iterable[FieldError]:
         )
 
 
+def executors_have_room(flow: MirrorFlow) -> Iterable[FieldError]:
+    """Spark's Java alone takes two thirds of this."""
+    for name, job in (("seed", flow.spec.seed), ("verify", flow.spec.verify)):
+        if job is None:
+            continue
+        resources = job.executors.resources
+        for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+            if amounts.memory is not None and amount(amounts.memory) < amount(EXECUTOR_MEMORY_MIN):
+                yield FieldError(
+                    path=f"spec.{name}.executors.resources.{part}.memory",
+                    message=f"{amounts.memory} is too little for an executor of Spark",
+                    action=f"write {EXECUTOR_MEMORY_MIN} or more",
+                )
+
+
 RULES: tuple[Rule, ...] = (
     clusters_differ,
     *validate_topics.RULES,
@@ -90,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     heartbeats_are_listed_once,
     schedule_has_five_fields,
     something_is_compared,
+    executors_have_room,
     *validate_cluster.RULES,
     *validate_connectors.RULES,
 )

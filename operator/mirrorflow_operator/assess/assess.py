@@ -1,6 +1,6 @@
 """An observation -> the status to write, and what to remember until the next one. Pure and total.
 
-    found now (workloads, told, accepted, replication) ──> Ready, Reconciling, Stalled ──> settled ──> status
+    found now (workloads, told, accepted, replication, runs) ──> Ready, Reconciling, Stalled ──> settled ──> status
 
 The same observation gives the same status, and an unchanged one the status it was given, so time alone writes nothing.
 """
@@ -10,16 +10,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.status import Condition, ConnectorStatuses, Lag, RunStatus, Status
+from mirrorflow_operator.api.status import (
+    Condition,
+    ConnectorStatus,
+    ConnectorStatuses,
+    Lag,
+    Phase,
+    RunStatus,
+    Status,
+    VerifyStatus,
+)
 from mirrorflow_operator.assess import told
 from mirrorflow_operator.assess.accepted import accepted
-from mirrorflow_operator.assess.findings import Finding, unknown
+from mirrorflow_operator.assess.findings import Finding
 from mirrorflow_operator.assess.observation import Memory, Observation
 from mirrorflow_operator.assess.ready import ready, reconciling, stalled
-from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
+from mirrorflow_operator.assess.reasons import DECIDED, Kind
 from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
 from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling
+from mirrorflow_operator.assess.seeding import seed_status, seeded
 from mirrorflow_operator.assess.settling import Patience, Settled, settle
+from mirrorflow_operator.assess.verification import overdue_in_s, verified, verify_status
 from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
@@ -27,6 +38,8 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 # Decided, and not any more: nobody has to wait a minute to see that it was meant.
 _DECIDED: Final = frozenset(reason.value for reason in DECIDED)
 _REACHED: Final = frozenset({Kind.SOURCE_REACHABLE, Kind.TARGET_REACHABLE})
+_RUNS: Final = frozenset({Kind.SEEDED, Kind.VERIFIED})
+_NONE: Final = ConnectorStatus()
 # A cluster is told to be back, or gone, sooner than a flow to be Ready again.
 _REACHED_SOONER: Final = 6.0
 # A number of pods that was decided now is applied by the next pass, which begins with what this one remembers.
@@ -51,11 +64,14 @@ def assess(observation: Observation) -> Assessment:
     flow = observation.admission.flow or resource.flow
     workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
     told_before = {condition.type: condition for condition in resource.status.conditions}
+    seed, verify = seed_status(observation, flow), verify_status(observation, flow)
+    runs = [one for one in (seeded(observation, flow, seed), verified(observation, flow, verify)) if one]
     settled = [
         _settled(finding, told_before.get(finding.kind.value), observation)
-        for finding in _findings(observation, flow, workloads)
+        for finding in _findings(observation, flow, workloads, runs)
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
+    waits.extend(_overdue(observation, flow, verify))
     scaled = _scaling(observation, flow, workloads)
     if scaled is not None:
         before = observation.memory.scaling
@@ -69,7 +85,9 @@ def assess(observation: Observation) -> Assessment:
             "version": observation.admission.version or resource.status.version,
             "cluster_ids": told.cluster_ids(observation),
             "lag": _lag(observation, conditions),
-            "connectors": _connectors(workloads, flow, scaled),
+            "connectors": _connectors(workloads, flow, scaled, observation),
+            "seed": seed,
+            "verify": verify,
             "restart": _restart(observation, flow, workloads),
         }
     )
@@ -78,7 +96,10 @@ def assess(observation: Observation) -> Assessment:
 
 
 def _findings(
-    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload]
+    observation: Observation,
+    flow: MirrorFlow | None,
+    workloads: Sequence[Workload],
+    runs: Sequence[Finding],
 ) -> Iterator[Finding]:
     """What holds now, in the order of `Kind`."""
     state = State.RUNNING if flow is None else flow.spec.state
@@ -92,22 +113,13 @@ def _findings(
     checkpoints = checkpoints_fresh(observation, state)
     if checkpoints is not None:
         found[Kind.CHECKPOINTS_FRESH] = checkpoints
-    found |= {finding.kind: finding for finding in _runs(flow)}
+    found |= {finding.kind: finding for finding in runs}
     found[Kind.READY] = ready(found, state, workloads, observation)
     found[Kind.STALLED] = stalled(found[Kind.ACCEPTED], workloads)
-    found[Kind.RECONCILING] = reconciling(observation, workloads, found[Kind.STALLED])
+    found[Kind.RECONCILING] = reconciling(
+        observation, workloads, found[Kind.STALLED], found[Kind.REPLICATING]
+    )
     yield from (found[kind] for kind in Kind if kind in found)
-
-
-def _runs(flow: MirrorFlow | None) -> Iterator[Finding]:
-    """Seeding and verification: where they are asked for."""
-    if flow is None:
-        return
-    seed, verify = flow.spec.seed, flow.spec.verify
-    if seed is not None and seed.run_id:
-        yield unknown(Kind.SEEDED, Reason.NOT_SUPPORTED, "This release does not seed.")
-    if verify is not None and (verify.run_id or verify.schedule):
-        yield unknown(Kind.VERIFIED, Reason.NOT_SUPPORTED, "This release does not verify.")
 
 
 def _settled(finding: Finding, before: Condition | None, observation: Observation) -> Settled:
@@ -129,6 +141,8 @@ def _patience(kind: Kind, settle_s: float) -> Patience:
     if kind in _REACHED:
         soon_s = settle_s / _REACHED_SOONER
         return Patience(to_true_s=soon_s, to_false_s=soon_s, to_unknown_s=settle_s)
+    if kind in _RUNS:
+        return Patience()  # what has ended has ended
     if kind is Kind.REPLICATING:
         # The replicator has waited half a minute before it says that it is stuck.
         return Patience(to_true_s=settle_s, to_unknown_s=settle_s)
@@ -160,17 +174,31 @@ def _scaling(
 
 
 def _connectors(
-    workloads: Sequence[Workload], flow: MirrorFlow | None, scaled: Scaling | None
+    workloads: Sequence[Workload],
+    flow: MirrorFlow | None,
+    scaled: Scaling | None,
+    observation: Observation,
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
     chosen = {} if scaled is None else {ConnectorKind.SOURCE: scaled.replicas}
-    return ConnectorStatuses(
-        **{
-            connector_word(one.seen.kind): connector_status(one, flow, chosen.get(one.seen.kind))
-            for one in workloads
-        }
-    )
+    found = {
+        connector_word(one.seen.kind): connector_status(one, flow, chosen.get(one.seen.kind))
+        for one in workloads
+    }
+    if observation.runs.holds_connector and found.get("source", _NONE).phase is Phase.STOPPED:
+        found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
+    return ConnectorStatuses(**found)
+
+
+def _overdue(
+    observation: Observation, flow: MirrorFlow | None, verify: VerifyStatus | None
+) -> Iterator[float]:
+    """When a verification that is not overdue yet will be."""
+    if flow is not None and flow.spec.verify is not None:
+        left_s = overdue_in_s(observation, flow.spec.verify, verify)
+        if left_s:
+            yield left_s
 
 
 def _restart(

@@ -11,6 +11,7 @@ from mirrorflow_operator.assess.admission import Admission, Resource
 from mirrorflow_operator.assess.progress import Reading
 from mirrorflow_operator.assess.scaling import Scaling
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.settings import SETTLE_S
 
 FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
@@ -88,6 +89,33 @@ class ConnectorSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """The Job of one run, and its drivers; `outcome` is Kubernetes' Complete or Failed, "" as long as there is none."""
+
+    name: str
+    kind: RunKind
+    uid: str = ""
+    run_id: str = ""  # "": the schedule has begun it
+    created_s: float = 0.0
+    started_s: float | None = None  # anew after each pause
+    ended_s: float | None = None
+    outcome: str = ""
+    reason: str = ""
+    message: str = ""
+    suspended: bool = False
+    pods: tuple[PodSeen, ...] = ()
+    events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSeen:
+    """The CronJob of a flow's verification."""
+
+    created_s: float = 0.0
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
     """A condition has been seen to have `status` since then, and not to be True, whatever the resource was told."""
 
@@ -119,5 +147,8 @@ class Observation:
     memory: Memory = field(default_factory=Memory)
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # how long a reading is believed
+    jobs: tuple[JobSeen, ...] = ()  # those of this flow's Spark jobs that are there
+    schedule: ScheduleSeen | None = None
+    runs: Runs = NO_RUNS  # as `assess.runs` has decided, which the plan was made by
     # What a write to the cluster was refused with ("exceeded quota ..."), said to whoever reads the status; "" for none.
     refusal: str = ""

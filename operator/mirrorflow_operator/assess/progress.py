@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from mirrorflow_operator.assess.reports import Report, read_report
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 
 # An operator reads what replicators of its own release say, and of the release before.
@@ -113,10 +114,13 @@ class Unread(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One poll of one pod, at `read_at_s` (wall clock): a summary, or why there is none in a word and a sentence's end."""
+    """One poll of one pod, at `read_at_s` (wall clock): a connector's summary, a Spark driver's report, or why there is neither
+    in a word and a sentence's end.
+    """
 
     read_at_s: float
     summary: Summary | None = None
+    report: Report | None = None
     unread: Unread | None = None
     problem: str = ""
 
@@ -136,6 +140,11 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
         return _unread(read_at_s, Unread.UNREADABLE, "it has no version")
     if version not in VERSIONS:
         return _unread(read_at_s, Unread.UNKNOWN_VERSION, "its version is not one that this operator reads")
+    if "job" in value:
+        report = read_report(value)
+        if report is None:
+            return _unread(read_at_s, Unread.UNREADABLE, "it is of a job that this operator does not know")
+        return Reading(read_at_s=read_at_s, report=report)
     return Reading(read_at_s=read_at_s, summary=_summary(version, value))
 
 

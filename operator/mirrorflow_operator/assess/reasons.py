@@ -82,7 +82,17 @@ class Reason(Enum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
-    NOT_SUPPORTED = "NotSupported"
+    SEEDING = "Seeding"  # of Replicating, Ready and Reconciling, too
+    SEEDED = "Seeded"
+    SEED_FAILED = "SeedFailed"
+    VERIFYING = "Verifying"
+    EQUAL = "Equal"
+    DIFFERENCES_FOUND = "DifferencesFound"
+    UNDECIDED = "Undecided"
+    VERIFICATION_FAILED = "VerificationFailed"
+    VERIFICATION_OVERDUE = "VerificationOverdue"
+    JOB_DELETED = "JobDeleted"
+    NOT_VERIFIED_YET = "NotVerifiedYet"
 
 
 # Of the spec alone: time does not heal it, somebody has to write another one (kstatus: Failed).

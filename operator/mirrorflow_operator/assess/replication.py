@@ -61,6 +61,8 @@ def replicating(observation: Observation, state: State) -> Finding:
     """Whether records advance, or have nowhere to go."""
     if state is not State.RUNNING:
         return _halted(_KIND, state, observation, told.connector(observation, ConnectorKind.SOURCE))
+    if observation.runs.holds_connector:
+        return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector goes on when it has ended.")
     seen = told.connector(observation, ConnectorKind.SOURCE)
     found = told.summaries(observation, seen)
     if seen is None or not found:

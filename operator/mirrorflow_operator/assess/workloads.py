@@ -66,22 +66,23 @@ def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
     # The newest first: it is what the spec of now has made.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:
-            yield from _of_pod(pod, word, flow, now_s)
+            yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{word}", flow, now_s)
 
 
-def _of_pod(pod: PodSeen, word: str, flow: MirrorFlow | None, now_s: float) -> Iterator[Trouble]:
+def pod_troubles(
+    pod: PodSeen, who: str, path: str, flow: MirrorFlow | None, now_s: float
+) -> Iterator[Trouble]:
+    """What keeps *pod* from running, whose it is in words, and where the spec has its resources."""
     warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
     if pod.started_s is None:
         for text in (*warnings, pod.waiting_message):
             missing = _MISSING.search(text)
             if missing is not None:
                 yield Trouble(
-                    reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], word, flow)
+                    reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], who, flow)
                 )
     if pod.unscheduled_message:
-        yield _quoting(
-            Reason.NOT_SCHEDULED, f"No node takes the {word} connector's pod", pod.unscheduled_message
-        )
+        yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {who}'s pod", pod.unscheduled_message)
     if pod.waiting_reason in _IMAGE:
         yield _quoting(
             Reason.IMAGE_NOT_PULLED,
@@ -89,32 +90,32 @@ def _of_pod(pod: PodSeen, word: str, flow: MirrorFlow | None, now_s: float) -> I
             pod.waiting_message,
         )
     if pod.waiting_reason in _CONTAINER:
-        what = f"The {word} connector's container cannot be made ({pod.waiting_reason})"
+        what = f"The {who}'s container cannot be made ({pod.waiting_reason})"
         yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
-    yield from _ended(pod, word)
+    yield from _ended(pod, who, path)
     mounts = [event.message for event in pod.events if event.reason in {"FailedMount", "FailedAttachVolume"}]
     if pod.started_s is None and mounts:
-        what = f"A volume of the {word} connector's pod cannot be mounted"
+        what = f"A volume of the {who}'s pod cannot be mounted"
         yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
 
 
-def _ended(pod: PodSeen, word: str) -> Iterator[Trouble]:
+def _ended(pod: PodSeen, who: str, path: str) -> Iterator[Trouble]:
     """A container that ended and waits to be started again."""
     if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
         return
     if pod.terminated_reason == "OOMKilled":
         yield Trouble(
             reason=Reason.OUT_OF_MEMORY,
-            message=f"The {word} connector used more memory than its limit and was killed; raise "
-            f"spec.connectors.{word}.resources.limits.memory.",
+            message=f"The {who} used more memory than its limit and was killed; raise "
+            f"{path}.resources.limits.memory.",
         )
     elif pod.exit_code == SETTINGS_EXIT:
         last = pod.terminated_message.strip().rpartition("\n")[2]
-        yield _quoting(Reason.SETTINGS_REFUSED, f"The {word} connector refuses its settings", last)
+        yield _quoting(Reason.SETTINGS_REFUSED, f"The {who} refuses its settings", last)
     elif pod.waiting_reason == "CrashLoopBackOff":
         yield Trouble(
             reason=Reason.CONNECTOR_CRASHING,
-            message=f"The {word} connector ends with exit status {pod.exit_code} again and again; its last words: "
+            message=f"The {who} ends with exit status {pod.exit_code} again and again; its last words: "
             f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
         )
 
@@ -124,10 +125,10 @@ def _quoting(reason: Reason, what: str, said: str) -> Trouble:
     return Trouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
 
 
-def _missing(kind: str, name: str, word: str, flow: MirrorFlow | None) -> str:
+def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
     keys = needed_keys(flow, name, is_secret=kind == "secret")
     what = f" its {'key' if len(keys) == 1 else 'keys'} {', '.join(keys)}" if keys else " it"
-    return f"{_KINDS[kind]} {name} is missing; the {word} connector needs{what}. The pod starts when it is there."
+    return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts when it is there."
 
 
 def is_rolling(seen: ConnectorSeen) -> bool:

@@ -3,13 +3,23 @@ were counted, at most once a minute where figures moved. Pure.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from mirrorflow_operator.api.status import Condition, ConditionStatus, Status
+from mirrorflow_operator.api.status import (
+    Condition,
+    ConditionStatus,
+    SeedPartitions,
+    SeedStatus,
+    Status,
+    VerifyStatus,
+    Windows,
+)
 
 FIGURES_EVERY_S: Final = 60.0  # with traffic at most one status write a minute and flow
+_OF_RUNS: Final = {"run_id", "phase", "start_time", "completion_time", "ended_run_id", "job", "verdict_time"}
+_Run = TypeVar("_Run", SeedStatus, VerifyStatus)
 # Each Deployment of a flow counts its pods up one by one; one write tells of all of them.
 COUNTS_EVERY_S: Final = 5.0
 
@@ -77,7 +87,26 @@ def held_s(old: Status, new: Status, *, last_write_s: float | None, now_s: float
 def _meaning(status: Status) -> Status:
     """*status* without what traffic moves: the lag, and by which word it goes well."""
     conditions = tuple(_settled(condition) for condition in status.conditions)
-    return status.model_copy(update={"lag": None, "conditions": conditions})
+    still = {
+        "lag": None,
+        "conditions": conditions,
+        "seed": _unmoved(status.seed),
+        "verify": _unmoved(status.verify),
+    }
+    return status.model_copy(update=still)
+
+
+def _unmoved(run: _Run | None) -> _Run | None:
+    """*run* without the figures that move while it goes on."""
+    if run is None:
+        return None
+    still = type(run)(**run.model_dump(include=_OF_RUNS))
+    # How much there is to do is news, once.
+    if isinstance(run, SeedStatus) and run.partitions is not None:
+        return still.model_copy(update={"partitions": SeedPartitions(total=run.partitions.total)})
+    if isinstance(run, VerifyStatus) and run.windows is not None:
+        return still.model_copy(update={"windows": Windows(total=run.windows.total)})
+    return still
 
 
 def _uncounted(status: Status) -> Status:

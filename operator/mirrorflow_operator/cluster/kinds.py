@@ -39,11 +39,22 @@ DISRUPTION_BUDGET: Final = Kind(
     group="policy", version="v1", plural="poddisruptionbudgets", name="PodDisruptionBudget"
 )
 DEPLOYMENT: Final = Kind(group="apps", version="v1", plural="deployments", name="Deployment")
+JOB: Final = Kind(group="batch", version="v1", plural="jobs", name="Job")
+CRON_JOB: Final = Kind(group="batch", version="v1", plural="cronjobs", name="CronJob")
 POD: Final = Kind(group="", version="v1", plural="pods", name="Pod")
 EVENT: Final = Kind(group="", version="v1", plural="events", name="Event")
 LEASE: Final = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease")
 # What a plan may hold; what is not here is neither applied nor pruned.
-CHILDREN: Final = (SERVICE_ACCOUNT, CONFIG_MAP, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
+CHILDREN: Final = (
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    NETWORK_POLICY,
+    SERVICE,
+    DISRUPTION_BUDGET,
+    DEPLOYMENT,
+    JOB,
+    CRON_JOB,
+)
 WATCHED: Final = (MIRROR_FLOW, *CHILDREN, POD)
 _BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
 

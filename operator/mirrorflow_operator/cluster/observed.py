@@ -14,22 +14,33 @@ from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.assess.admission import Key, Resource
 from mirrorflow_operator.assess.moments import seconds
-from mirrorflow_operator.assess.observation import DeploymentCondition, DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.observation import (
+    DeploymentCondition,
+    DeploymentSeen,
+    JobSeen,
+    PodSeen,
+    ScheduleSeen,
+)
 from mirrorflow_operator.assess.writing import status_of
 from mirrorflow_operator.cluster.kinds import Kind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
+from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
     FLOW_LABEL,
     HTTPS,
     MANAGED_BY,
     MANAGER,
+    RUN_LABEL,
     SCHEME_ANNOTATION,
 )
 from mirrorflow_operator.plan.pod import CONTAINER
+from mirrorflow_operator.plan.runs import RunKind
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # letters of a container's or a condition's message
+REPORT_MAX: Final = 4_096  # Kubernetes' own bound of a termination message
+_CONTAINERS: Final = frozenset({CONTAINER, DRIVER})
 Object = Mapping[str, Any]
 
 
@@ -177,12 +188,59 @@ def deployment_seen(body: Object) -> DeploymentSeen:
     )
 
 
+def run_kind_of(body: Object) -> RunKind | None:
+    """Of a Spark job, or of its driver; None for what belongs to a connector."""
+    word = (body["metadata"].get("labels") or {}).get(RUN_LABEL, "")
+    return next((kind for kind in RunKind if kind.value == word), None)
+
+
+def job_of(body: Object) -> str:
+    """The name of the Job that made this pod; "" if none did."""
+    return str((body["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name", ""))
+
+
+def job_seen(body: Object, kind: RunKind) -> JobSeen:
+    """A run; its pods are added by who has them."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    ended: Object = next(
+        (
+            one
+            for one in status.get("conditions") or ()
+            if one.get("type") in {"Complete", "Failed"} and one.get("status") == "True"
+        ),
+        {},
+    )
+    return JobSeen(
+        name=metadata["name"],
+        kind=kind,
+        uid=metadata["uid"],
+        run_id=(metadata.get("annotations") or {}).get(RUN_ID_ANNOTATION, ""),
+        created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+        started_s=seconds(status.get("startTime", "")),
+        ended_s=seconds(status.get("completionTime") or ended.get("lastTransitionTime", "")),
+        outcome=ended.get("type", ""),
+        reason=ended.get("reason", ""),
+        message=ended.get("message", "")[:MESSAGE_MAX],
+        suspended=bool(body["spec"].get("suspend")),
+    )
+
+
+def schedule_seen(body: Object) -> ScheduleSeen:
+    """A CronJob."""
+    return ScheduleSeen(
+        created_s=seconds(body["metadata"].get("creationTimestamp", "")) or 0.0,
+        suspended=bool(body["spec"].get("suspend")),
+    )
+
+
 def pod_seen(body: Object) -> PodSeen:
     """The pod and its one container; events and readings are added by who has them."""
     metadata, status = body["metadata"], body.get("status") or {}
     container: Object = next(
-        (one for one in status.get("containerStatuses") or () if one.get("name") == CONTAINER), {}
+        (one for one in status.get("containerStatuses") or () if one.get("name") in _CONTAINERS), {}
     )
+    # A driver's last word is its report, and has to be whole to be read.
+    message_max = REPORT_MAX if container.get("name") == DRIVER else MESSAGE_MAX
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
@@ -197,7 +255,7 @@ def pod_seen(body: Object) -> PodSeen:
         is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
         image=next(
-            (one.get("image", "") for one in body["spec"]["containers"] if one["name"] == CONTAINER), ""
+            (one.get("image", "") for one in body["spec"]["containers"] if one["name"] in _CONTAINERS), ""
         ),
         created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
         started_s=seconds(running.get("startedAt", "")),
@@ -205,7 +263,7 @@ def pod_seen(body: Object) -> PodSeen:
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", "")[:MESSAGE_MAX],
         terminated_reason=ended.get("reason", ""),
-        terminated_message=ended.get("message", "")[:MESSAGE_MAX],
+        terminated_message=ended.get("message", "")[:message_max],
         exit_code=ended.get("exitCode"),
         unscheduled_message=scheduled.get("message", "")[:MESSAGE_MAX]
         if scheduled.get("status") == "False"

@@ -22,7 +22,8 @@ AGAIN_S: Final = 10.0  # for one pod; kubelet itself says it again every two min
 KEPT_MAX: Final = 10  # of one pod, the latest
 PODS_MAX: Final = 5_000  # what is remembered at all
 PER_SECOND: Final = 10.0  # a whole node's pods hang at once when a registry is away
-_HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
+CREATING: Final = "ContainerCreating"
+_HANGING: Final = frozenset({CREATING, "PodInitializing", "CreateContainerConfigError"})
 
 
 @dataclass(slots=True, kw_only=True)

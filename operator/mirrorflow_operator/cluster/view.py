@@ -7,13 +7,14 @@ operator has written it knows at once, so it never writes a thing twice because 
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.observation import DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
+from mirrorflow_operator.assess.runs import is_alive
 from mirrorflow_operator.assess.together import Together
-from mirrorflow_operator.cluster.kinds import DEPLOYMENT, MIRROR_FLOW, POD, Kind
+from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, Kind
 from mirrorflow_operator.cluster.observed import (
     Child,
     FlowSeen,
@@ -21,9 +22,14 @@ from mirrorflow_operator.cluster.observed import (
     connector_word_of,
     deployment_seen,
     flow_seen,
+    job_of,
+    job_seen,
     owner_key,
     pod_seen,
+    run_kind_of,
+    schedule_seen,
 )
+from mirrorflow_operator.plan.runs import RunKind
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
@@ -36,6 +42,9 @@ class _OfFlow:
     children: dict[Id, Child] = field(default_factory=dict)
     deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector's word
     pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by name; with the connector's word
+    jobs: dict[str, JobSeen] = field(default_factory=dict)  # by name
+    schedules: dict[str, ScheduleSeen] = field(default_factory=dict)  # by name
+    drivers: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by name; with their Job's
 
 
 @dataclass(slots=True)
@@ -61,6 +70,29 @@ class View:
     def pods(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
         """With the connector's word, by name."""
         return iter([pod for _, pod in sorted(self._of[key].pods.items())] if key in self._of else [])
+
+    def jobs(self, key: Key) -> tuple[JobSeen, ...]:
+        """The flow's Spark jobs with their drivers, by name."""
+        if key not in self._of:
+            return ()
+        of = self._of[key]
+        drivers: dict[str, list[PodSeen]] = {}
+        for job, pod in of.drivers.values():
+            drivers.setdefault(job, []).append(pod)
+        return tuple(replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(of.jobs.items()))
+
+    def drivers(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
+        """With the name of their Job, which may be gone."""
+        return iter(list(self._of[key].drivers.values()) if key in self._of else [])
+
+    def seeds_alive(self, key: Key) -> frozenset[str]:
+        """The names of Jobs of seeds, which may be gone, whose drivers have not ended."""
+        seeds = f"{key[1]}-{RunKind.SEED.value}-"
+        return frozenset(job for job, pod in self.drivers(key) if job.startswith(seeds) and is_alive(pod))
+
+    def schedule(self, key: Key) -> ScheduleSeen | None:
+        """That of the flow's verification."""
+        return next(iter(self._of[key].schedules.values()), None) if key in self._of else None
 
     def all_pods(self) -> Iterator[tuple[Key, PodSeen]]:
         """Every pod of every flow that exists."""
@@ -127,9 +159,12 @@ class View:
             return affected | (NOTHING if same else frozenset((key,)))
         of = self._of[key]
         if kind is POD:
-            pod = (connector_word_of(body), pod_seen(body))
-            same = of.pods.get(found[2]) == pod
-            of.pods[found[2]] = pod
+            pods, word = of.pods, connector_word_of(body)
+            if run_kind_of(body) is not None:
+                pods, word = of.drivers, job_of(body)
+            pod = (word, pod_seen(body))
+            same = pods.get(found[2]) == pod
+            pods[found[2]] = pod
             return NOTHING if same else frozenset((key,))
         child = child_seen(kind, body)
         before_child = of.children.get(found)
@@ -142,6 +177,13 @@ class View:
             word, deployment = connector_word_of(body), deployment_seen(body)
             same = same and of.deployments.get(word) == deployment
             of.deployments[word] = deployment
+        run = run_kind_of(body)
+        if kind is JOB and run is not None:
+            job = job_seen(body, run)
+            same = same and of.jobs.get(found[2]) == job
+            of.jobs[found[2]] = job
+        if kind is CRON_JOB:
+            of.schedules[found[2]] = schedule_seen(body)
         return NOTHING if same else frozenset((key,))
 
     def _forget(self, found: Id) -> frozenset[Key]:
@@ -153,11 +195,16 @@ class View:
         of = self._of[key]
         if kind == POD.name:
             of.pods.pop(name, None)
+            of.drivers.pop(name, None)
         else:
             of.children.pop(found, None)
             if kind == DEPLOYMENT.name:
                 of.deployments = {word: one for word, one in of.deployments.items() if one.name != name}
-        if not (of.pods or of.children):
+            if kind == JOB.name:
+                of.jobs.pop(name, None)
+            if kind == CRON_JOB.name:
+                of.schedules.pop(name, None)
+        if not (of.pods or of.children or of.drivers):
             del self._of[key]
         return frozenset((key,))
 

@@ -11,6 +11,9 @@ CONNECTOR_LABEL: Final = "mirrorflow.io/connector"
 # On pods that speak TLS: for the operator, and for Prometheus.
 SCHEME_ANNOTATION: Final = "mirrorflow.io/http-scheme"
 HTTPS: Final = "https"
+# Of Spark jobs. Executors are their driver's, not the operator's: they bear these two and not FLOW_LABEL.
+RUN_LABEL: Final = "mirrorflow.io/run"  # seed, verify
+RUN_OF_LABEL: Final = "mirrorflow.io/run-of"  # the flow
 _WORDS: Final = {
     ConnectorKind.SOURCE: "source",
     ConnectorKind.CHECKPOINT: "checkpoint",
@@ -37,6 +40,16 @@ def selector(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     """What tells a flow's pods, or one connector's, from all others. Never changes: Kubernetes forbids it."""
     found = {FLOW_LABEL: flow}
     return found if kind is None else {**found, CONNECTOR_LABEL: connector_word(kind)}
+
+
+def run_selector(flow: str, word: str) -> dict[str, str]:
+    """Driver and executors of a flow's jobs of one kind."""
+    return {RUN_OF_LABEL: flow, RUN_LABEL: word}
+
+
+def run_labels(flow: str, word: str) -> dict[str, str]:
+    """On a Job, its driver, and what else it needs."""
+    return {**labels(flow), "app.kubernetes.io/component": word, **run_selector(flow, word)}
 
 
 def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:

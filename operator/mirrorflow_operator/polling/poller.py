@@ -148,7 +148,7 @@ class Poller:
         finally:
             entry.asking = False
         self.asked += 1
-        self.failed += reading.summary is None
+        self.failed += reading.unread is not None
         if self._entries.get(place.uid) is not entry:
             return  # gone meanwhile
         entry.reading = reading
@@ -174,4 +174,6 @@ class Poller:
 
 
 def _is_unsettled(reading: Reading) -> bool:
+    if reading.report is not None:
+        return False
     return reading.summary is None or reading.summary.replicating is Replicating.WAITING

@@ -331,9 +331,13 @@ class CopyTask:
 
         On a long way answers are large, and the next one has to be asked for while the last one is still being sent.
         """
-        while self._around.buffered_bytes >= max(BUFFERED_BYTES_MAX, 2 * largest_bytes):
-            self._room.clear()
+        most_bytes = max(BUFFERED_BYTES_MAX, 2 * largest_bytes)
+        while self._around.buffered_bytes >= most_bytes:
             self._wiring.pump()
+            # Not before pumping, which sets it: a wait that is over at once would never let answers, or connections, come.
+            self._room.clear()
+            if self._around.buffered_bytes < most_bytes:
+                break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._room.wait()

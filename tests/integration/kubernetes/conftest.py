@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrorflow_operator.plan.runs import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.installation import require_control_plane
@@ -52,3 +53,10 @@ def namespace(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator
     api_server.kubectl("create", "namespace", name)
     yield api_server.kubectl.within(name)
     api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def team(namespace: Kubectl) -> Kubectl:
+    """A namespace with the drivers' account, as the chart makes it."""
+    namespace("create", "serviceaccount", SEED_ACCOUNT)
+    return namespace

@@ -6,15 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.assess.runs import decide
+from mirrorflow_operator.plan.jobs import held_back, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import Written
 from tests.harness.kubernetes.kubectl import Kubectl
 
 IMAGE = "mirrorflow/replicator:0.1.0"
-KINDS = "serviceaccounts,networkpolicies,configmaps,services,poddisruptionbudgets,deployments"
+SEED_IMAGE = "mirrorflow/seed:0.1.0"
+EVERY_RUN = Runs(seed=True, verify=True)
+KINDS = "serviceaccounts,networkpolicies,configmaps,services,poddisruptionbudgets,deployments,jobs,cronjobs"
 OURS = "--selector=mirrorflow.io/flow"
 _ports = itertools.count(1024)
 
@@ -38,7 +45,18 @@ def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
 def planned(document: dict[str, Any], namespace: str) -> list[Object]:
     """What should be there for *document*."""
     flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace}})
-    return objects(flow, plan(flow, POD_LAYOUT), image=IMAGE, layout=POD_LAYOUT)
+    runs = decide(flow, Status(), (), None, 0.0).runs
+    return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE)
+
+
+def everything(
+    flow: MirrorFlow, runs: Runs = EVERY_RUN, *, image: str, seed_image: str = "mirrorflow/seed:1"
+) -> list[Object]:
+    """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
+    found = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+    if runs.holds_connector:
+        found = held_back(found, flow)
+    return [*found, *job_objects(flow, runs, defaults=SparkDefaults(image=seed_image), layout=POD_LAYOUT)]
 
 
 def there(namespace: Kubectl) -> dict[str, dict[str, Any]]:

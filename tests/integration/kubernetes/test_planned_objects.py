@@ -12,11 +12,11 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
-from mirrorflow_operator.plan.layout import POD_LAYOUT
-from mirrorflow_operator.plan.objects import Object, objects
-from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.objects import Object
+from mirrorflow_operator.plan.runs import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.kubectl import Kubectl
+from tests.integration.kubernetes.controlled import everything
 
 VALID = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml"))
 
@@ -25,12 +25,13 @@ VALID = sorted((Path(__file__).parents[2] / "examples" / "valid").glob("*.yaml")
 def planned(namespace: Kubectl) -> Callable[[Path], list[Object]]:
     """The objects of an example in the test's own namespace, which holds pods to the restricted standard."""
     namespace("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    namespace("create", "serviceaccount", SEED_ACCOUNT)  # the chart's
 
     def made(example: Path) -> list[Object]:
         document = dict(read_document(example.read_text()))
         document["metadata"]["namespace"] = namespace.namespace
         flow = flow_of(document)
-        return objects(flow, plan(flow, POD_LAYOUT), image="mirrorflow-replicator:test", layout=POD_LAYOUT)
+        return everything(flow, image="mirrorflow-replicator:test")
 
     return made
 
@@ -39,10 +40,11 @@ def planned(namespace: Kubectl) -> Callable[[Path], list[Object]]:
 def test_planned_objects_become_pods_and_do_not_change_when_applied_again(
     namespace: Kubectl, planned: Callable[[Path], list[Object]], example: Path
 ):
-    """Strictly applied; every Deployment gets its pods; a second time nothing differs."""
+    """Strictly applied; every Deployment and Job gets its pods; a second time nothing differs."""
     found = planned(example)
     text = "\n---\n".join(json.dumps(one) for one in found)
     replicas = sum(one["spec"]["replicas"] for one in found if one["kind"] == "Deployment")
+    replicas += sum(one["kind"] == "Job" for one in found)
 
     namespace.apply(text, "--validate=strict")
     wait_until("every pod is let in", lambda: len(namespace.get("pods")["items"]) == replicas)

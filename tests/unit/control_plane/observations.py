@@ -16,6 +16,7 @@ from mirrorflow_operator.assess.observation import (
     ConnectorSeen,
     DeploymentCondition,
     DeploymentSeen,
+    JobSeen,
     Observation,
     PodSeen,
 )
@@ -27,7 +28,10 @@ from mirrorflow_operator.assess.progress import (
     SideSummary,
     Summary,
 )
+from mirrorflow_operator.assess.reports import read_report
+from mirrorflow_operator.assess.runs import decide
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.runs import RunKind
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0
@@ -131,6 +135,38 @@ def connector(kind: ConnectorKind = SOURCE, **changes: Any) -> ConnectorSeen:
     return replace(ConnectorSeen(kind=kind, deployment=deployment(kind), pods=(found,)), **changes)
 
 
+def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
+    """What a seed's driver has answered."""
+    known = {"records": 0, "remainingRecords": 0} | figures
+    report = read_report({"version": 1, "job": "seed", "runId": "1", "phase": "Running", **known})
+    return Reading(read_at_s=now_s - 5, report=report)
+
+
+def driver(**changes: Any) -> PodSeen:
+    """A driver at work."""
+    return pod(
+        **{"name": "east-to-west-seed-1a2b3c4d-x2k4q", "image": "mirrorflow/seed:1.1.0", "reading": None}
+        | changes
+    )
+
+
+def job(**changes: Any) -> JobSeen:
+    """The seed of run 1 with a driver at work, which *changes* may give a `reading`."""
+    pods = (driver(**{name: changes.pop(name) for name in ("reading",) if name in changes}),)
+    return replace(
+        JobSeen(
+            name="east-to-west-seed-1a2b3c4d",
+            kind=RunKind.SEED,
+            uid="8a7a0f6c-0000-4000-8000-000000000002",
+            run_id="1",
+            created_s=NOW_S - 920,
+            started_s=NOW_S - 920,
+            pods=pods,
+        ),
+        **changes,
+    )
+
+
 def observed(
     source: Mapping[str, Any] | None = None,
     *,
@@ -161,12 +197,21 @@ def advanced(
         replace(seen, pods=tuple(_later(one, now_s - observation.now_s) for one in seen.pods))
         for seen in observation.connectors
     )
+    jobs = tuple(
+        replace(seen, pods=tuple(_later(one, now_s - observation.now_s) for one in seen.pods))
+        for seen in observation.jobs
+    )
     return replace(
         observation,
         resource=replace(observation.resource, status=status),
         memory=memory,
         now_s=now_s,
         connectors=moved,
+        jobs=jobs,
+        runs=replace(
+            decide(observation.admission.flow, status, jobs, None, now_s).runs,
+            holds_connector=observation.runs.holds_connector,
+        ),
     )
 
 

@@ -4,6 +4,7 @@ Each is recorded whole in tests/examples/statuses/<situation>.yaml, which other 
 `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
 """
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,13 @@ import yaml
 from mirrorflow_operator.api.status import ClusterIds, Status
 from mirrorflow_operator.assess.admission import Refusal, admit
 from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.observation import DeploymentCondition, Observation, PodEvent
+from mirrorflow_operator.assess.observation import (
+    DeploymentCondition,
+    JobSeen,
+    Observation,
+    PodEvent,
+    ScheduleSeen,
+)
 from mirrorflow_operator.assess.progress import (
     Checkpoints,
     MissingReference,
@@ -26,8 +33,11 @@ from mirrorflow_operator.assess.progress import (
     Unread,
 )
 from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.reports import read_report
+from mirrorflow_operator.assess.runs import decide
 from mirrorflow_operator.assess.writing import status_document, status_of
 from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.runs import RunKind
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     EXAMPLES,
@@ -37,11 +47,14 @@ from tests.unit.control_plane.observations import (
     connector,
     deployment,
     document,
+    driver,
+    job,
     mirror_flow,
     observed,
     pod,
     reading,
     resource,
+    seed_reading,
     settled,
 )
 
@@ -148,6 +161,104 @@ def _rolling(**changes: Any) -> Observation:
         pods=(pod(reading=reading(replicating=Replicating.ADVANCING, records_per_s=10.0)), new),
     )
     return observed(connectors=(seen, connector(CHECKPOINT), connector(HEARTBEAT)))
+
+
+SEED: dict[str, Any] = {"seed": {"runId": "1", "executors": {"max": 4}}}
+NIGHTLY: dict[str, Any] = {"verify": {"schedule": "0 3 * * *"}}
+FIGURES: dict[str, Any] = {
+    "partitions": {"total": 16, "done": 3, "lost": 0},
+    "records": 1_250_000,
+    "bytes": 1_280_000_000,
+    "remainingRecords": 5_400_000,
+    "recordsPerSecond": 45_000.0,
+    "bytesPerSecond": 46_000_000.0,
+    "estimatedSeconds": 120,
+    "guarantee": "exactly-once",
+    "cost": {"executorSeconds": 111.0, "bytesRead": 1_280_000_000, "bytesWritten": 1_280_000_000},
+}
+DONE = {"partitions": {"total": 16, "done": 16, "lost": 0}, "records": 6_650_000, "remainingRecords": 0}
+REFUSED_BY_KUBERNETES = PodEvent(
+    reason="FailedCreate",
+    message='Error creating: pods "east-to-west-seed-1a2b3c4d-" is forbidden: error looking up service account'
+    ' mirrors/mirrorflow-seed: serviceaccount "mirrorflow-seed" not found',
+    last_seen_s=NOW_S - 10,
+)
+
+
+def _seed(seen: JobSeen | None, *, held: bool = True, **spec: Any) -> Observation:
+    """A flow that is asked to be seeded; its connector has no pods while it is held."""
+    found = resource(mirror_flow(**{**SEED, **spec}))
+    found_jobs = () if seen is None else (seen,)
+    runs = decide(found.flow, found.status, found_jobs, None, NOW_S).runs
+    runs = replace(runs, holds_connector=runs.holds_connector and held)
+    first = connector()
+    if runs.holds_connector:
+        none = deployment(wanted=0, replicas=0, updated=0, ready=0)
+        first = connector(deployment=none, pods=())
+    return observed(
+        resource=found,
+        connectors=(first, connector(CHECKPOINT), connector(HEARTBEAT)),
+        jobs=found_jobs,
+        runs=runs,
+    )
+
+
+def _seed_ended(outcome: str, **changes: Any) -> Observation:
+    said = {"version": 1, "job": "seed", **FIGURES, **DONE, **changes.pop("report", {})}
+    ended = driver(
+        phase="Succeeded" if outcome == "Complete" else "Failed",
+        ready=False,
+        started_s=None,
+        exit_code=0 if outcome == "Complete" else 1,
+        terminated_message=json.dumps(said),
+    )
+    return _seed(job(outcome=outcome, ended_s=NOW_S - 30, pods=(ended,), **changes))
+
+
+def _verified(
+    windows: dict[str, int], *, outcome: str = "Complete", spec: dict[str, Any] | None = None, **report: Any
+) -> Observation:
+    said = {
+        "version": 1,
+        "job": "verify",
+        "phase": "Succeeded",
+        "windows": {"total": 400, **windows},
+        "sourceRecords": 6_650_000,
+        "targetRecords": 6_650_000,
+        "cost": {"executorSeconds": 60.0, "bytesRead": 13_000_000_000},
+        **report,
+    }
+    ended = driver(phase="Failed", ready=False, started_s=None, terminated_message=json.dumps(said))
+    seen = job(
+        name="east-to-west-verify-29393940",
+        kind=RunKind.VERIFY,
+        run_id="",
+        outcome=outcome,
+        reason="PodFailurePolicy" if outcome == "Failed" else "",
+        ended_s=NOW_S - 30,
+        pods=(ended,),
+    )
+    return observed(
+        flow=mirror_flow(**(spec or NIGHTLY)), jobs=(seen,), schedule=ScheduleSeen(created_s=NOW_S - 9e5)
+    )
+
+
+def _overdue() -> Observation:
+    """The last one ended three days ago, and the CronJob has begun none since."""
+    before = _verified({"equal": 400})
+    old = replace(before.jobs[0], ended_s=NOW_S - 3 * 86_400)
+    return replace(before, jobs=(old,))
+
+
+def _asked_for_a_verification() -> Observation:
+    said = read_report({"version": 1, "job": "verify", "windows": {"total": 400, "equal": 120}})
+    seen = job(
+        name="east-to-west-verify-5e6f7a8b",
+        kind=RunKind.VERIFY,
+        run_id="1",
+        reading=Reading(read_at_s=NOW_S - 5, report=said),
+    )
+    return observed(flow=mirror_flow(verify={"runId": "1"}), jobs=(seen,))
 
 
 STUCK: dict[str, Any] = {
@@ -393,6 +504,60 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "False",
         "CheckpointsStale",
     ),
+    "seed-starting": (lambda: _seed(job(pods=())), "False", "Seeding"),
+    "seeding": (lambda: _seed(job(reading=seed_reading(**FIGURES))), "False", "Seeding"),
+    "seed-makes-no-step": (
+        lambda: _seed(job(reading=seed_reading(**FIGURES)), held=False),
+        "True",
+        "Replicating",
+    ),
+    "seed-paused": (
+        lambda: replace(_seed(job(suspended=True, pods=()), state="Paused"), connectors=_paused().connectors),
+        "False",
+        "Paused",
+    ),
+    "seed-refused": (
+        lambda: _seed(job(pods=(), events=(REFUSED_BY_KUBERNETES,))),
+        "False",
+        "Seeding",
+    ),
+    "seeded": (lambda: _seed_ended("Complete"), "True", "Replicating"),
+    "seeded-with-a-gap": (
+        lambda: _seed_ended(
+            "Complete", report={"partitions": {"total": 16, "done": 16, "lost": 2}, "gapRecords": 4_000}
+        ),
+        "True",
+        "Replicating",
+    ),
+    "seed-failed": (
+        lambda: _seed_ended(
+            "Failed",
+            reason="BackoffLimitExceeded",
+            report={"message": "Some target topics hold records that this flow has not written."},
+        ),
+        "True",
+        "Replicating",
+    ),
+    "verifying": (_asked_for_a_verification, "True", "Replicating"),
+    "verified": (lambda: _verified({"equal": 400}), "True", "Replicating"),
+    "verified-in-part": (
+        lambda: _verified({"equal": 390, "undecided": 10}, outcome="Failed"),
+        "True",
+        "Replicating",
+    ),
+    "differences-found": (
+        lambda: _verified({"equal": 397, "different": 2, "reordered": 1}, outcome="Failed", differences=17),
+        "True",
+        "Replicating",
+    ),
+    "verification-failed": (
+        lambda: _verified(
+            {"total": 0}, outcome="Failed", phase="Failed", message="Cluster west cannot be used."
+        ),
+        "True",
+        "Replicating",
+    ),
+    "verification-overdue": (_overdue, "True", "Replicating"),
     "groups-failing": (
         lambda: _checkpoints(checkpoints=Checkpoints(groups=3, failing=1, age_s=9.0, interval_s=60.0)),
         "True",

@@ -12,13 +12,12 @@ from mirrorflow_operator.api.crd import schema
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan.layout import POD_LAYOUT
-from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.plan import plan
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
+from tests.integration.kubernetes.controlled import everything
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 PATH = f"/apis/mirrorflow.io/v1alpha1/namespaces/{TEAM}/mirrorflows"
@@ -182,10 +181,12 @@ def test_whatever_text_makes_a_pod_see_a_secret_is_asked_for(alice: Kubectl):
             used.add(mark)
 
     assert used - refused == set()
-    # Refused without being used: what a flow of several pods will use, and what may still be completed by another text.
+    # Refused without being used: what a flow of several pods, or of another runId, will use, and what may still be completed by
+    # another text.
     places = {mark.split()[0] for mark in refused - used}
     assert all(
         place.startswith(("internalRest.tls", "connectors", "source", "target", "topics", "groups"))
+        or place in {f"{job}.template.imagePullSecrets.0" for job in ("seed", "verify")}
         for place in places
     )
     fields = {mark.split()[0].partition(".")[2] for mark in used}
@@ -202,10 +203,10 @@ def _is_used(flow: dict[str, Any]) -> bool:
     document = copy.deepcopy(flow)
     document["metadata"]["namespace"] = TEAM
     known = flow_of(document)
-    pods = [
-        one["spec"]["template"]["spec"]
-        for one in objects(known, plan(known, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
-        if one["kind"] == "Deployment"
+    found = everything(known, image="x:1")
+    pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] in {"Deployment", "Job"}]
+    pods += [
+        one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in found if one["kind"] == "CronJob"
     ]
     mounted = {one["secret"]["secretName"] for pod in pods for one in pod["volumes"] if "secret" in one}
     pulled = {one["name"] for pod in pods for one in pod.get("imagePullSecrets", ())}

@@ -1,7 +1,8 @@
 """What the operator may write is bounded by the chart's policy, whatever roles its account has."""
 
 import copy
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
-from mirrorflow_operator.plan.layout import POD_LAYOUT
-from mirrorflow_operator.plan.objects import objects
-from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.job_files import EXECUTOR_FILE
+from mirrorflow_operator.plan.runs import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 from tests.harness.kubernetes.requests import Answer, Requests
 from tests.integration.kubernetes.chart.conftest import TEAM
+from tests.integration.kubernetes.controlled import everything
 
 VALID = sorted((Path(__file__).parents[3] / "examples" / "valid").glob("*.yaml"))
 IMAGE = "mirrorflow/replicator:0.1.0"
@@ -28,11 +29,33 @@ def _planned(example: Path, image: str = IMAGE) -> list[Object]:
     document = dict(read_document(example.read_text()))
     document["metadata"]["namespace"] = TEAM
     flow = flow_of(document)
-    return objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+    return everything(flow, image=image)
 
 
 def _one(kind: str) -> Object:
     return next(one for one in _planned(VALID[0]) if one["kind"] == kind)
+
+
+def _of_seed(kind: str) -> Object:
+    found = _planned(next(path for path in VALID if path.stem == "everything"))
+    return next(one for one in found if one["kind"] == kind and "seed" in one["metadata"]["name"])
+
+
+def _of_driver(**changes: Any) -> Object:
+    job = copy.deepcopy(_of_seed("Job"))
+    job["spec"]["template"]["spec"] |= changes
+    return job
+
+
+def _executor(**changes: Any) -> Object:
+    """As Spark makes it of the template."""
+    pod: Object = json.loads(_of_seed("ConfigMap")["data"][EXECUTOR_FILE])
+    pod["metadata"] |= {"name": "an-executor", "namespace": TEAM}
+    pod["spec"] |= {"restartPolicy": "Never"}
+    pod["spec"]["serviceAccountName"] = SEED_ACCOUNT
+    pod["spec"]["containers"][0]["image"] = "mirrorflow/seed:1"
+    pod["spec"] |= changes
+    return pod
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +161,11 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
         "a ServiceAccount gives pods a token",
     ),
+    "job-of-another-account": (
+        lambda: _of_driver(serviceAccountName="default"),
+        "or a token",
+    ),
+    "job-on-the-host": (lambda: _of_driver(hostNetwork=True), "the node's network or processes"),
     "unlabelled": (
         lambda: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "any"}},
         "labelled app.kubernetes.io/managed-by=mirrorflow-operator, and nothing else",
@@ -166,6 +194,45 @@ def test_what_is_not_planned_is_refused(bounded: Kubectl, case: str):
     assert sentence in answer.message
 
 
+@pytest.fixture
+def driver(installed: ApiServer, administrator: Kubectl) -> Iterator[Kubectl]:
+    """A driver in a team's namespace, with the role that the chart would make there."""
+    bind = f"--serviceaccount={TEAM}:{SEED_ACCOUNT}"
+    administrator("create", "serviceaccount", SEED_ACCOUNT)
+    administrator(
+        "create",
+        "role",
+        SEED_ACCOUNT,
+        "--resource=pods,configmaps,jobs.batch",
+        "--verb=create,get,patch,delete",
+    )
+    administrator("create", "rolebinding", SEED_ACCOUNT, f"--role={SEED_ACCOUNT}", bind)
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{TEAM}")
+    yield installed.user(f"system:serviceaccount:{TEAM}:{SEED_ACCOUNT}", groups).within(TEAM)
+    administrator("delete", "rolebinding,role,serviceaccount", SEED_ACCOUNT)
+
+
+def test_a_driver_makes_executors_and_nothing_else(bounded: Kubectl, driver: Kubectl):  # noqa: ARG001  enforced
+    """Who takes its token has pods as the chart allows them: these images, no token, no host, no root."""
+    wait_until("it may", lambda: "cannot" not in _applied(driver, _executor()).message)
+    made = _applied(driver, _executor())
+    assert made.status == 201, made.message
+
+    refused = {
+        "or a token": _executor(automountServiceAccountToken=True),
+        "the node's network": _executor(hostNetwork=True),
+        "a volume is no": _executor(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+        "restricted Pod Security": _executor(securityContext={}),
+        "an image is none of": _executor(
+            containers=[{**_executor()["spec"]["containers"][0], "image": "other:1"}]
+        ),
+        "a driver has no business with batch/jobs": _of_seed("Job"),
+        "a driver has no business with /configmaps": _of_seed("ConfigMap"),
+    }
+    said = {sentence: _applied(driver, one).message for sentence, one in refused.items()}
+    assert [] == [sentence for sentence, message in said.items() if sentence not in message], said
+
+
 def test_what_is_somebody_elses_is_left_alone(bounded: Kubectl, administrator: Kubectl):
     """Neither taken over under a flow's name, nor deleted."""
     theirs = _one("ConfigMap")
@@ -188,7 +255,7 @@ def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
     try:
         wait_until("it is granted", lambda: "yes" in bounded("auth", "can-i", "create", "pods"))
         for arguments in (
-            ("create", "job", "any", "--image=mirrorflow/replicator:1"),
+            ("create", "role", "any", "--verb=get", "--resource=pods"),
             ("create", "secret", "generic", "any"),
             ("create", "rolebinding", "any", "--clusterrole=admin", "--user=any"),
             ("create", "token", OPERATOR, f"--namespace={NAMESPACE}"),
@@ -199,6 +266,8 @@ def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
             with pytest.raises(KubectlError, match="the operator has no business with") as refused:
                 bounded(*arguments)
             assert "ValidatingAdmissionPolicy" in str(refused.value)
+        with pytest.raises(KubectlError, match="and nothing else"):
+            bounded("create", "job", "any", "--image=mirrorflow/replicator:1")
         for outward in ({"type": "LoadBalancer"}, {"type": "ExternalName", "externalName": "example.com"}):
             assert "a Service leads out of the cluster" in _applied(bounded, _service(**outward)).message
         assert _applied(bounded, _service()).status == 201

@@ -11,6 +11,7 @@ import yaml
 
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.runs import SEED_ACCOUNT
 from mirrorflow_operator.settings import from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
@@ -322,3 +323,42 @@ def test_without_an_authority_connectors_are_asked_over_plain_http():
 def test_two_authorities_are_refused():
     with pytest.raises(HelmError, match="progressTls"):
         rendered({"progressTls": {"secretName": "a", "configMapName": "b"}})
+
+
+@pytest.mark.parametrize(
+    ("values", "namespaces"),
+    [
+        (chart.OWN_NAMESPACE, [NAMESPACE]),
+        (chart.SEVERAL_NAMESPACES, ["kafka-east", "kafka-west"]),
+        (chart.WHOLE_CLUSTER, []),
+        ({**chart.WHOLE_CLUSTER, "seed": {"namespaces": ["team"]}}, ["team"]),
+        ({"seed": {"serviceAccount": {"create": False}}}, []),
+    ],
+    ids=["own", "several", "cluster", "cluster-named", "elsewhere"],
+)
+def test_drivers_of_spark_jobs_may_do_what_spark_asks_for_and_nothing_else(
+    values: Values, namespaces: list[str]
+):
+    """Pods, in the namespaces of flows; who they are is what the operator plans, and the operator has no such right."""
+    manifests = [one for one in rendered(values) if one["metadata"]["name"] == SEED_ACCOUNT]
+    roles = [one for one in manifests if one["kind"] == "Role"]
+
+    assert {kind: namespaces for kind in ("ServiceAccount", "Role", "RoleBinding") if namespaces} == {
+        kind: [one["metadata"]["namespace"] for one in manifests if one["kind"] == kind]
+        for kind in {one["kind"] for one in manifests}
+    }
+    for role in roles:
+        assert role["rules"] == [
+            {
+                "apiGroups": [""],
+                "resources": ["pods"],
+                "verbs": ["get", "list", "watch", "create", "delete", "deletecollection"],
+            }
+        ]
+    deployment = next(one for one in rendered(values) if one["kind"] == "Deployment")
+    variables = {
+        one["name"]: one.get("value")
+        for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert variables["MIRRORFLOW_SEED_SERVICE_ACCOUNT"] == SEED_ACCOUNT
+    assert variables["MIRRORFLOW_SEED_IMAGE"] == "mirrorflow/seed"

@@ -24,6 +24,12 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "with-every-right"
 HANGING = f"{NAME}-source-hangs"
+LEFT_JOB = {
+    "suspend": True,
+    "template": {
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "left", "image": "left:behind"}]},
+    },
+}
 # As an operator of another release may have left them: its label, its owner, in no plan of this one.
 LEFT_BEHIND = (
     {"apiVersion": "v1", "kind": "ServiceAccount"},
@@ -51,8 +57,14 @@ LEFT_BEHIND = (
             },
         },
     },
+    {"apiVersion": "batch/v1", "kind": "Job", "spec": LEFT_JOB},
+    {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": LEFT_JOB}},
+    },
 )
-KINDS = "serviceaccounts,configmaps,networkpolicies,services,poddisruptionbudgets,deployments"
+KINDS = "serviceaccounts,configmaps,networkpolicies,services,poddisruptionbudgets,deployments,jobs,cronjobs"
 
 
 def _left(one: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +128,7 @@ def test_each_right_is_needed_and_each_need_is_granted(
     flow = yaml.safe_load((EXAMPLES / "smallest.yaml").read_text())
     flow["metadata"]["name"] = NAME
     flow["spec"]["connectors"] = {"source": {"replicas": 2}}
+    flow["spec"] |= {"seed": {"runId": "1"}, "verify": {"schedule": "0 3 * * *"}}
     environment = {
         "POD_NAMESPACE": NAMESPACE,
         "MIRRORFLOW_LEASE": OPERATOR,
@@ -132,7 +145,7 @@ def test_each_right_is_needed_and_each_need_is_granted(
     ) as process:
         process.wait_until_leading()
         administrator.apply(flow)
-        wait_until("everything is there", lambda: len(found()) == 11)
+        wait_until("everything is there", lambda: len(found()) == 17)
         owner = administrator.get("mirrorflow", NAME)
         for one in LEFT_BEHIND:
             administrator.apply(_left(one, owner))

@@ -34,6 +34,10 @@ local reconciling = condition("Reconciling")
 if reconciling.status == "True" then
   return health("Progressing", reconciling)
 end
+local verified = condition("Verified")
+if verified.status == "False" then
+  return health("Degraded", verified)
+end
 if ready.status == "True" then
   return health("Healthy", ready)
 end

@@ -1,0 +1,101 @@
+"""What a Spark job's driver says of it: the JSON of its `GET /progress` and of its termination message -> a Report. Pure and total.
+
+As `progress`, which reads the connectors': bounded in every part, what is unknown is passed over. The writer is
+mirrorflow_seed's `report`; a test holds both to each other.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_operator.api.status import Cost, SeedPartitions, Windows
+from mirrorflow_operator.assess.findings import bounded
+from mirrorflow_operator.plan.runs import RunKind
+
+VERSIONS: Final = frozenset({1})
+MESSAGE_MAX: Final = 500  # letters of the job's own sentence
+COUNT_MAX: Final = 2**53  # what any reader of JSON can hold
+_GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
+_KINDS: Final = {kind.value: kind for kind in RunKind}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A job at one moment; of the figures, those of its kind are not zero."""
+
+    kind: RunKind
+    is_done: bool = False  # it has come to its end, whatever it found
+    partitions: SeedPartitions
+    records: int = 0
+    bytes: int = 0
+    remaining_records: int = 0
+    gap_records: int = 0
+    records_per_s: int = 0
+    bytes_per_s: int = 0
+    estimated_s: int | None = None
+    guarantee: str = ""
+    windows: Windows
+    source_records: int = 0
+    target_records: int = 0
+    differences: int = 0
+    cost: Cost
+    message: str = ""
+
+
+def report_of(text: str) -> Report | None:
+    """What *text* says, where it is a report; a driver that could not leave one has left its last words."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return read_report(value) if isinstance(value, dict) else None
+
+
+def read_report(value: Mapping[str, Any]) -> Report | None:
+    """As `report_of`, of JSON that has been read."""
+    kind = _KINDS.get(str(value.get("job")))
+    if kind is None or value.get("version") not in VERSIONS:
+        return None
+    partitions, windows, cost = (_object(value, key) for key in ("partitions", "windows", "cost"))
+    estimated, guarantee, message = (value.get(key) for key in ("estimatedSeconds", "guarantee", "message"))
+    return Report(
+        kind=kind,
+        is_done=value.get("phase") == "Succeeded",
+        partitions=SeedPartitions(
+            total=_count(partitions.get("total")),
+            done=_count(partitions.get("done")),
+            lost=_count(partitions.get("lost")),
+        ),
+        records=_count(value.get("records")),
+        bytes=_count(value.get("bytes")),
+        remaining_records=_count(value.get("remainingRecords")),
+        gap_records=_count(value.get("gapRecords")),
+        records_per_s=_count(value.get("recordsPerSecond")),
+        bytes_per_s=_count(value.get("bytesPerSecond")),
+        estimated_s=_count(estimated) if isinstance(estimated, int | float) else None,
+        guarantee=guarantee if isinstance(guarantee, str) and _GUARANTEE.fullmatch(guarantee) else "",
+        windows=Windows(**{name: _count(windows.get(name)) for name in Windows.model_fields}),
+        source_records=_count(value.get("sourceRecords")),
+        target_records=_count(value.get("targetRecords")),
+        differences=_count(value.get("differences")),
+        cost=Cost(
+            executor_seconds=_count(cost.get("executorSeconds")),
+            bytes_read=_count(cost.get("bytesRead")),
+            bytes_written=_count(cost.get("bytesWritten")),
+        ),
+        message=bounded(message, MESSAGE_MAX) if isinstance(message, str) else "",
+    )
+
+
+def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> int:
+    """A whole number from 0 on; JSON as Python reads it knows NaN, Infinity and numbers of any length."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124  NaN
+        return 0
+    return int(min(max(value, 0), COUNT_MAX))

@@ -1,0 +1,152 @@
+"""The seed of `spec.seed.runId` -> condition Seeded and `status.seed`: how far it is, how fast, and what came of it. Pure."""
+
+from typing import Final
+
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import RunPhase, SeedStatus
+from mirrorflow_operator.assess.drivers import phase_of, trouble_of, where, why_failed
+from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
+from mirrorflow_operator.assess.moments import moment
+from mirrorflow_operator.assess.observation import JobSeen, Observation
+from mirrorflow_operator.assess.reasons import Kind, Reason
+from mirrorflow_operator.assess.reports import Report
+from mirrorflow_operator.assess.runs import has_ended, last_report, newest
+from mirrorflow_operator.plan.runs import RunKind
+
+_KIND: Final = Kind.SEEDED
+_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+_AGAIN: Final = "Another spec.seed.runId seeds again."
+
+
+def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus | None:
+    """What the status says of the seed; of the one before, where none is asked for."""
+    before = observation.resource.status.seed
+    run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
+    if not run_id:
+        return before
+    job = newest(observation.jobs, RunKind.SEED, run_id)
+    same = before if before is not None and before.run_id == run_id else None
+    if job is None:
+        return same if has_ended(same, run_id) else _without_job(run_id, same)
+    return _with_job(job, run_id, same, observation)
+
+
+def _without_job(run_id: str, same: SeedStatus | None) -> SeedStatus:
+    """Not made yet; or made, and deleted by somebody else."""
+    pending = RunPhase.PENDING.value
+    if same is None:
+        return SeedStatus(run_id=run_id, phase=pending)
+    message = same.message
+    if same.start_time is not None:
+        message = "Its Job was deleted before it ended; another one goes on where it was."
+    return same.model_copy(update={"phase": pending, "message": message, "estimated_seconds": None})
+
+
+def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: Observation) -> SeedStatus:
+    phase = phase_of(job)
+    report = last_report(job)
+    found = same or SeedStatus(run_id=run_id)
+    # A seed begins once, however often it is paused or begun anew.
+    started_s = job.started_s or job.created_s
+    update: dict[str, object] = {
+        "phase": phase.value,
+        "start_time": found.start_time or (None if phase is RunPhase.PENDING else moment(started_s)),
+        "completion_time": moment(job.ended_s or observation.now_s) if job.outcome else None,
+        "message": _message(job, report, found),
+        "estimated_seconds": None,
+    }
+    if report is not None:
+        update |= _figures(report)
+    if phase is RunPhase.RUNNING and report is not None:
+        update["estimated_seconds"] = report.estimated_s
+    if phase is not RunPhase.RUNNING:
+        update |= {"records_per_second": 0, "bytes_per_second": 0}
+    return found.model_copy(update=update)
+
+
+def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
+    if job.outcome == "Failed":
+        said = "" if report is None or not report.message else f": {report.message}"
+        return f"It failed, for {why_failed(job)}{said}"
+    if report is not None:
+        return report.message
+    return found.message
+
+
+def _figures(report: Report) -> dict[str, object]:
+    return {
+        "partitions": report.partitions,
+        "records": report.records,
+        "bytes": report.bytes,
+        "remaining_records": report.remaining_records,
+        "gap_records": report.gap_records,
+        "records_per_second": report.records_per_s,
+        "bytes_per_second": report.bytes_per_s,
+        "guarantee": report.guarantee,
+        "cost": report.cost,
+    }
+
+
+def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus | None) -> Finding | None:
+    """Whether the target was filled; None where nobody asks for it."""
+    run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
+    if not run_id or status is None:
+        return None
+    job = newest(observation.jobs, RunKind.SEED, run_id)
+    match status.phase:
+        case RunPhase.SUCCEEDED.value:
+            return _succeeded(status)
+        case RunPhase.FAILED.value:
+            hint = "" if job is None else f" See {where(job)}."
+            return no(
+                _KIND,
+                Reason.SEED_FAILED,
+                f"{status.message.rstrip('.')}. The connector goes on. {_AGAIN}{hint}",
+            )
+        case RunPhase.PAUSED.value:
+            return no(_KIND, Reason.PAUSED, f"The flow is not Running, so its seed rests{_left(status)}.")
+    trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
+    if trouble is not None:
+        beside = "" if observation.runs.holds_connector else " The connector goes on meanwhile."
+        return no(_KIND, trouble.reason, f"{trouble.message.rstrip('.')}.{beside}")
+    if status.phase == RunPhase.RUNNING.value:
+        return _running(observation, status)
+    return unknown(_KIND, Reason.STARTING, status.message or "The seed's driver has not started yet.")
+
+
+def _succeeded(status: SeedStatus) -> Finding:
+    gap, lost = status.gap_records, 0 if status.partitions is None else status.partitions.lost
+    done = f"{status.records:,} records were copied to {0 if status.partitions is None else status.partitions.total:,} partitions"
+    if gap or lost:
+        return yes(
+            _KIND,
+            Reason.SOURCE_DATA_LOST,
+            f"{done}; the source had lost {gap:,} offsets of {lost:,} partitions before they could be.",
+        )
+    return yes(_KIND, Reason.SEEDED, f"{done}; the connector goes on from there.")
+
+
+def _running(observation: Observation, status: SeedStatus) -> Finding:
+    if status.partitions is None:
+        return no(_KIND, Reason.SEEDING, "The seed looks at both clusters.")
+    rate = f", {status.records_per_second:,} records a second" if status.records_per_second else ""
+    ends = "" if status.estimated_seconds is None else _more(status.estimated_seconds)
+    beside = (
+        "" if observation.runs.holds_connector else " It makes no step, so the connector goes on meanwhile."
+    )
+    return no(_KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{beside}")
+
+
+def _left(status: SeedStatus) -> str:
+    if status.partitions is None:
+        return ""
+    done = f"{status.partitions.done:,} of {status.partitions.total:,} partitions done"
+    return f": {done}, {status.remaining_records:,} offsets left"
+
+
+def _more(estimated_s: int) -> str:
+    for size_s, unit in _UNITS:
+        if estimated_s >= size_s:
+            count = round(estimated_s / size_s)
+            return f", about {count} {unit}{'' if count == 1 else 's'} more"
+    return ", less than a minute more"

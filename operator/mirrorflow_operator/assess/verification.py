@@ -1,0 +1,209 @@
+"""Verifications, asked for by runId or begun by the schedule -> condition Verified and `status.verify`. Pure.
+
+The newest run is told. While one of the schedule is under way, the condition keeps what the last one found; who asks by
+runId waits for the answer to his question, so it is Unknown until then.
+"""
+
+import functools
+from typing import Final
+
+from mirrorflow_operator.api.runs import Verify
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Condition, ConditionStatus, RunPhase, VerifyStatus
+from mirrorflow_operator.assess.drivers import phase_of, trouble_of, where, why_failed
+from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
+from mirrorflow_operator.assess.moments import moment, seconds
+from mirrorflow_operator.assess.observation import JobSeen, Observation
+from mirrorflow_operator.assess.reasons import Kind, Reason
+from mirrorflow_operator.assess.runs import is_open, last_report, newest
+from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.plan.schedules import days_between_max
+
+_KIND: Final = Kind.VERIFIED
+DAY_S: Final = 86_400
+_MOVING: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
+_VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
+
+
+def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifyStatus | None:
+    """What the status says of the newest verification; of the one before, where none is asked for."""
+    before = observation.resource.status.verify
+    verify = None if flow is None else flow.spec.verify
+    if verify is None or not (verify.run_id or verify.schedule):
+        return before
+    job = newest(observation.jobs, RunKind.VERIFY)
+    found = before or VerifyStatus()
+    if job is not None and (before is None or not _is_older(job, before)):
+        found = _with_job(job, found, observation)
+    elif found.phase in _MOVING and found.job:
+        message = "Its Job was deleted before it told what came of it."
+        found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
+    asked = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
+    if asked is not None and asked.outcome:
+        found = found.model_copy(update={"ended_run_id": verify.run_id})
+    return found if found != VerifyStatus() else None
+
+
+def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
+    """Of two that have ended the later is told, also when it is not there any more."""
+    if job.name == before.job or before.phase in _MOVING:
+        return False
+    ended_s = seconds(before.completion_time or "") or 0.0
+    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
+
+
+def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> VerifyStatus:
+    same = (
+        found
+        if found.job == job.name
+        else VerifyStatus(ended_run_id=found.ended_run_id, verdict_time=found.verdict_time)
+    )
+    phase, report = phase_of(job), last_report(job)
+    if job.outcome and report is not None and report.is_done:
+        phase = (
+            RunPhase.SUCCEEDED
+        )  # what differs is told by an exit status, which Kubernetes takes for a failure
+    ended = moment(job.ended_s or observation.now_s) if job.outcome else None
+    update: dict[str, object] = {
+        "run_id": job.run_id,
+        "job": job.name,
+        "phase": phase.value,
+        "start_time": None if phase is RunPhase.PENDING else moment(job.started_s or job.created_s),
+        "completion_time": ended,
+        "message": "" if report is None else report.message,
+    }
+    if report is not None:
+        update |= {
+            "windows": report.windows,
+            "source_records": report.source_records,
+            "target_records": report.target_records,
+            "differences": report.differences,
+            "cost": report.cost,
+        }
+    if phase is RunPhase.FAILED:
+        said = "" if report is None or not report.message else f": {report.message}"
+        update["message"] = f"It failed, for {why_failed(job)}{said}"
+    new = same.model_copy(update=update)
+    if job.outcome and _verdict(new) is not None:
+        new = new.model_copy(update={"verdict_time": ended})
+    return new
+
+
+def _differs_in(status: VerifyStatus) -> bool:
+    windows = status.windows
+    return bool(status.differences or (windows is not None and (windows.different or windows.reordered)))
+
+
+def _verdict(status: VerifyStatus) -> Finding | None:
+    """What a run that has ended says of the two clusters; None where it says nothing."""
+    windows = status.windows
+    if windows is None:
+        return None
+    if _differs_in(status):
+        text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} have another order"
+        count = f": {status.differences:,} records" if status.differences else ""
+        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. See kubectl logs job/{status.job}.")
+    if status.phase != RunPhase.SUCCEEDED.value:
+        return None
+    compared = f"{windows.equal:,} of {windows.total:,} windows are equal, {status.source_records:,} records"
+    if windows.undecided:
+        return unknown(_KIND, Reason.UNDECIDED, f"{compared}; {windows.undecided:,} could not be compared.")
+    return yes(_KIND, Reason.EQUAL, f"{compared}.")
+
+
+def verified(
+    observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None
+) -> Finding | None:
+    """Whether both sides are equal, as the last run found; None where nobody asks."""
+    verify = None if flow is None else flow.spec.verify
+    if verify is None or not (verify.run_id or verify.schedule):
+        return None
+    if is_open(RunKind.VERIFY, verify.run_id, observation.resource.status, observation.jobs):
+        return _asked(observation, flow, verify)
+    found = _last(observation, flow, status)
+    if (
+        found.reason in _VERDICTS
+        and found.status is not ConditionStatus.FALSE
+        and overdue_in_s(observation, verify, status) == 0
+    ):
+        return unknown(
+            _KIND,
+            Reason.VERIFICATION_OVERDUE,
+            f"The last verification ended {'' if status is None else status.verdict_time}, longer ago than spec.verify.schedule"
+            " leaves between two.",
+        )
+    return found
+
+
+def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
+    """The run of runId has not ended."""
+    if observation.runs.is_seeding:
+        return unknown(_KIND, Reason.SEEDING, "The verification begins when the seed has ended.")
+    job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
+    trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
+    if trouble is not None:
+        return unknown(_KIND, trouble.reason, trouble.message)
+    if job is not None and job.suspended:
+        return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification rests.")
+    return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+
+
+def _so_far(job: JobSeen | None) -> str:
+    report = None if job is None else last_report(job)
+    if report is None or not report.windows.total:
+        return ""
+    windows = report.windows
+    done = windows.equal + windows.reordered + windows.different + windows.undecided
+    found = windows.different + windows.reordered
+    return f": {done:,} of {windows.total:,} windows, {found:,} of them differ"
+
+
+def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
+    """What stands after the last run."""
+    if status is None or not status.job:
+        return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has begun yet.")
+    if status.phase in _MOVING:
+        before = _told(observation)
+        if before is not None:
+            return before
+        job = newest(observation.jobs, RunKind.VERIFY)
+        trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
+        if trouble is not None:
+            return unknown(_KIND, trouble.reason, trouble.message)
+        return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+    if status.phase == RunPhase.LOST.value:
+        return unknown(_KIND, Reason.JOB_DELETED, status.message)
+    verdict = _verdict(status)
+    if verdict is not None:
+        return verdict
+    job = newest(observation.jobs, RunKind.VERIFY)
+    hint = "" if job is None or job.name != status.job else f" See {where(job)}."
+    return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
+
+
+def _told(observation: Observation) -> Finding | None:
+    """The verdict that stands in the status."""
+    told: Condition | None = next(
+        (one for one in observation.resource.status.conditions if one.type == _KIND.value), None
+    )
+    reason = next((one for one in _VERDICTS if told is not None and one.value == told.reason), None)
+    if told is None or reason is None:
+        return None
+    return Finding(kind=_KIND, status=told.status, reason=reason, message=told.message)
+
+
+def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:
+    """In how many seconds a verification is overdue, 0 where it is; None without a schedule that can be read."""
+    gap_days = _days_between_max(verify.schedule) if verify.schedule else None
+    schedule = observation.schedule
+    if gap_days is None or schedule is None:
+        return None
+    verdict_s = None if status is None else seconds(status.verdict_time or "")
+    since_s = max(verdict_s or 0.0, schedule.created_s)
+    # A day more than the schedule leaves, for a run may be as long.
+    return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _days_between_max(schedule: str) -> int | None:
+    return days_between_max(schedule)

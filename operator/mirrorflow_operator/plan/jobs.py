@@ -1,0 +1,272 @@
+"""The objects of a flow's Spark jobs: a Job for each run, a CronJob for the schedule, and what both need. Pure and total.
+
+A Job is named after its runId and everything that its pods are told, but not after whether it is suspended: another
+runId, or another spec, is another Job, since Kubernetes lets nobody change the pods of one. The driver runs in client
+mode in the Job's one pod, and starts executors itself, with the chart's ServiceAccount.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_operator.api.runs import SparkJob, Verify
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.job_files import (
+    BLOCK_PORT,
+    DRIVER_PORT,
+    JOB_FILE,
+    SCHEDULED,
+    SCRATCH_SIZE,
+    SOURCE_FILE,
+    WORKER_FILE,
+    environment,
+    files,
+    run_mounts,
+    run_plan,
+)
+from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.objects import content_hash
+from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
+from mirrorflow_operator.plan.pod_parts import (
+    CONFIG_FOLDER,
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    resources_of,
+    scheduling,
+    volume_mounts,
+    volumes,
+)
+from mirrorflow_operator.plan.runs import RunKind, Runs, SparkDefaults
+
+DRIVER: Final = "driver"
+PROGRESS_PORT: Final = 8083
+TERMINATION_FILE: Final = "/dev/termination-log"
+RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
+# A driver tells its tasks to stop, waits for what they have in flight, and ends its executors.
+GRACE_S: Final = 60
+# Of drivers that failed by themselves; Kubernetes waits 10 s, 20 s ... 5 min between two.
+SEED_RETRIES: Final = 6
+VERIFY_RETRIES: Final = 2
+EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 1, 2, 3
+ENDED_KEPT: Final = 3  # Jobs of each kind, for their logs
+# A verification that could not begin at its time, because of a node or of Kubernetes, still does within this.
+STARTING_DEADLINE_S: Final = 3_600
+_HASH_LENGTH: Final = 8
+_DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One kind of job of one flow."""
+
+    flow: MirrorFlow
+    kind: RunKind
+    job: SparkJob
+    plan: ConnectorPlan
+    defaults: SparkDefaults
+    layout: SecretLayout
+
+    @property
+    def image(self) -> str:
+        return self.job.image or self.defaults.image
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return names.run_labels(self.flow.metadata.name, self.kind.value)
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return names.run_selector(self.flow.metadata.name, self.kind.value)
+
+    def metadata(self, name: str, **more: Any) -> Object:
+        return {"name": name, "namespace": self.flow.metadata.namespace, "labels": self.labels, **more}
+
+
+def job_objects(
+    flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, layout: SecretLayout
+) -> list[Object]:
+    """Every object of the flow's Spark jobs, in the order in which they are needed."""
+    found: list[Object] = []
+    spec = flow.spec
+    plan = run_plan(flow, layout)
+    if spec.seed is not None and spec.seed.run_id and runs.seed:
+        run = _Run(flow=flow, kind=RunKind.SEED, job=spec.seed, plan=plan, defaults=defaults, layout=layout)
+        found.append(_network_policy(run))
+        found.extend(_once(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
+    if spec.verify is not None and (runs.verify or spec.verify.schedule):
+        run = _Run(
+            flow=flow, kind=RunKind.VERIFY, job=spec.verify, plan=plan, defaults=defaults, layout=layout
+        )
+        # It reads alone, and a paused flow is when somebody wants to know: only Stopped means no pods.
+        is_halted = spec.state is State.STOPPED
+        found.append(_network_policy(run))
+        if runs.verify and spec.verify.run_id:
+            found.extend(_once(run, spec.verify.run_id, suspend=is_halted))
+        if spec.verify.schedule:
+            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.is_seeding))
+    return found
+
+
+def _once(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
+    """The run of *run_id*."""
+    # Named after its content, which has its name in it: the content with an empty name stands for it.
+    content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": _job(run, "")}
+    name = f"{run.flow.metadata.name}-{run.kind.value}-{content_hash(content)[:_HASH_LENGTH]}"
+    yield _config_map(run, name, run_id)
+    yield {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": run.metadata(name, annotations={RUN_ID_ANNOTATION: run_id}),
+        "spec": {**_job(run, name), "suspend": suspend},
+    }
+
+
+def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object]:
+    """Never two at once; what has ended is cleaned up by Kubernetes."""
+    name = f"{run.flow.metadata.name}-{run.kind.value}"
+    yield _config_map(run, name, SCHEDULED)
+    yield {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": run.metadata(name),
+        "spec": {
+            "schedule": verify.schedule,
+            "timeZone": verify.time_zone,
+            "concurrencyPolicy": "Forbid",
+            "startingDeadlineSeconds": STARTING_DEADLINE_S,
+            "successfulJobsHistoryLimit": ENDED_KEPT,
+            "failedJobsHistoryLimit": ENDED_KEPT,
+            "suspend": suspend,
+            "jobTemplate": {"metadata": {"labels": run.labels}, "spec": _job(run, name)},
+        },
+    }
+
+
+def _config_map(run: _Run, name: str, run_id: str) -> Object:
+    data = files(run.flow, run.kind, run.plan, run_id=run_id, name=name, image=run.image, layout=run.layout)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": run.metadata(name), "data": data}
+
+
+def _job(run: _Run, config_map: str) -> Object:
+    """One driver after the other, and no other before the last has ended."""
+    # That records differ is an answer, not a failure to be tried again.
+    final = [EXIT_USAGE] if run.kind is RunKind.SEED else [EXIT_FAILED, EXIT_USAGE]
+    return {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": SEED_RETRIES if run.kind is RunKind.SEED else VERIFY_RETRIES,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                _at_exit("FailJob", final),
+                # It was told to end, by a node that is drained or by a pause: no fault of its own.
+                _at_exit("Ignore", [EXIT_STOPPED]),
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": _driver_pod(run, config_map),
+    }
+
+
+def _at_exit(action: str, statuses: list[int]) -> Object:
+    return {"action": action, "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": statuses}}
+
+
+def _driver_pod(run: _Run, config_map: str) -> Object:
+    template, mounted = run.job.template, run_mounts(run.plan, run.layout)
+    container = {
+        "name": DRIVER,
+        "image": run.image,
+        "args": _arguments(run.kind),
+        "env": [*_environment(), *environment(template.env)],
+        "terminationMessagePath": TERMINATION_FILE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
+        "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": volume_mounts(mounted, run.layout),
+    }
+    return {
+        "metadata": {
+            "labels": {**template.labels, **run.labels},
+            "annotations": dict(template.annotations),
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": run.defaults.account,
+            # The one pod of a flow with a token: it makes and deletes the pods of its executors.
+            "automountServiceAccountToken": True,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
+            "securityContext": POD_SECURITY,
+            "containers": [container],
+            "volumes": volumes(config_map, mounted, tmp_size=SCRATCH_SIZE),
+            **scheduling(template, run.selector),
+        },
+    }
+
+
+def _arguments(kind: RunKind) -> list[str]:
+    return [
+        kind.value,
+        *("--worker", f"{CONFIG_FOLDER}/{WORKER_FILE}"),
+        *("--source", f"{CONFIG_FOLDER}/{SOURCE_FILE}"),
+        *("--job", f"{CONFIG_FOLDER}/{JOB_FILE}"),
+    ]
+
+
+def _environment() -> list[Object]:
+    fields = {
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_IP": "status.podIP",
+    }
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},
+        {"name": "TERMINATION_MESSAGE", "value": TERMINATION_FILE},
+    ]
+
+
+def _network_policy(run: _Run) -> Object:
+    """Spark's own ports are for the pods of the flow's own job; its progress, for who reads a connector's."""
+    selector = {"matchLabels": run.selector}
+    reader = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": run.metadata(f"{run.flow.metadata.name}-{run.kind.value}"),
+        "spec": {
+            "podSelector": selector,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {
+                    "from": [{"podSelector": selector}],
+                    "ports": [{"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT)],
+                },
+                {"from": [reader], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    }
+
+
+def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
+    """*planned* with a source connector that has no pods: a seed does its work, and two at once would only refuse each other."""
+    name = names.object_name(flow.metadata.name, ConnectorKind.SOURCE)
+    return [
+        {**one, "spec": {**one["spec"], "replicas": 0}}
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == name
+        else one
+        for one in planned
+    ]
+
+
+def in_turn(planned: list[Object], *, there: frozenset[str], alive: frozenset[str]) -> list[Object]:
+    """*planned* without a new Job as long as drivers of others are *alive*: the target would refuse one of the two."""
+    return [
+        one
+        for one in planned
+        if one["kind"] != "Job" or one["metadata"]["name"] in there or not alive - {one["metadata"]["name"]}
+    ]

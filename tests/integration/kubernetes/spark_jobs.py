@@ -1,0 +1,140 @@
+"""Spark jobs on an API server without a node: what their drivers do is written into their pods, and answered in their place."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from mirrorflow_operator.plan.jobs import DRIVER, PROGRESS_PORT
+from mirrorflow_seed.report import Cost, JobPhase, SeedReport, VerifyReport, Windows, encode
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kubernetes.flows import condition
+from tests.harness.kubernetes.kubectl import Kubectl
+
+FLOW = "east-to-west"
+DRIVER_ADDRESS = "127.77.0.1"
+SETTINGS = {"MIRRORFLOW_POLL_S": "0.5"}
+HALFWAY = SeedReport(
+    run_id="1",
+    phase=JobPhase.RUNNING,
+    partitions=16,
+    done=3,
+    records=1_000,
+    remaining_records=4_000,
+    records_per_second=500.0,
+    estimated_seconds=8.0,
+)
+FILLED = SeedReport(
+    run_id="1",
+    phase=JobPhase.SUCCEEDED,
+    partitions=16,
+    done=16,
+    records=5_000,
+    cost=Cost(executor_seconds=12.0, bytes_read=7, bytes_written=7),
+)
+DIFFERENT = VerifyReport(
+    run_id="scheduled",
+    phase=JobPhase.SUCCEEDED,
+    windows=Windows(total=9, equal=8, different=1),
+    source_records=900,
+    target_records=899,
+    differences=1,
+)
+
+
+def jobs(team: Kubectl, word: str = "seed") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = team.get("jobs", f"--selector=mirrorflow.io/run={word}")["items"]
+    return found
+
+
+def one_job(team: Kubectl, word: str = "seed") -> str:
+    wait_until("the Job is there", lambda: len(jobs(team, word)) == 1)
+    return str(jobs(team, word)[0]["metadata"]["name"])
+
+
+def drivers(team: Kubectl, job: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = team.get("pods", f"--selector=batch.kubernetes.io/job-name={job}")["items"]
+    return found
+
+
+def driver(team: Kubectl, job: str) -> str:
+    wait_until("its driver is there", lambda: len(drivers(team, job)) == 1)
+    return str(drivers(team, job)[0]["metadata"]["name"])
+
+
+def _say(team: Kubectl, pod: str, phase: str, state: dict[str, Any]) -> None:
+    """What a kubelet would say of the driver."""
+    container = {
+        "name": DRIVER,
+        "image": "mirrorflow/seed:0.1.0",
+        "imageID": "",
+        "ready": phase == "Running",
+        "restartCount": 0,
+        "state": state,
+    }
+    status = {"phase": phase, "podIP": DRIVER_ADDRESS, "podIPs": [{"ip": DRIVER_ADDRESS}]}
+    body = json.dumps({"status": {**status, "containerStatuses": [container]}})
+    team("patch", "pod", pod, "--subresource=status", "--type=merge", f"--patch={body}")
+
+
+def run(team: Kubectl, pod: str) -> None:
+    _say(team, pod, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}})
+
+
+def end(team: Kubectl, pod: str, report: SeedReport | VerifyReport, exit_code: int = 0) -> None:
+    moment = "2026-01-01T00:10:00Z"
+    ended = {
+        "exitCode": exit_code,
+        "reason": "Completed" if exit_code == 0 else "Error",
+        "message": encode(report).decode(),
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": moment,
+    }
+    _say(team, pod, "Succeeded" if exit_code == 0 else "Failed", {"terminated": ended})
+
+
+@contextmanager
+def answering(report: SeedReport) -> Iterator[None]:
+    """A driver's HTTP."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = encode(report)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Polls are no news."""
+
+    server = ThreadingHTTPServer((DRIVER_ADDRESS, PROGRESS_PORT), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def told(team: Kubectl, kind: str) -> tuple[str, str]:
+    found = condition(team.get("mirrorflow", FLOW), kind)
+    return found.get("status", ""), found.get("reason", "")
+
+
+def pods_wanted(team: Kubectl) -> int:
+    """Of the source connector."""
+    return int(team.get("deployment", f"{FLOW}-source")["spec"]["replicas"])
+
+
+def until_told(team: Kubectl, kind: str, *expected: str) -> None:
+    wait_until(f"{kind} is {expected}", lambda: told(team, kind) == expected, timeout_s=60)
+
+
+def is_observed(team: Kubectl) -> bool:
+    flow = team.get("mirrorflow", FLOW)
+    return bool(flow["status"]["observedGeneration"] == flow["metadata"]["generation"])

@@ -1,0 +1,248 @@
+"""The objects of Spark jobs: what each valid example that asks for them gets, and what must hold for all of them.
+
+Goldens are `golden/<example>.jobs.yaml`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.plan.jobs import held_back, job_objects
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.runs import Runs, SparkDefaults
+from mirrorflow_seed.settings import FlowFiles, load_job
+from tests.unit.control_plane.test_objects import EXAMPLES, GOLDENS, _Dumper
+
+DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
+WANTED = Runs(seed=True, verify=True, is_seeding=True)
+NAMES = ("everything", "seeded-and-verified")
+FILES = ("worker.properties", "source.properties", "job.properties")
+
+
+def _example(name: str, **changes: Any) -> MirrorFlow:
+    if not changes:
+        return load_flow((EXAMPLES / f"{name}.yaml").read_text())
+    document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    document["spec"] |= changes
+    return flow_of(document)
+
+
+def _jobs(name: str, runs: Runs = WANTED, **changes: Any) -> list[Object]:
+    return job_objects(_example(name, **changes), runs, defaults=DEFAULTS, layout=POD_LAYOUT)
+
+
+def _of_kind(found: list[Object], kind: str) -> list[Object]:
+    return [one for one in found if one["kind"] == kind]
+
+
+def _job(name: str = "everything", **changes: Any) -> Object:
+    return _of_kind(_jobs(name, Runs(seed=True, is_seeding=True), **changes), "Job")[0]
+
+
+def _templates(found: list[Object]) -> list[tuple[Object, Object]]:
+    """Of each Job and CronJob: the driver's pod, and the executors'."""
+    data = {one["metadata"]["name"]: one["data"] for one in _of_kind(found, "ConfigMap")}
+    drivers = [one["spec"]["template"] for one in _of_kind(found, "Job")]
+    drivers += [one["spec"]["jobTemplate"]["spec"]["template"] for one in _of_kind(found, "CronJob")]
+    config = [
+        next(volume["configMap"]["name"] for volume in one["spec"]["volumes"] if volume["name"] == "config")
+        for one in drivers
+    ]
+    return [(one, json.loads(data[name]["executor.yaml"])) for one, name in zip(drivers, config, strict=True)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_jobs_are_the_golden(name: str) -> None:
+    """Same flow, same bytes; a change is seen in review."""
+    golden = GOLDENS / f"{name}.jobs.yaml"
+    dumper = _Dumper
+    dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
+    text = yaml.dump_all(_jobs(name), Dumper=dumper, sort_keys=False, width=10_000)
+    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
+        golden.write_text(text)
+
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name: str) -> None:
+    """Pod Security Standards, restricted; executors have no business with the API server."""
+    pairs = _templates(_jobs(name))
+
+    assert pairs
+    for driver, executor in pairs:
+        assert driver["spec"]["automountServiceAccountToken"] is True
+        assert driver["spec"]["serviceAccountName"] == "mirrorflow-seed"
+        assert executor["spec"]["automountServiceAccountToken"] is False
+        assert executor["spec"]["serviceAccountName"] == "east-to-west"
+        for pod in (driver, executor):
+            assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == pod["spec"][
+                "securityContext"
+            ]
+            for container in pod["spec"]["containers"]:
+                assert {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                } == container["securityContext"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_driver_and_executors_have_what_the_connectors_pod_has(name: str) -> None:
+    """The same Secrets at the same places, and nothing of them in a variable, an argument or a file."""
+    flow = _example(name)
+    connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
+    source = next(
+        one["spec"]["template"]["spec"]
+        for one in _of_kind(connector, "Deployment")
+        if one["metadata"]["name"] == "east-to-west-source"
+    )
+    mounted = [one for one in source["containers"][0]["volumeMounts"] if one["mountPath"].startswith("/mnt/")]
+    volumes = [one for one in source["volumes"] if "secret" in one]
+
+    for pod in [one for pair in _templates(_jobs(name)) for one in pair]:
+        spec = pod["spec"]
+        assert mounted == [
+            one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"].startswith("/mnt/")
+        ]
+        assert volumes == [one for one in spec["volumes"] if "secret" in one]
+        assert not any("secretKeyRef" in str(one) for one in spec["containers"][0]["env"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_job_reads_the_files_that_were_written(name: str, tmp_path: Path) -> None:
+    """Each key is one that the job knows, and means what the spec says."""
+    flow = _example(name)
+    for config in _of_kind(_jobs(name), "ConfigMap"):
+        folder = tmp_path / config["metadata"]["name"]
+        folder.mkdir()
+        worker, source, job = (folder / one for one in FILES)
+        for path in (worker, source, job):
+            path.write_text(config["data"][path.name])
+
+        settings = FlowFiles(worker=str(worker), source=str(source)).load()
+        read = load_job(str(job), {})
+
+        assert flow.spec.source.alias == settings.source_alias
+        assert read.master.startswith("k8s://")
+        assert read.extra["spark.kubernetes.container.image"].startswith(
+            ("registry.example/mirrorflow-seed:", "mirrorflow/seed:")
+        )
+    verified = load_job(str(job), {})
+    assert flow.spec.verify is not None
+    assert (verified.run_id, verified.sample) == ("scheduled", float(flow.spec.verify.sample))
+
+
+def test_a_seed_is_as_large_as_the_spec_says() -> None:
+    """Executors, their cores and memory, the rate of the whole job, and whether foreign records are borne."""
+    config = next(
+        one
+        for one in _jobs("seeded-and-verified")
+        if one["metadata"]["name"].startswith("east-to-west-seed-")
+    )
+    lines = dict(line.split("=", 1) for line in config["data"]["job.properties"].splitlines())
+
+    assert {
+        "run.id": "2026-11-22",
+        "executors.max": "8",
+        "bytes.per.second": str(400 * 1024 * 1024),
+        "foreign.records": "accept",
+        "spark.executor.cores": "2",
+        "spark.executor.memory": "512m",
+        "spark.executor.memoryOverhead": "1536m",
+        "spark.kubernetes.executor.request.cores": "2",
+    }.items() <= lines.items()
+
+
+def test_another_run_or_another_spec_is_another_job_and_a_pause_is_not() -> None:
+    """Kubernetes changes nothing in a Job's pods, but suspends them."""
+    job = _job()
+    other_run = _job(seed={"runId": "2"})
+    other_size = _job(seed={"runId": "1", "executors": {"max": 9}})
+    other_topics = _job(topics={"include": ["payments"]})
+    paused = _job(state="Paused")
+
+    names = {one["metadata"]["name"] for one in (job, other_run, other_size, other_topics)}
+    assert len(names) == 4
+    assert paused["metadata"] == job["metadata"]
+    assert {**paused["spec"], "suspend": False} == job["spec"]
+    assert paused["spec"]["suspend"] is True
+
+
+def test_names_fit_whatever_the_flow_is_called() -> None:
+    """63 letters for a Job and the pods it makes, 52 for a CronJob."""
+    document = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
+    document["metadata"]["name"] = "f" * 40
+    found = job_objects(flow_of(document), WANTED, defaults=DEFAULTS, layout=POD_LAYOUT)
+
+    assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "Job")) <= 57
+    assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "CronJob")) <= 52
+
+
+def test_a_verification_goes_on_while_the_flow_is_paused_and_waits_for_a_seed() -> None:
+    """Before a cut-over a flow is paused and compared; a target that is being filled differs."""
+    runs = Runs(verify=True)
+    paused, stopped = (_jobs("everything", runs, state=state) for state in ("Paused", "Stopped"))
+    seeding = _jobs("everything", Runs(seed=True, is_seeding=True))
+
+    assert [False, True] == [_of_kind(one, "Job")[0]["spec"]["suspend"] for one in (paused, stopped)]
+    assert [False, True] == [_of_kind(one, "CronJob")[0]["spec"]["suspend"] for one in (paused, stopped)]
+    assert _of_kind(seeding, "CronJob")[0]["spec"]["suspend"] is True
+    assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+def test_differences_are_no_failure_to_be_tried_again() -> None:
+    """And a driver that was told to end, by a drained node or a pause, does not count as failed."""
+    seed = _job()
+    verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
+
+    def rules(job: Object, action: str) -> list[list[int]]:
+        found = job["spec"]["podFailurePolicy"]["rules"]
+        return [
+            one["onExitCodes"]["values"] for one in found if one["action"] == action and "onExitCodes" in one
+        ]
+
+    assert ([[2]], [[3]]) == (rules(seed, "FailJob"), rules(seed, "Ignore"))
+    assert ([[1, 2]], [[3]]) == (rules(verify, "FailJob"), rules(verify, "Ignore"))
+    assert seed["spec"]["podReplacementPolicy"] == "Failed"
+    assert seed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60
+    assert "ttlSecondsAfterFinished" not in seed["spec"]
+
+
+def test_sparks_ports_are_for_the_jobs_own_pods() -> None:
+    """Driver and executors of one kind of job of one flow; its progress is for who reads a connector's."""
+    policies = _of_kind(_jobs("everything"), "NetworkPolicy")
+    selector = {"matchLabels": {"mirrorflow.io/run-of": "east-to-west", "mirrorflow.io/run": "seed"}}
+
+    seed = next(one["spec"] for one in policies if one["metadata"]["name"] == "east-to-west-seed")
+    assert selector == seed["podSelector"]
+    assert [{"podSelector": selector}] == seed["ingress"][0]["from"]
+    for driver, executor in _templates(_jobs("everything", Runs(seed=True, is_seeding=True)))[:1]:
+        for pod in (driver, executor):
+            assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_connector_that_is_held_back_has_no_pods_and_keeps_everything_else() -> None:
+    """So its pods are the same when it goes on."""
+    flow = _example("everything")
+    planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
+    held = held_back(planned, flow)
+
+    differing = [(one, other) for one, other in zip(planned, held, strict=True) if one != other]
+    assert ["east-to-west-source"] == [one["metadata"]["name"] for one, _ in differing]
+    assert [0] == [other["spec"]["replicas"] for _, other in differing]
+    assert differing[0][0]["spec"]["template"] == differing[0][1]["spec"]["template"]
+
+
+def test_a_flow_that_asks_for_nothing_gets_nothing() -> None:
+    """No Job, no policy, no ConfigMap."""
+    assert _jobs("smallest", Runs(seed=True, verify=True)) == []
+    assert [] == [one for one in _jobs("everything", Runs()) if "seed" in one["metadata"]["name"]]
