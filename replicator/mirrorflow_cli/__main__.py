@@ -28,6 +28,8 @@ COMMANDS = {
         "show where each group stands on both sides, and what a failover would read again",
     ),
     "verify": ("verify", "compare both clusters of a flow, window by window; nothing is changed"),
+    "archive": ("archive", "write a flow's topics to Parquet by Spark, to be restored from or read"),
+    "restore": ("restore", "fill the target from an archive; the connector goes on where it ends"),
     "acls": ("acls", "print the least ACLs, as kafka-acls commands"),
 }
 

@@ -1,4 +1,4 @@
-"""Spark jobs on this machine, for `seed` and `verify`: the files of the source connector, the job's settings, its errors.
+"""Spark jobs on this machine, for `seed`, `archive` and `restore`: the files of the source connector, the job's settings, its errors.
 
 mirrorflow_seed, and pyspark with it, is loaded when a job starts: the rest of the command does without.
 """
@@ -37,7 +37,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 def run_job(
     arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Callable[[Any], None]
 ) -> int:
-    """Run *job*, the name of a package of mirrorflow_seed, until it ends; the exit status.
+    """Run *job*, the module of mirrorflow_seed that has its `run`, until it ends; the exit status.
 
     *display* is given each report. Raises UsageError, FailedError, and the replicator's errors.
     """
@@ -58,7 +58,7 @@ def run_job(
             from mirrorflow_seed.session import require_spark  # noqa: PLC0415
 
             require_spark()
-            command = importlib.import_module(f"mirrorflow_seed.{job}.command")
+            command = importlib.import_module(f"mirrorflow_seed.{job}")
             flow_files = settings.FlowFiles(
                 worker=str(files.worker), source=str(files.connector(source.name))
             )

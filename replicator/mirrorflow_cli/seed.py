@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> int:
         properties["bytes.per.second"] = str(arguments.rate)
     display = _JsonLines() if arguments.json else _Bar() if sys.stdout.isatty() else _Lines()
     try:
-        return run_job(arguments, "seed", properties, display.show)
+        return run_job(arguments, "seed.command", properties, display.show)
     finally:
         display.close()
 

@@ -36,8 +36,8 @@ BASE_CONF = {
 
 
 @contextlib.contextmanager
-def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
-    """A SparkContext for *job*, stopped at the end. Raises SparkMissingError."""
+def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterator[SparkContext]":
+    """A SparkContext for *job*, stopped at the end; not *light* where records pass through its JVM. Raises SparkMissingError."""
     require_spark()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 the extra `seed`
 
@@ -53,7 +53,7 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
             conf.set(key, value)
     else:
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {LIGHT_JVM}"
+        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {LIGHT_JVM if light else ''}"
         conf.set("spark.driver.extraJavaOptions", options)
     for key, value in job.extra.items():
         if key.startswith("spark."):
@@ -70,7 +70,7 @@ def spark_context(job: JobSettings, name: str) -> "Iterator[SparkContext]":
 
 @contextlib.contextmanager
 def session_of(job: JobSettings, name: str, spark: "SparkContext | None") -> "Iterator[SparkContext]":
-    """*spark*, which goes on, or a new one for *job*."""
+    """*spark*, which goes on, or a new one for *job*, through whose JVM records may pass."""
     if spark is not None:
         yield spark
         return

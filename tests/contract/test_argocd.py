@@ -92,6 +92,11 @@ def test_these_situations_and_no_others(status: str) -> None:
     assert EXPECTED[status] == {name for name, path in STATUSES.items() if health(_read(path))[0] == status}
 
 
+@pytest.mark.parametrize("name", ["pausing", "stopping", "rolling-out"])
+def test_what_is_under_way_is_in_progress(name: str) -> None:
+    assert health(_read(STATUSES[name]))[0] == "Progressing"
+
+
 def test_a_spec_that_was_not_looked_at_is_in_progress() -> None:
     """New, changed, or without any status: the last word was about something else."""
     resource = _read(STATUSES["advancing"])

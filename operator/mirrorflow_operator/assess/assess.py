@@ -116,7 +116,9 @@ def _findings(
     found |= {finding.kind: finding for finding in runs}
     found[Kind.READY] = ready(found, state, workloads, observation)
     found[Kind.STALLED] = stalled(found[Kind.ACCEPTED], workloads)
-    found[Kind.RECONCILING] = reconciling(observation, workloads, found[Kind.STALLED])
+    found[Kind.RECONCILING] = reconciling(
+        observation, workloads, found[Kind.STALLED], found[Kind.REPLICATING]
+    )
     yield from (found[kind] for kind in Kind if kind in found)
 
 

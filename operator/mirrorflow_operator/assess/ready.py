@@ -4,6 +4,7 @@ Ready is the first thing that speaks against it. Reconciling and Stalled are kst
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from mirrorflow_operator.api.spec import State
@@ -17,6 +18,7 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 
 # What keeps new pods from starting leaves those alone that run; they replicate by the spec of before.
 _OF_PODS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
+_ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
 _UNREACHABLE: Final = {
     Kind.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
     Kind.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
@@ -72,7 +74,9 @@ def _is_scaled_away(workload: Workload) -> bool:
     return workload.seen.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
 
 
-def reconciling(observation: Observation, workloads: Sequence[Workload], stalled: Finding) -> Finding:
+def reconciling(
+    observation: Observation, workloads: Sequence[Workload], stalled: Finding, replicating: Finding
+) -> Finding:
     """Whether the cluster is still on its way to what the spec says; kstatus looks at this before it looks at Stalled."""
     kind = Kind.RECONCILING
     if stalled.status is ConditionStatus.TRUE:
@@ -82,6 +86,8 @@ def reconciling(observation: Observation, workloads: Sequence[Workload], stalled
     if observation.runs.holds_connector:
         return yes(kind, Reason.SEEDING, "A seed fills the target.")
     rolling = [workload for workload in workloads if is_rolling(workload.seen)]
+    if not rolling and replicating.reason in _ENDING:
+        return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
     if not rolling:
         return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")
     words = " and ".join(connector_word(workload.seen.kind) for workload in rolling)

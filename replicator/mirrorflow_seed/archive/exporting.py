@@ -53,7 +53,7 @@ LEFT_BEHIND = ("_temporary",)  # by a Spark job that was killed
 POLL_S = 0.5
 
 
-def export(
+def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
     """Write the flow's topics to `archive`; the exit status. Raises SeedError, MirrorFlowError."""

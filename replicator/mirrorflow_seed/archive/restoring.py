@@ -7,42 +7,34 @@ was killed is started again and goes on where the target stands; the target has 
 """
 
 import asyncio
-import logging
+import contextlib
 import signal
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.settings import OffsetStore
 from mirrorflow_seed.archive.checking import compare
-from mirrorflow_seed.archive.copying import FileOrder, Restored, restore_file
+from mirrorflow_seed.archive.driving import Driver
 from mirrorflow_seed.archive.location import Location
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
-    ArchivedPartition,
     Manifest,
     decode,
     differences,
 )
-from mirrorflow_seed.archive.preparing import Prepared, Restoration
-from mirrorflow_seed.archive.rows import FILE_SCHEMA
-from mirrorflow_seed.archive.telling import Teller, cost, spark_problem
+from mirrorflow_seed.archive.preparing import Restoration
+from mirrorflow_seed.archive.telling import Teller
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
     ArchiveDamagedError,
     ArchiveIncompleteError,
-    JobFailedError,
     JobSettingError,
 )
 from mirrorflow_seed.outlet import Display
-from mirrorflow_seed.seed.chain import Order, Outcome, Receipt
+from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.session import session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
@@ -50,26 +42,11 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-POLL_S = 0.5
 NAMED_MAX = 5  # files in an error
-# A file that a task gave back (a cluster was away, a rate is low) is given to the next one.
-TRIES_MAX = 50
-NO_END_S = 1e9  # a file is small: it is not taken from its task
 COMPARE_KEY = "archive.compare"  # false: leave the comparison out
-# One file is one task, whatever its size: its rows come in their order.
-ONE_TASK_CONF = {
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    # Row by row: a batch of some thousand rows of a megabyte each would not fit.
-    "spark.sql.parquet.enableVectorizedReader": "false",
-}
-
-log = logging.getLogger("mirrorflow.restore")
 
 
-def restore(
+def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
     """Fill the target from `archive`; the exit status. Raises SeedError, MirrorFlowError."""
@@ -88,24 +65,62 @@ def restore(
         session_of(job, f"mirrorflow-restore-{job.run_id}", spark) as context,
     ):
         location = Location(context, job.archive)
-        manifest = read_manifest(location)
-        restoration = Restoration(settings=settings, manifest=manifest, location=location.text)
-        prepared = asyncio.run(restoration.prepare(accept_foreign=job.accept_foreign))
-        driver = _Driver(context, location, manifest, prepared, files, desk, teller)
-        if not driver.run():
+        restoration = Restoration(settings=settings, manifest=read_manifest(location), location=location.text)
+        return asyncio.run(_restore(context, restoration, location, files, job, desk, teller))
+
+
+async def _restore(
+    context: "SparkContext",
+    restoration: Restoration,
+    location: Location,
+    files: FlowFiles,
+    job: JobSettings,
+    desk: Desk,
+    teller: Teller,
+) -> int:
+    survey = await restoration.open()
+    try:
+        prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
+        driver = Driver(context, location, restoration.manifest, prepared, files, desk, teller)
+        keeping = Keeping(survey)
+        await keeping.begin(prepared.names, restoration.shares(prepared))
+        with _signals(driver.stop):
+            try:
+                await asyncio.to_thread(driver.run)
+            finally:
+                await keeping.end()
+        if desk.stop:
             teller.stopped("Stopped in order; the next start goes on.")
             return EXIT_STOPPED
-        asyncio.run(restoration.finish(prepared.names))
         message = f"{driver.files_done} files are restored."
         if job.extra.get(COMPARE_KEY, "true") != "false":
-            decisions = asyncio.run(restoration.decisions())
-            compared = compare(context, manifest, prepared.names, decisions, files)
+            decisions = await survey.decisions.read()
+            compared = await asyncio.to_thread(
+                compare, context, restoration.manifest, prepared.names, decisions, files
+            )
             message += f" {compared.sentence}"
             if compared.different:
                 teller.failed(message)
                 return EXIT_FAILED
         teller.ended(message=message)
-    return EXIT_DONE
+        return EXIT_DONE
+    finally:
+        await survey.close()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C let tasks end in order."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def read_manifest(location: Location) -> Manifest:
@@ -128,150 +143,3 @@ def read_manifest(location: Location) -> Manifest:
             action="restore a copy of it that is whole",
         )
     return manifest
-
-
-class _Driver:
-    """Runs the files of all partitions; several partitions at once, the files of one in their order."""
-
-    def __init__(
-        self,
-        context: "SparkContext",
-        location: Location,
-        manifest: Manifest,
-        prepared: Prepared,
-        files: FlowFiles,
-        desk: Desk,
-        teller: Teller,
-    ) -> None:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
-
-        self._spark = SparkSession(context)
-        for key, value in ONE_TASK_CONF.items():
-            self._spark.conf.set(key, value)
-        self._context = context
-        self._location = location
-        self._manifest = manifest
-        self._names = prepared.names
-        self._known = prepared.next_offsets
-        self._desk = desk
-        self._teller = teller
-        host = context.getConf().get("spark.driver.host", "127.0.0.1")
-        self._order = Order(
-            files=files,
-            identity=prepared.identity,
-            initial=prepared.initial,
-            seconds=NO_END_S,
-            url=f"http://{host}:{teller.port}{desk.path}",
-            bytes_per_second=desk.share,
-        )
-        self._lock = threading.Lock()
-        self.files_done = 0
-        self._partitions_done = 0
-
-    def run(self) -> bool:
-        """All of it; False if it was stopped. Raises SeedError."""
-        wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
-        # The longest first: the last ones to begin are then short.
-        order = sorted(wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key))
-        self._teller.running(total=len(order))
-        with (
-            ThreadPoolExecutor(max_workers=max(1, int(self._context.defaultParallelism))) as pool,
-            _signals(self._stop),
-        ):
-            futures = [
-                pool.submit(self._partition, index, key, wanted[key]) for index, key in enumerate(order)
-            ]
-            waiting = set(futures)
-            while waiting:
-                done, waiting = wait(waiting, timeout=POLL_S)
-                if any(one.exception() is not None for one in done):
-                    self._desk.stop = True
-                self._tell()
-        for one in futures:
-            one.result()
-        return not self._desk.stop
-
-    def _stop(self) -> None:
-        self._desk.stop = True
-        log.info("stopping: tasks finish what is in flight")
-
-    def _partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
-        """The files of one partition, from the first that the target may lack."""
-        at, tries = self._first(key, archived), 0
-        while at < len(archived.files) and not self._desk.stop:
-            restored = self._file(index, key, archived, at)
-            receipt = self._receipt(restored, archived.files[at].path)
-            if restored.wanted_earlier is not None:
-                at = max(0, at - 1)  # the target has lost its tail, and is filled again from there
-            elif receipt.outcome is Outcome.DONE:
-                at, tries = at + 1, 0
-                with self._lock:
-                    self.files_done += 1
-                continue
-            elif receipt.outcome is Outcome.FAILED:
-                raise JobFailedError(f"{key} cannot be restored: {receipt.message}")
-            tries += 1
-            if tries > TRIES_MAX:
-                raise JobFailedError(f"{key} does not get on: {receipt.message or 'its tasks end too early'}")
-        with self._lock:
-            self._partitions_done += not self._desk.stop
-
-    def _first(self, key: TopicPartition, archived: ArchivedPartition) -> int:
-        """The file that holds what comes next; the last one is looked at again, for the target may have lost its tail."""
-        at = self._known.get(key)
-        if at is None:
-            return 0
-        if at > archived.end:
-            return len(archived.files)  # the live connector has gone beyond
-        behind = sum(one.end <= at for one in archived.files)
-        return min(behind, max(0, len(archived.files) - 1))
-
-    def _file(self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int) -> Restored:
-        file = archived.files[at]
-        topic = next(one for one in self._manifest.topics if one.name == key.topic)
-        part = replace(self._manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        task = FileOrder(order=self._order, index=index, of=key, file=file, part=part)
-        rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._location.uri_of(file.path)).rdd
-        try:
-            found: list[Restored] = rows.mapPartitions(partial(restore_file, task=task)).collect()
-        except Exception as error:
-            raise JobFailedError(f"{file.path} cannot be restored: {spark_problem(error)}") from error
-        if len(found) != 1:
-            raise JobFailedError(f"{file.path} was read by {len(found)} tasks, which would lose its order.")
-        return found[0]
-
-    def _receipt(self, restored: Restored, path: str) -> Receipt:
-        if restored.ended is None:
-            raise ArchiveDamagedError(
-                location=self._location.text,
-                problem=f"the records of {path} are not those of its manifest",
-                action="restore a copy of it that is whole; none of that file was restored",
-            )
-        self._desk.hear(restored.ended.word)
-        return restored.ended.receipts[0]
-
-    def _tell(self) -> None:
-        records, size_bytes, seconds = self._desk.totals
-        self._teller.running(
-            done=self._partitions_done,
-            records=records,
-            bytes=size_bytes,
-            cost=cost(seconds=seconds, bytes_read=size_bytes, bytes_written=size_bytes),
-        )
-
-
-class _signals:  # noqa: N801 used as a function
-    """SIGTERM and Ctrl-C let tasks end in order; where this is no main thread they are somebody else's."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, lambda *_: self._stop())
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)

@@ -22,6 +22,7 @@ from mirrorflow_replicator.kafka.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
 from mirrorflow_replicator.settings import ClientSettings
 from mirrorflow_replicator.wire import fetch
 from mirrorflow_replicator.wire.cursor import Cursor, uvarint
@@ -30,7 +31,6 @@ from mirrorflow_seed.archive.spool import Spool
 
 NODE: Final = 0
 FETCH_VERSION: Final = 12  # by topic name, flexible form
-LATEST: Final = -1
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _UNSUPPORTED_VERSION: Final = 35
 _REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes, isolation, session, epoch
@@ -84,7 +84,8 @@ class ArchiveCluster(Cluster):
     def _listed(self, request: Any) -> Any:
         def offset(topic: str, one: Any) -> Any:
             found = self.partitions.get(TopicPartition(topic, one.partition_index))
-            at = -1 if found is None else (found.end if one.timestamp == LATEST else found.start)
+            # By time an archive has no index: nothing is known to be as young.
+            at = -1 if found is None else {LATEST: found.end, EARLIEST: found.start}.get(one.timestamp, -1)
             return SimpleNamespace(
                 partition_index=one.partition_index,
                 offset=at,

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.errors import (
+    AuthenticationFailedError,
+    MirrorFlowError,
+    SettingError,
+    UnreachableError,
+)
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobSettingError, SeedError
@@ -68,7 +73,10 @@ def run(
         _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
-        _end(outlet, JobPhase.FAILED, str(error))
+        # Errors of whole clusters name no topic, which whoever may see a pod's status need not know; others may.
+        is_plain = isinstance(error, (UnreachableError, AuthenticationFailedError, SettingError))
+        said = str(error) if is_plain else f"{type(error).__name__}; the log has its sentence."
+        _end(outlet, JobPhase.FAILED, said)
         raise
     else:
         outlet.say(found.report)
@@ -108,7 +116,12 @@ def verification(
     """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
-    told = TaskSettings(files=files, run_id=job.run_id, decode_all=_flag(job, "decode.all"))
+    told = TaskSettings(
+        files=files,
+        run_id=job.run_id,
+        decode_all=_flag(job, "decode.all"),
+        bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
+    )
     plan_ = planned(settings, job)
     expected = len(plan_.undecided) + sum(one.windows for one in plan_.splits)
     first = VerifyReport(

@@ -32,6 +32,7 @@ class TaskSettings:
     files: FlowFiles
     run_id: str
     decode_all: bool = False
+    bytes_per_second: float | None = None  # of the whole job; each task gets its share
 
 
 class Comparing:
@@ -45,7 +46,15 @@ class Comparing:
         told = self._settings
         flow = told.files.load()
         for split in splits:
-            yield asyncio.run(compare_stretch(flow, split, run_id=told.run_id, decode_all=told.decode_all))
+            yield asyncio.run(
+                compare_stretch(
+                    flow,
+                    split,
+                    run_id=told.run_id,
+                    decode_all=told.decode_all,
+                    bytes_per_second=told.bytes_per_second,
+                )
+            )
 
 
 def run_job(
@@ -62,6 +71,9 @@ def run_job(
     progress = _Progress(context, first)
     outcome: list[list[StretchResult]] = []
     failure: list[BaseException] = []
+    if settings.bytes_per_second is not None:
+        share = settings.bytes_per_second / min(len(splits), context.defaultParallelism)
+        settings = replace(settings, bytes_per_second=share)
     work = Comparing(settings)
 
     def collect() -> None:

@@ -67,9 +67,14 @@ async def _readers(settings: SourceSettings, split: Split) -> AsyncIterator[Mapp
 
 
 async def compare_stretch(
-    settings: SourceSettings, split: Split, *, run_id: str, decode_all: bool = False
+    settings: SourceSettings,
+    split: Split,
+    *,
+    run_id: str,
+    decode_all: bool = False,
+    bytes_per_second: float | None = None,
 ) -> StretchResult:
-    """Raises ClusterError, SettingError."""
+    """Read at most *bytes_per_second*, both sides together. Raises ClusterError, SettingError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(split.topic)
     of_source = RecordDigest(run_id, split.partition, edits=edits, timestamps=split.timestamps)
@@ -82,7 +87,7 @@ async def compare_stretch(
     reason = ""
     async with _readers(settings, split) as readers:
         try:
-            await _walk(comparison, readers)
+            await _walk(comparison, readers, bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
             reason = str(error)
         except BrokerError as error:
@@ -111,7 +116,12 @@ async def read_stretch(settings: SourceSettings, split: Split) -> int:
         return sum(reader.bytes_read for reader in readers.values())
 
 
-async def _walk(comparison: Comparison | LatestComparison, readers: Mapping[str, StretchReader]) -> None:
+async def _walk(
+    comparison: Comparison | LatestComparison,
+    readers: Mapping[str, StretchReader],
+    bytes_per_second: float | None,
+) -> None:
+    began = time.monotonic()
     while any(needs := comparison.advance()):
         for side, is_needed in zip(("source", "target"), needs, strict=True):
             if is_needed:
@@ -120,3 +130,6 @@ async def _walk(comparison: Comparison | LatestComparison, readers: Mapping[str,
                     comparison.end(**{side: True})
                 else:
                     comparison.feed(**{side: batches})
+        if bytes_per_second is not None:
+            due = began + sum(reader.bytes_read for reader in readers.values()) / bytes_per_second
+            await asyncio.sleep(max(0.0, due - time.monotonic()))

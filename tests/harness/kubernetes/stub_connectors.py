@@ -1,6 +1,6 @@
 """Connectors that only answer HTTP: thousands of pods' addresses in one process, each with a `/progress` of its own.
 
-    python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT     # for a benchmark: `addresses(BLOCK, COUNT)`
+    python -m tests.harness.kubernetes.stub_connectors PORT BLOCK COUNT [CERTIFICATE KEY]   # for a benchmark: `addresses(BLOCK, COUNT)`
 
 Within a test's own loop: `StubConnectors`, whose `answers` a test changes at any time. What is answered is bytes, so that
 it may be anything. The process has traffic from SIGUSR1 on: with each question the lag is another bucket; SIGUSR2 ends it.
@@ -13,6 +13,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,9 +63,10 @@ def addresses(block: int, count: int) -> list[str]:
     return [f"127.{block}.{number // 250}.{number % 250 + 1}" for number in range(count)]
 
 
-def stub_command(port: int, block: int, count: int) -> list[str]:
-    """Serves `addresses(block, count)` at *port*, in a process of its own."""
-    return [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors", *map(str, (port, block, count))]
+def stub_command(port: int, block: int, count: int, *shown: Path) -> list[str]:
+    """Serves `addresses(block, count)` at *port*, in a process of its own; over TLS where a certificate and its key are *shown*."""
+    program = [sys.executable, "-m", "tests.harness.kubernetes.stub_connectors"]
+    return [*program, *map(str, (port, block, count)), *map(str, shown)]
 
 
 class StubConnectors:
@@ -132,8 +134,12 @@ class _Conversation(asyncio.Protocol):
             self._transport.close()
 
 
-async def _serve(port: int, block: int, count: int) -> None:
-    async with StubConnectors(port=port, hosts=addresses(block, count)) as stubs:
+async def _serve(port: int, block: int, count: int, *shown: str) -> None:
+    tls = None
+    if shown:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*shown)
+    async with StubConnectors(port=port, hosts=addresses(block, count), tls=tls) as stubs:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, setattr, stubs, "traffic", True)
         loop.add_signal_handler(signal.SIGUSR2, setattr, stubs, "traffic", False)
@@ -142,4 +148,4 @@ async def _serve(port: int, block: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(*map(int, sys.argv[1:4])))
+    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))

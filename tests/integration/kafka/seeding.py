@@ -72,12 +72,13 @@ def seed(
 
 @dataclass(kw_only=True, slots=True)
 class SeedProcess:
-    """A driver of its own, with its executor in it; `progress` is what it served last."""
+    """A driver of its own, with its executor in it; *command* is a subcommand of `mirrorflow-seed`."""
 
     files: FlowFiles
     folder: Path
     job: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    command: str = "seed"
     child: Child | None = None
     said: Path = field(init=False)
 
@@ -92,7 +93,7 @@ class SeedProcess:
                 sys.executable,
                 "-m",
                 "mirrorflow_seed",
-                "seed",
+                self.command,
                 "--worker",
                 self.files.worker,
                 "--source",

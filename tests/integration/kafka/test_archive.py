@@ -3,23 +3,32 @@
 The verdict is a Java consumer's, of the original and of what was restored from the archive.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mirrorflow_replicator.wire.records import Record as WireRecord
-from mirrorflow_seed.archive.exporting import export
-from mirrorflow_seed.archive.restoring import restore
+from mirrorflow_seed.archive import exporting, restoring
+from mirrorflow_seed.errors import (
+    ArchiveDamagedError,
+    ArchiveIncompleteError,
+    ArchiveOccupiedError,
+    ArchiveUnfitError,
+    ForeignRecordsError,
+)
 from mirrorflow_seed.report import ArchiveReport
-from mirrorflow_seed.settings import FlowFiles, job_of
+from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
-from tests.integration.kafka.seeding import CORES, files_of, session
+from tests.integration.kafka.seeding import CORES, SeedProcess, files_of, session
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -27,6 +36,8 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
+KEPT = {"retention.ms": "864000000", "segment.ms": "360000000"}
+START_WAIT_S = 120.0  # of a JVM and its workers, on a machine that runs a whole suite
 SMALL_FILES = {"archive.file.bytes": "100000"}  # several of each partition
 
 
@@ -44,7 +55,7 @@ def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
 def archive(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> ArchiveReport:
     """Export to *folder*; the last report."""
     said: list[object] = []
-    assert export(files, _job(folder, job), display=said.append, spark=spark) == 0
+    assert exporting.run(files, _job(folder, job), display=said.append, spark=spark) == 0
     assert isinstance(said[-1], ArchiveReport)
     return said[-1]
 
@@ -52,12 +63,12 @@ def archive(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -
 def bring_back(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> ArchiveReport:
     """Restore from *folder*; the last report."""
     said: list[object] = []
-    assert restore(files, _job(folder, job), display=said.append, spark=spark) == 0, said[-1]
+    assert restoring.run(files, _job(folder, job), display=said.append, spark=spark) == 0, said[-1]
     assert isinstance(said[-1], ArchiveReport)
     return said[-1]
 
 
-def _job(folder: Path, job: dict[str, str]):
+def _job(folder: Path, job: dict[str, str]) -> JobSettings:
     given = {key.replace("_", "."): value for key, value in job.items()}
     return job_of({"archive": folder.as_uri(), "master": f"local[{CORES}]", **SMALL_FILES, **given})
 
@@ -70,7 +81,7 @@ def test_everything_that_a_record_is_comes_back(
     odd, plain, stamped = f"{stem}-odd..name", f"{stem}-007", f"{stem}-stamped"
     now = time.time_ns() // 1_000_000
     flow.source.create_topic(odd, partitions=3)
-    flow.source.create_topic(plain, partitions=2)
+    flow.source.create_topic(plain, partitions=2, config=KEPT)
     flow.source.create_topic(stamped, partitions=1, config={"message.timestamp.type": "LogAppendTime"})
     headers = ((b"a", b"1"), (b"a", None), (b"", b""), ("é☃".encode(), b"\0\xff"))
     write_batches(
@@ -101,6 +112,178 @@ def test_everything_that_a_record_is_comes_back(
     assert (back.done, back.partitions) == (6, 6)
     for topic in (odd, plain, stamped):
         flow.assert_exact(topic)
-    assert len(records(flow.target, flow.remote(odd))) == 4
-    manifest = json.loads((tmp_path / "archive" / "_manifest.json").read_text())
-    assert sum(len(one["files"]) for topic in manifest["topics"] for one in topic["partitions"]) > 4
+    # What the tool compares payloads by is text: here the bytes themselves, old timestamps among them.
+    [one, other] = (
+        [(r.timestamp, r.key, r.value, r.headers) for r in records(cluster, name) if r.partition == 1]
+        for cluster, name in ((flow.source, odd), (flow.target, flow.remote(odd)))
+    )
+    assert one == other
+    assert len(one) == 4
+    kept = flow.target.topic_config(flow.remote(plain))
+    assert (kept["retention.ms"], kept["segment.ms"]) == ("864000000", "360000000")
+    paths = [
+        one["path"]
+        for topic in manifest_of(tmp_path)["topics"]
+        for part in topic["partitions"]
+        for one in part["files"]
+    ]
+    assert len(paths) > 4
+    assert any(path.startswith(f"topic={plain}/partition=1/") for path in paths)
+
+    from pyspark.sql import SparkSession
+
+    # Plain Spark reads it, with the names of the folders as columns.
+    found = SparkSession(spark).read.parquet((tmp_path / "archive").as_uri())
+    assert found.where(found.topic == plain).count() == 6_000
+
+    # The live connector goes on where the archive ends.
+    load(flow.source, plain, 500, size_bytes=100)
+    with flow.replicator(f"{stem}-.*") as replicator:
+        replicator.wait_until_caught_up()
+    flow.assert_exact(plain)
+    identity = flow.decisions().identity
+    assert identity is not None
+    assert identity.generation == 1
+
+
+def test_an_archive_of_committed_records_holds_no_aborted_ones(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """By the flow's own isolation level; a flow with another one would count other records, and is refused."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 2_000, keys=True, transactional_id=topic, abort_every=3, transaction_records=50)
+    files = files_of(flow, topic, {"source.consumer.isolation.level": "read_committed"})
+
+    said = archive(files, spark, tmp_path / "archive")
+    with pytest.raises(ArchiveUnfitError, match="read_committed"):
+        bring_back(files_of(flow, topic), spark, tmp_path / "archive")
+    bring_back(files, spark, tmp_path / "archive")
+
+    assert said.records < 2_000
+    flow.assert_exact(topic, isolation="read_committed")
+
+
+def test_what_is_not_whole_or_not_free_is_refused(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """A file cut or changed, no manifest, a folder or a target in use; and not one record is written."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 3_000, size_bytes=100)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    with pytest.raises(ArchiveIncompleteError):
+        bring_back(files, spark, folder)
+    archive(files, spark, folder)
+    with pytest.raises(ArchiveOccupiedError):
+        archive(files, spark, folder)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    with pytest.raises(ArchiveOccupiedError):
+        archive(files, spark, tmp_path / "full")
+
+    [first, *_] = sorted(folder.glob("topic=*/partition=0/*.parquet"))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1])
+    with pytest.raises(ArchiveDamagedError, match="bytes"):
+        bring_back(files, spark, folder)
+    # Another archive's file of the same size, so to say: whole Parquet, other records. Hadoop's own checksum is gone.
+    first.write_bytes(whole)
+    manifest = manifest_of(tmp_path)
+    manifest["topics"][0]["partitions"][0]["files"][0]["tally"]["sum"] = "0" * 32
+    kept = (folder / "_manifest.json").read_bytes()
+    for side in folder.glob(".*.crc"):
+        side.unlink()
+    (folder / "_manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArchiveDamagedError, match="records"):
+        bring_back(files, spark, folder)
+    assert records(flow.target, flow.remote(topic)) == []
+
+    (folder / "_manifest.json").write_bytes(kept)
+    write_batches(flow.target, flow.remote(topic), [[WireRecord(0, 1, None, b"foreign")]])
+    with pytest.raises(ForeignRecordsError):
+        bring_back(files, spark, folder)
+
+
+def test_an_export_that_was_killed_is_no_archive_and_begins_anew(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """kill -9 of the driver in the middle: what is there cannot be restored; the same run starts again, clean."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    load(flow.source, topic, 8_000, size_bytes=500)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    slow = {"archive": folder.as_uri(), "bytes.per.second": "400000", **SMALL_FILES}
+    process = SeedProcess(files=files, folder=tmp_path, job=slow, command="export").start()
+    try:
+        # A task is over when its file has left the hidden folder of its attempt.
+        wait_until(
+            "some ranges are written",
+            lambda: any(folder.glob("_temporary/0/task_*/**/*.parquet")),
+            timeout_s=START_WAIT_S,
+        )
+        process.kill()
+        wait_until("its JVM is gone", lambda: not writes_below(folder), timeout_s=START_WAIT_S)
+    finally:
+        process.close()
+
+    with pytest.raises(ArchiveIncompleteError, match="not finished"):
+        bring_back(files, spark, folder)
+    with pytest.raises(ArchiveOccupiedError):
+        archive(files, spark, folder, run_id="another")
+    assert archive(files, spark, folder).records == 8_000
+    assert not (folder / "_temporary").exists()
+    bring_back(files, spark, folder)
+    flow.assert_exact(topic)
+
+
+def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """kill -9 in the middle of records ten days old, twice; then again to the end: nothing is lost, nothing is there twice."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    ten_days_ago = time.time_ns() // 1_000_000 - 10 * DAY_MS
+    load(flow.source, topic, 12_000, size_bytes=500, timestamp_ms=ten_days_ago)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    archive(files, spark, folder)
+    slow = {"archive": folder.as_uri(), "bytes.per.second": "600000", **SMALL_FILES}
+    copied = 0
+    for _ in range(2):
+        process = SeedProcess(files=files, folder=tmp_path, job=slow, command="restore").start()
+        try:
+            wait_until(
+                f"more records arrive\n{process.running.tail()}",
+                partial(_has_more, flow, topic, copied),
+                timeout_s=START_WAIT_S,
+            )
+            process.kill()
+        finally:
+            process.close()
+        copied = count(flow, topic)
+    assert copied < 12_000
+
+    bring_back(files, spark, folder)
+
+    flow.assert_exact(topic)
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Of the archive in the test's folder."""
+    found: dict[str, Any] = json.loads((folder / "archive" / "_manifest.json").read_text())
+    return found
+
+
+def _has_more(flow: Flow, topic: str, before: int) -> bool:
+    return count(flow, topic) > before
+
+
+def count(flow: Flow, topic: str) -> int:
+    """Offsets of the copy."""
+    name = flow.remote(topic)
+    return sum(flow.target.end_offsets(name).values()) if name in flow.target.topics() else 0
+
+
+def writes_below(folder: Path) -> bool:
+    """Whether a process has a file below *folder* open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(str(folder)):
+                return True
+    return False

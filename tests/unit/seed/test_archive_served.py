@@ -1,0 +1,106 @@
+"""An archive answers what the engine asks of a source cluster."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, batches_between
+from mirrorflow_replicator.wire.records import Record, decode
+from mirrorflow_seed.archive.manifest import ArchivedConfig, ArchivedPartition, ArchivedTopic, Manifest
+from mirrorflow_seed.archive.served import ArchiveCluster
+from mirrorflow_seed.archive.spool import Spool
+
+ORDERS = TopicPartition("orders", 1)
+NOW_MS = 1_700_000_000_000
+
+
+def manifest() -> Manifest:
+    return Manifest(
+        archive_id="abc",
+        flow="f",
+        source_alias="east",
+        source_cluster_id="its-id",
+        isolation="read_uncommitted",
+        started="",
+        finished="",
+        topics=(
+            ArchivedTopic(
+                name="orders",
+                topic_id="11111111-2222-3333-4444-555555555555",
+                configs=(ArchivedConfig(name="cleanup.policy", value="compact", source=1),),
+                partitions=(ArchivedPartition(number=1, start=10, end=100, files=()),),
+            ),
+        ),
+    )
+
+
+def spooled(records: Sequence[Record], *, start: int, end: int) -> Spool:
+    spool = Spool(start=start, end=end, codec=0)
+    for record in records:
+        spool.add(record)
+    spool.finish()
+    return spool
+
+
+def test_it_knows_its_cluster_its_topics_and_their_settings() -> None:
+    async def ask() -> None:
+        archive = ArchiveCluster("east", manifest())
+        ends = {
+            when: (await admin.list_offsets(archive, [ORDERS], when))[ORDERS]
+            for when in (EARLIEST, LATEST, 5)
+        }
+        configs = await admin.describe_topic_configs(archive, ["orders", "unknown"])
+
+        assert archive.cluster_id == "its-id"
+        assert archive.metadata.topic_id("orders") == "11111111-2222-3333-4444-555555555555"
+        assert [one.offset for one in ends.values()] == [10, 100, -1]
+        assert [(one.name, one.value) for one in configs["orders"]] == [("cleanup.policy", "compact")]
+        assert "unknown" not in configs
+
+    asyncio.run(ask())
+
+
+def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:
+    records = [Record(20 + 3 * n, NOW_MS + n, b"k", b"v%d" % n, ((b"h", None),)) for n in range(9)]
+
+    async def read(start: int) -> list[Record]:
+        with spooled(records, start=20, end=60) as spool:
+            archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
+            found = [
+                record
+                async for batch, answer in batches_between(archive, ORDERS, start, 60)
+                for record in decode(batch)
+                if answer.log_start_offset == 10 and answer.high_watermark == 100
+            ]
+            assert archive.wanted_earlier is None
+            return [record for record in found if record.offset >= start]
+
+    assert asyncio.run(read(20)) == records
+    assert asyncio.run(read(30)) == records[4:]
+    assert asyncio.run(read(59)) == []
+
+
+def test_what_lies_in_an_earlier_file_is_asked_for() -> None:
+    async def read() -> None:
+        with spooled([Record(50, NOW_MS, None, None)], start=50, end=60) as spool:
+            archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
+            assert [one async for one in batches_between(archive, ORDERS, 45, 60)] == []
+            assert archive.wanted_earlier == 45
+
+    asyncio.run(read())
+
+
+def test_other_partitions_have_no_records_here() -> None:
+    async def read() -> None:
+        part = replace(manifest().topics[0].partitions[0], number=0)
+        both = replace(
+            manifest(),
+            topics=(replace(manifest().topics[0], partitions=(part, *manifest().topics[0].partitions)),),
+        )
+        with spooled([Record(10, NOW_MS, None, None)], start=10, end=60) as spool:
+            archive = ArchiveCluster("east", both, of=ORDERS, spool=spool)
+            assert [one async for one in batches_between(archive, TopicPartition("orders", 0), 10, 60)] == []
+
+    asyncio.run(read())

@@ -1,0 +1,189 @@
+"""Partitions cut and compared, in memory: whatever is on either side, nothing lies between two stretches unseen."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.transforms import Naming, Transforms
+from mirrorflow_replicator.settings import StartPosition
+from mirrorflow_seed.verify import layout
+from mirrorflow_seed.verify.borders import Found
+from mirrorflow_seed.verify.comparing import Comparison
+from mirrorflow_seed.verify.digests import Digested, RecordDigest
+from mirrorflow_seed.verify.known import NOTHING, KnownPartition
+from mirrorflow_seed.verify.layout import Ends, Layout, Partition, PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.windows import Outcome, WindowResult
+from tests.unit.seed.test_comparing import batches, record
+
+AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
+DIGEST = RecordDigest("run", 0)
+
+
+class Logs:
+    """Both sides; records lie at consecutive offsets from each side's first."""
+
+    def __init__(self, source: Sequence[int], target: Sequence[int], begins: tuple[int, int]) -> None:
+        self.numbers = {AT: source, COPY: target}
+        self.begins = dict(zip((AT, COPY), begins, strict=True))
+
+    def ends(self, at: TopicPartition) -> Ends:
+        return Ends(begin=self.begins[at], end=self.begins[at] + len(self.numbers[at]))
+
+    def records(self, at: TopicPartition) -> list[tuple[int, Any]]:
+        return [(self.begins[at] + place, record(number)) for place, number in enumerate(self.numbers[at])]
+
+
+class MemoryLog:
+    def __init__(self, cluster: Logs, partition: TopicPartition, begin: int, end: int, **_: object) -> None:
+        self.begin, self.end, self.partition = begin, end, partition
+        self._records = cluster.records(partition)
+
+    async def records(self, offset: int, count: int) -> list[Found]:
+        found = [
+            Found(Digested(at, DIGEST.of(one)), one.timestamp) for at, one in self._records if at >= offset
+        ]
+        return found[:count]
+
+    async def offset_at(self, timestamp: int) -> int | None:
+        return next((at for at, one in self._records if one.timestamp >= timestamp), None)
+
+
+def verified(
+    source: Sequence[int],
+    target: Sequence[int],
+    *,
+    begins: tuple[int, int] = (0, 0),
+    share: float = 1.0,
+    known: KnownPartition = NOTHING,
+    settled_before: int | None = 1 << 40,
+) -> tuple[VerifyPlan, list[WindowResult]]:
+    logs = Logs(source, target, begins)
+    one = Partition(
+        at=AT,
+        target=COPY,
+        source=logs.ends(AT),
+        on_target=logs.ends(COPY),
+        known=known,
+        settled_before=settled_before,
+        is_compacted=False,
+        can_expire=False,
+        timestamps=True,
+    )
+    plan = VerifyPlan()
+    cut = PlanSettings(run_id="run", share=share, window_offsets=10, split_windows=2)
+    told: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
+    side: Any = logs
+    asyncio.run(Layout(side, side, told, cut, one, plan).lay())
+    results = list(plan.undecided)
+    for split in plan.splits:
+        comparison = Comparison(split, source=DIGEST, target=DIGEST)
+        for name, at, begin, end in (
+            ("source", AT, split.source_from, split.source_to),
+            ("target", COPY, split.target_from, split.target_to),
+        ):
+            within = [(place, found) for place, found in logs.records(at) if begin <= place < end]
+            if within:
+                comparison.feed(**{name: batches([found for _, found in within], [3], first=within[0][0])})
+        comparison.end(source=True, target=True)
+        assert not any(comparison.advance())
+        results += comparison.results()
+    return plan, results
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def naming(_: object) -> Naming:
+        policy: Any = SimpleNamespace(
+            remote_topic=lambda _, topic: f"e.{topic}", is_heartbeats_topic=lambda _: False
+        )
+        return Naming(policy, "e", Transforms())
+
+    monkeypatch.setattr(layout, "Log", MemoryLog)
+    monkeypatch.setattr(layout, "make_naming", naming)
+
+
+def kinds(results: Iterable[WindowResult]) -> set[str]:
+    return {one.outcome.value for one in results}
+
+
+def test_a_long_partition_is_cut_inside_without_any_hint() -> None:
+    plan, results = verified(range(100), range(100), begins=(0, 40))
+    assert 5 == len(plan.splits)
+    assert {"equal"} == kinds(results)
+    assert 100 == sum(one.source_count for one in results)
+
+
+def test_twins_have_no_place_so_nothing_is_cut_there() -> None:
+    plan, results = verified([1] * 100, [1] * 100)
+    assert 1 == len(plan.splits)
+    assert {"equal"} == kinds(results)
+
+
+def test_a_lost_record_makes_one_window_different() -> None:
+    target = [number for number in range(100) if number != 55]
+    _, results = verified(range(100), target)
+    assert [(50, "different")] == [
+        (one.from_offset, one.outcome.value) for one in results if one.outcome is not Outcome.EQUAL
+    ]
+
+
+def test_retention_on_either_side_is_a_note_and_what_both_have_is_compared() -> None:
+    plan, results = verified(range(30, 100), range(100), begins=(30, 0))
+    assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
+    plan, results = verified(range(100), range(30, 100), begins=(0, 30))
+    assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
+
+
+def test_a_target_that_begins_late_without_retention_lacks_records() -> None:
+    _, results = verified(range(100), range(30, 100))
+    assert 30 == sum(one.differing for one in results)
+    assert {"equal", "different"} == kinds(results)
+
+
+def test_what_is_before_the_first_record_of_a_whole_source_is_too_much() -> None:
+    _, results = verified(range(50), [200, 201, *range(50)])
+    assert 2 == sum(one.differing for one in results)
+
+
+def test_strangers_are_never_equal() -> None:
+    _, results = verified(range(50), range(200, 250))
+    assert {"different"} == kinds(results)
+    _, results = verified(range(30, 50), range(200, 250), begins=(30, 200))
+    assert {"undecided"} == kinds(results)
+
+
+def test_a_sampled_window_has_its_place_or_is_undecided() -> None:
+    plan, results = verified(range(400), range(400), share=0.3)
+    assert {"equal"} == kinds(results)
+    assert 0 < sum(one.source_count for one in results) < 300
+    assert "undecided" in kinds(verified([1] * 400, [1] * 400, share=0.3)[1])
+    assert not plan.undecided
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(st.data(), st.integers(1, 90), st.sampled_from((3, 1_000)), st.sampled_from((0, 25)))
+def test_every_record_of_both_sides_is_in_one_window(
+    data: st.DataObject, count: int, values: int, begin: int
+) -> None:
+    """And all is equal only if both are."""
+    source = [number % values for number in range(count)]
+    target = list(source)
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(target)))
+        put = data.draw(st.lists(st.integers(0, 99), max_size=2))
+        target[at : at + data.draw(st.integers(0, 20))] = put
+
+    plan, results = verified(source, target, begins=(0, begin))
+
+    if not plan.undecided and not plan.notes:
+        assert len(source) == sum(one.source_count for one in results)
+        assert len(target) == sum(one.target_count for one in results)
+        assert (source == target) == (kinds(results) <= {"equal"})
+    if source != target and not plan.notes:
+        assert kinds(results) != {"equal"}
