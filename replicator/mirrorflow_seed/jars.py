@@ -18,8 +18,8 @@ from typing import Final
 
 # The scheduler, RPC, its authentication, the Python tasks; Hadoop is Spark's idea of files and of users.
 CORE: Final = """
-    chill commons-codec commons-collections4 commons-io commons-lang3 commons-text hadoop-client-api
-    hadoop-client-runtime ivy jackson-annotations jackson-core jackson-databind jackson-dataformat-yaml
+    chill commons-codec commons-collections4 commons-crypto commons-io commons-lang3 commons-text
+    hadoop-client-api hadoop-client-runtime ivy jackson-annotations jackson-core jackson-databind jackson-dataformat-yaml
     jackson-datatype-jsr310 jackson-module-scala jakarta.servlet-api jakarta.ws.rs-api javax.servlet-api
     json4s-ast json4s-core json4s-jackson json4s-jackson-core jul-to-slf4j kryo-shaded log4j-1.2-api log4j-api
     log4j-core log4j-layout-template-json log4j-slf4j2-impl lz4-java metrics-core metrics-json metrics-jvm

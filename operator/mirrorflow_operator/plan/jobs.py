@@ -231,7 +231,7 @@ def _environment() -> list[Object]:
 
 
 def _network_policy(run: _Run) -> Object:
-    """Spark's own ports are for the pods of the flow's own job; its progress, for who reads a connector's."""
+    """Spark's own ports, and the orders that tasks ask for, are for the pods of the flow's own job; its progress, for who reads a connector's."""
     selector = {"matchLabels": run.selector}
     reader = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
     return {
@@ -244,7 +244,9 @@ def _network_policy(run: _Run) -> Object:
             "ingress": [
                 {
                     "from": [{"podSelector": selector}],
-                    "ports": [{"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT)],
+                    "ports": [
+                        {"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT, PROGRESS_PORT)
+                    ],
                 },
                 {"from": [reader], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
             ],

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import re
 import signal
 import threading
@@ -43,6 +44,7 @@ from mirrorflow_seed.verify.tables import write_windows
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_LOG: Final = logging.getLogger(__name__)
 TABLE: Final = "windows"
 SUMMARY: Final = "verification.json"
 PAGE: Final = "report.html"
@@ -97,6 +99,8 @@ def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkCon
     session = spark_context(job, f"mirrorflow-verify-{job.run_id}")
     with session if spark is None else contextlib.nullcontext(spark) as context:
         found = verification(files, job, context, say=outlet.say)
+        # In a cluster nothing else of it stays: names, offsets and hashes, no record.
+        _LOG.info("%s", json.dumps(found.as_json()))
         if job.output:
             folder = output_folder(job.output, job.run_id)
             folder.mkdir(parents=True, exist_ok=True)

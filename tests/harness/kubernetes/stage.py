@@ -168,7 +168,7 @@ class Stage:
 
     def kill(self, pod: Object) -> None:
         """kill -9 of all that runs in *pod*, from the host; the kubelet starts it again."""
-        for pid in _processes_of(pod):
+        for pid in processes_of(pod):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -180,7 +180,7 @@ def _said(kubectl: Kubectl, *arguments: str) -> str:
         return f"kubectl {' '.join(arguments)}: {error}"
 
 
-def _processes_of(pod: Object) -> list[int]:
+def processes_of(pod: Object) -> list[int]:
     """By the pod's control group; the pause container, which holds its network, is left alone."""
     uid = pod["metadata"]["uid"]
     marks = (f"pod{uid}", f"pod{uid.replace('-', '_')}")  # as the driver cgroupfs writes it, or systemd's

@@ -134,11 +134,22 @@ def test_what_the_plan_has_no_more_goes(namespace: Kubectl, settled: Callable[[]
         "metadata": {"name": "stranger", "labels": {"mirrorflow.io/flow": "east-to-west"}},
     }
     namespace.apply(stranger)
+    # Admission lets the operator delete nothing without its label: it must not try, or the rest would wait for ever.
+    flow = namespace.get("mirrorflow", "east-to-west")
+    owner = {
+        "apiVersion": flow["apiVersion"],
+        "kind": "MirrorFlow",
+        "name": "east-to-west",
+        "uid": flow["metadata"]["uid"],
+    }
+    labels = {"mirrorflow.io/flow": "east-to-west"}
+    unlabelled = {"name": "a-orphan", "labels": labels, "ownerReferences": [owner]}
+    namespace.apply({**stranger, "metadata": unlabelled})
 
     document["spec"]["groups"] = {"include": []}
     namespace.apply(document)
 
-    wanted = names(planned(document, namespace.namespace)) | {"ConfigMap stranger"}
+    wanted = names(planned(document, namespace.namespace)) | {"ConfigMap stranger", "ConfigMap a-orphan"}
     wait_until("the checkpoint connector is gone", lambda: set(there(namespace)) == wanted)
     assert "Deployment east-to-west-checkpoint" not in wanted
     assert events(namespace, "Removed")

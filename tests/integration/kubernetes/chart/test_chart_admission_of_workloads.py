@@ -218,19 +218,23 @@ def test_a_driver_makes_executors_and_nothing_else(bounded: Kubectl, driver: Kub
     made = _applied(driver, _executor())
     assert made.status == 201, made.message
 
+    host = {"name": "v", "hostPath": {"path": "/"}}
     refused = {
-        "or a token": _executor(automountServiceAccountToken=True),
-        "the node's network": _executor(hostNetwork=True),
-        "a volume is no": _executor(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
-        "restricted Pod Security": _executor(securityContext={}),
-        "an image is none of": _executor(
-            containers=[{**_executor()["spec"]["containers"][0], "image": "other:1"}]
-        ),
-        "a driver has no business with batch/jobs": _of_seed("Job"),
-        "a driver has no business with /configmaps": _of_seed("ConfigMap"),
+        "the node's network": [_executor(hostNetwork=True)],
+        # Kubernetes itself turns a token into a volume, before policies look.
+        "a volume is no": [
+            _executor(automountServiceAccountToken=True),
+            _executor(volumes=[*_executor()["spec"]["volumes"], host]),
+        ],
+        "restricted Pod Security": [_executor(securityContext={})],
+        "an image is none of": [
+            _executor(containers=[{**_executor()["spec"]["containers"][0], "image": "other:1"}])
+        ],
+        "a driver has no business with batch/jobs": [_of_seed("Job")],
+        "a driver has no business with /configmaps": [_of_seed("ConfigMap")],
     }
-    said = {sentence: _applied(driver, one).message for sentence, one in refused.items()}
-    assert [] == [sentence for sentence, message in said.items() if sentence not in message], said
+    said = [(sentence, _applied(driver, one).message) for sentence, many in refused.items() for one in many]
+    assert [] == [(sentence, message) for sentence, message in said if sentence not in message]
 
 
 def test_what_is_somebody_elses_is_left_alone(bounded: Kubectl, administrator: Kubectl):
