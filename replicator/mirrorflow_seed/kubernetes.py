@@ -36,9 +36,7 @@ FAILURES_PER_EXECUTOR: Final = 10
 FAILURES_MIN: Final = 20
 TEMPLATE_CONTAINER: Final = "executor"
 BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-JVM_OPTIONS: Final = (
-    "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=64m -XX:MaxDirectMemorySize=128m"
-)
+JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=64m"
 IMAGE_KEY: Final = "spark.kubernetes.container.image"
 TEMPLATE_KEY: Final = "spark.kubernetes.executor.podTemplateFile"
 CORES_KEY: Final = "spark.executor.cores"

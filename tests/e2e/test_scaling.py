@@ -28,7 +28,7 @@ OWN = "service,poddisruptionbudget,networkpolicy"
 
 
 # The node and both clusters start within the first test; on a machine that does much else they take minutes.
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_pods_share_the_work_and_each_record_arrives_once(
     stage: Stage, another_flow: Callable[..., str], record_property: Callable[[str, object], None]
 ):

@@ -32,12 +32,12 @@ from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import Cost, JobPhase, Report, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, spark_context
 from mirrorflow_seed.settings import FlowFiles, JobSettings
-from mirrorflow_seed.verify.job import TaskSettings, run_job
+from mirrorflow_seed.verify.job import run_job
 from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
 from mirrorflow_seed.verify.page import page
 from mirrorflow_seed.verify.planning import plan
 from mirrorflow_seed.verify.splits import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS
-from mirrorflow_seed.verify.stretch import CONNECT_TIMEOUT_S, StretchResult
+from mirrorflow_seed.verify.stretch import CONNECT_TIMEOUT_S, StretchResult, Terms
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.tables import write_windows
 
@@ -120,8 +120,7 @@ def verification(
     """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
-    told = TaskSettings(
-        files=files,
+    terms = Terms(
         run_id=job.run_id,
         decode_all=_flag(job, "decode.all"),
         bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
@@ -134,7 +133,7 @@ def verification(
         windows=Windows(total=expected, undecided=len(plan_.undecided)),
     )
     say(first)
-    results = run_job(spark, plan_.splits, told, first=first, say=say)
+    results = run_job(spark, plan_.splits, files, terms, first=first, say=say)
     return _together(settings, job, plan_, results, time.perf_counter() - began)
 
 

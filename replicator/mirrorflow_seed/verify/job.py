@@ -5,80 +5,86 @@ nobody, so Spark may try, repeat and speculate as it likes; what counts is the o
 """
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.stretch import StretchResult, compare_stretch
+from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretches
 from mirrorflow_seed.verify.summary import counted
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 REPORT_S: Final = 0.5
+# A task's start costs some 50 ms of Spark's and as much for connections: ten thousand idle partitions are not ten thousand tasks.
+GROUP_OFFSETS_MAX: Final = 1_000_000
+GROUP_SPLITS_MAX: Final = 100
+TASKS_PER_SLOT_MIN: Final = 4  # so that the last ones do not wait for one
+# Batches are tuples that the collector need not visit, a quarter of a million a second; reference counts free them.
+GC_THRESHOLD: Final = 200_000
 # A task's fault is the last line of what Spark says, among hundreds.
 FAULT_CHARACTERS_MAX: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSettings:
-    """What each task is told besides its stretch: no secret, no value of one."""
-
-    files: FlowFiles
-    run_id: str
-    decode_all: bool = False
-    bytes_per_second: float | None = None  # of the whole job; each task gets its share
-
-
 class Comparing:
-    """The tasks' work, as Spark carries it to them."""
+    """The tasks' work, as Spark carries it to them: paths and terms, no secret, no value of one."""
 
-    def __init__(self, settings: TaskSettings) -> None:
-        self._settings = settings
+    def __init__(self, files: FlowFiles, terms: Terms) -> None:
+        self._files = files
+        self._terms = terms
 
-    def __call__(self, splits: Iterable[Split]) -> Iterator[StretchResult]:
+    def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
         """One result for each split. Raises ClusterError, SettingError, OSError."""
-        told = self._settings
-        flow = told.files.load()
-        for split in splits:
-            yield asyncio.run(
-                compare_stretch(
-                    flow,
-                    split,
-                    run_id=told.run_id,
-                    decode_all=told.decode_all,
-                    bytes_per_second=told.bytes_per_second,
-                )
-            )
+        gc.set_threshold(GC_THRESHOLD)
+        flow = self._files.load()
+        for group in groups:
+            yield from asyncio.run(compare_stretches(flow, group, self._terms))
+
+
+def grouped(splits: Sequence[Split], slots: int) -> list[list[Split]]:
+    """*splits*, in their order, so that a task is worth its start, and there are enough tasks for so many *slots*."""
+    room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in splits) // (slots * TASKS_PER_SLOT_MIN))
+    groups: list[list[Split]] = []
+    filled = 0
+    for one in splits:
+        if not groups or filled + one.offsets > room or len(groups[-1]) == GROUP_SPLITS_MAX:
+            groups.append([])
+            filled = 0
+        groups[-1].append(one)
+        filled += one.offsets
+    return groups
 
 
 def run_job(
     context: "SparkContext",
     splits: list[Split],
-    settings: TaskSettings,
+    files: FlowFiles,
+    terms: Terms,
     *,
     first: VerifyReport,
     say: Callable[[VerifyReport], None],
 ) -> list[StretchResult]:
-    """All results. *say* is told how far it is, from *first* on. Raises JobFailedError."""
+    """All results; the rate of *terms* is the whole job's. *say* is told how far it is, from *first* on. Raises JobFailedError."""
     if not splits:
         return []
     progress = _Progress(context, first)
     outcome: list[list[StretchResult]] = []
     failure: list[BaseException] = []
-    if settings.bytes_per_second is not None:
-        share = settings.bytes_per_second / min(len(splits), context.defaultParallelism)
-        settings = replace(settings, bytes_per_second=share)
-    work = Comparing(settings)
+    slots = context.defaultParallelism
+    groups = grouped(splits, slots)
+    if terms.bytes_per_second is not None:
+        terms = replace(terms, bytes_per_second=terms.bytes_per_second / min(len(groups), slots))
+    work = Comparing(files, terms)
 
     def collect() -> None:
         try:
-            spread = context.parallelize(splits, len(splits)).mapPartitions(work)
+            spread = context.parallelize(groups, len(groups)).mapPartitions(work)
             outcome.append(spread.map(progress.counting()).collect())
         except BaseException as error:  # noqa: BLE001 handed over to the thread that waits
             failure.append(error)

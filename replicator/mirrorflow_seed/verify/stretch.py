@@ -1,4 +1,4 @@
-"""One task's work: both sides of a stretch are read and compared, in bounded memory, and rows come out.
+"""A task's work: both sides of a stretch are read and compared, in bounded memory, and rows come out.
 
 What goes wrong with one stretch (a damaged batch, records deleted meanwhile, no permission) is the reason why its windows
 are undecided, and the others go on. A cluster that cannot be used at all fails the task, which Spark tries again.
@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import resource
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_replicator.connect.plugins import make_naming
@@ -42,52 +42,92 @@ class StretchResult:
     memory_bytes: int  # the most that the process ever had
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How stretches are compared; no secret. *bytes_per_second* is both sides' together, None: as fast as it goes."""
+
+    run_id: str
+    decode_all: bool = False
+    bytes_per_second: float | None = None
+
+
+async def compare_stretches(
+    settings: SourceSettings, splits: Iterable[Split], terms: Terms
+) -> list[StretchResult]:
+    """One after the other, over the same connections. Raises ClusterError, SettingError."""
+    async with _clusters(settings) as sides:
+        return [await _compared(sides, settings, split, terms) for split in splits]
+
+
+async def read_stretch(settings: SourceSettings, split: Split) -> int:
+    """Both sides read as for a comparison and thrown away, for who measures; bytes. Raises ClusterError, SettingError."""
+    async with _clusters(settings) as sides, _readers(sides, settings, split) as readers:
+
+        async def drain(reader: StretchReader) -> None:
+            while await reader.more() is not None:
+                pass
+
+        await asyncio.gather(*map(drain, readers.values()))
+        return sum(reader.bytes_read for reader in readers.values())
+
+
 @contextlib.asynccontextmanager
-async def _readers(settings: SourceSettings, split: Split) -> AsyncIterator[Mapping[str, StretchReader]]:
-    """Both sides of the stretch, being fetched. Raises ClusterError, SettingError."""
+async def _clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
     resolve = Resolver(settings.providers).resolve_client
     async with contextlib.AsyncExitStack() as stack:
         sides = {}
         for side, client in (("source", settings.source_consumer), ("target", settings.target_admin)):
-            cluster = await Cluster.connect(client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-            stack.push_async_callback(cluster.close)
-            is_source = side == "source"
-            reader = StretchReader(
-                cluster,
-                TopicPartition(split.topic if is_source else split.target_topic, split.partition),
-                split.source_from if is_source else split.target_from,
-                split.source_to if is_source else split.target_to,
-                # What the flow has written in a transaction that was aborted is there for nobody who asks for that.
-                read_committed=settings.read_committed or not is_source,
-            )
-            stack.push_async_callback(reader.close)
-            reader.start()
-            sides[side] = reader
+            sides[side] = await Cluster.connect(client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+            stack.push_async_callback(sides[side].close)
         yield sides
 
 
-async def compare_stretch(
-    settings: SourceSettings,
-    split: Split,
-    *,
-    run_id: str,
-    decode_all: bool = False,
-    bytes_per_second: float | None = None,
+@contextlib.asynccontextmanager
+async def _readers(
+    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split
+) -> AsyncIterator[Mapping[str, StretchReader]]:
+    """Both sides of the stretch, being fetched."""
+    readers = {
+        "source": StretchReader(
+            sides["source"],
+            TopicPartition(split.topic, split.partition),
+            split.source_from,
+            split.source_to,
+            read_committed=settings.read_committed,
+        ),
+        # What the flow has written in a transaction that was aborted is there for nobody who asks for that.
+        "target": StretchReader(
+            sides["target"],
+            TopicPartition(split.target_topic, split.partition),
+            split.target_from,
+            split.target_to,
+            read_committed=True,
+        ),
+    }
+    try:
+        for reader in readers.values():
+            reader.start()
+        yield readers
+    finally:
+        await asyncio.gather(*(reader.close() for reader in readers.values()))
+
+
+async def _compared(
+    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, terms: Terms
 ) -> StretchResult:
-    """Read at most *bytes_per_second*, both sides together. Raises ClusterError, SettingError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(split.topic)
-    of_source = RecordDigest(run_id, split.partition, edits=edits, timestamps=split.timestamps)
-    of_target = RecordDigest(run_id, split.partition, timestamps=split.timestamps)
+    of_source = RecordDigest(terms.run_id, split.partition, edits=edits, timestamps=split.timestamps)
+    of_target = RecordDigest(terms.run_id, split.partition, timestamps=split.timestamps)
     comparison: Comparison | LatestComparison
     if split.method is Method.LATEST:
         comparison = LatestComparison(split, source=of_source, target=of_target)
     else:
-        comparison = Comparison(split, source=of_source, target=of_target, decode_all=decode_all)
+        comparison = Comparison(split, source=of_source, target=of_target, decode_all=terms.decode_all)
     reason = ""
-    async with _readers(settings, split) as readers:
+    async with _readers(sides, settings, split) as readers:
         try:
-            await _walk(comparison, readers, bytes_per_second)
+            await _walk(comparison, readers, terms.bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
             reason = str(error)
         except BrokerError as error:
@@ -102,18 +142,6 @@ async def compare_stretch(
         seconds=time.perf_counter() - began,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
     )
-
-
-async def read_stretch(settings: SourceSettings, split: Split) -> int:
-    """Both sides read as for a comparison and thrown away, for who measures; bytes. Raises ClusterError, SettingError."""
-    async with _readers(settings, split) as readers:
-
-        async def drain(reader: StretchReader) -> None:
-            while await reader.more() is not None:
-                pass
-
-        await asyncio.gather(*map(drain, readers.values()))
-        return sum(reader.bytes_read for reader in readers.values())
 
 
 async def _walk(

@@ -25,6 +25,7 @@ pytest.importorskip("pyspark")
 
 COMMAND_WAIT_S = 200.0  # a JVM's start and a few seconds, on a busy machine
 Names = Callable[[], str]
+SMALLER = {"window_offsets": "500", "split_windows": "2"}
 SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are cut inside
 
 
@@ -44,31 +45,31 @@ def test_what_the_connector_has_copied_is_equal(
 ):
     """Splits inside partitions meet; batches that came as they were are not decoded; so it is with records that go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=3)
-    load(flow.source, topic, 30_000, size_bytes=200, keys=100, headers=2, codec="lz4")
+    load(flow.source, topic, 6_000, size_bytes=200, keys=100, headers=2, codec="lz4")
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=3)
         replicator.stop()  # in order, so that positions are stored
     files = files_of(flow, topic)
 
-    found = verify(files, spark, tmp_path / "whole", **SMALL)
+    found = verify(files, spark, tmp_path / "whole", **SMALLER)
 
     assert [] == found.not_equal
     assert 0 == found.status, found.report
-    assert (30_000, 30_000) == (found.report.source_records, found.report.target_records)
-    assert found.report.windows.total == found.report.windows.equal >= 30
+    assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
+    assert found.report.windows.total == found.report.windows.equal >= 12
     rows = spark_rows(spark, found.folder)
-    assert sum(row.source_count for row in rows) == 30_000
-    assert sum(row.digested_count for row in rows) < 15_000
+    assert sum(row.source_count for row in rows) == 6_000
+    assert sum(row.digested_count for row in rows) < 3_000
     assert {"a run/1"} == {row.run_id for row in rows}
 
-    again = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALL)
+    again = verify(files, spark, tmp_path / "sample", sample="0.3", run_id="2", **SMALLER)
     assert 0 == again.status
     assert 0 < again.report.windows.equal < found.report.windows.equal
 
-    load(flow.source, topic, 500)
-    behind = verify(files, spark, tmp_path / "behind", **SMALL)
+    load(flow.source, topic, 200)
+    behind = verify(files, spark, tmp_path / "behind", **SMALLER)
     assert [] == behind.not_equal
-    assert (0, 500) == (behind.status, behind.summary["behindRecords"])
+    assert (0, 200) == (behind.status, behind.summary["behindRecords"])
 
 
 def spark_rows(spark: "SparkContext", folder: Path) -> list[Any]:

@@ -16,7 +16,16 @@ from tests.integration.kubernetes.controlled import manifest, names, planned, th
 
 LIVES_MAX = 30
 READS = "list,watch"
-WRITTEN = ("serviceaccounts", "configmaps", "networkpolicies.networking.k8s.io", "deployments.apps")
+WRITTEN = (
+    "serviceaccounts",
+    "configmaps",
+    "services",
+    "networkpolicies.networking.k8s.io",
+    "poddisruptionbudgets.policy",
+    "deployments.apps",
+    "jobs.batch",
+    "cronjobs.batch",
+)
 
 
 def _complete(namespace: Kubectl, document: dict[str, object]) -> Callable[[], bool]:

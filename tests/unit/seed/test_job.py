@@ -1,6 +1,10 @@
 """What Spark says of a task that failed is a wall of text; the user gets its sentence."""
 
-from mirrorflow_seed.verify.job import fault_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_seed.verify.job import GROUP_OFFSETS_MAX, fault_of, grouped
+from mirrorflow_seed.verify.splits import Split
 
 SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
@@ -16,3 +20,30 @@ def test_the_tasks_own_sentence_is_found() -> None:
     expected = "Cluster east cannot be reached at a:9092: no answer within 20 s."
     assert expected == fault_of(RuntimeError(SPARK))
     assert "something else" == fault_of(RuntimeError("something else\n at x"))
+
+
+def split_of(offsets: int) -> Split:
+    return Split(
+        topic="t",
+        partition=0,
+        target_topic="e.t",
+        source_from=0,
+        source_to=offsets,
+        target_from=0,
+        target_to=0,
+    )
+
+
+@given(st.lists(st.integers(0, 2_000_000), max_size=300), st.integers(1, 200))
+def test_small_stretches_share_a_task_and_large_ones_do_not(sizes: list[int], slots: int) -> None:
+    """Each is in one group, in order; no group is longer than the bound unless one stretch alone is."""
+    splits = [split_of(size) for size in sorted(sizes, reverse=True)]
+    groups = grouped(splits, slots)
+    assert splits == [one for group in groups for one in group]
+    for group in groups:
+        assert len(group) == 1 or sum(one.offsets for one in group) <= GROUP_OFFSETS_MAX
+
+
+def test_ten_thousand_idle_partitions_are_not_ten_thousand_tasks() -> None:
+    assert 100 == len(grouped([split_of(0) for _ in range(10_000)], 2))
+    assert 16 <= len(grouped([split_of(1_000) for _ in range(200)], 4)) <= 20

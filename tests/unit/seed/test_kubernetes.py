@@ -95,6 +95,14 @@ def test_many_executors_may_fail_more_often_and_many_tasks_have_more_memory(exec
     assert int(conf["spark.executor.memoryOverhead"].removesuffix("m")) >= 256 * (cores + 1)
 
 
+def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
+    """Spark wants 200 MiB of direct memory, or the executor ends by itself; Java's own bound is its heap."""
+    conf = kubernetes.conf(_job(), POD)
+
+    assert "MaxDirectMemorySize" not in conf["spark.executor.extraJavaOptions"]
+    assert int(conf["spark.executor.memory"].removesuffix("m")) > 200
+
+
 def test_an_executor_is_java_with_what_spark_has_said():
     options = {"SPARK_JAVA_OPT_10": "-Dten=1", "SPARK_JAVA_OPT_2": "-Dtwo=a b", "SPARK_JAVA_OPTS_NOT": "x"}
 
