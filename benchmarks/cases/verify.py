@@ -1,11 +1,13 @@
 """Two clusters compared by `mirrorflow-seed verify` on `local[n]`: records a second of both sides together, start-up excluded.
 
 Beside it the same stretches read by the same tasks and thrown away, which is what the brokers and the sockets give, and
-the same comparison with every record decoded and digested. Spark's JVM is started before and counts nowhere; planning does.
+the same comparison with every record decoded and digested. Spark's JVM is started before and counts nowhere; planning
+has a column of its own.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import copiers
@@ -13,9 +15,11 @@ from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
 from benchmarks.results import Result
 from benchmarks.watch import end_offsets
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify.splits import Split
-from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.processes import HarnessError, wait_until
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -72,30 +76,48 @@ def _measure(result: Result, files: FlowFiles, cores: int, records: int, repeat:
         spark.parallelize(range(cores), cores).map(str).collect()  # workers are started
         result.add(_name(cores, "empty task"), ms=_empty_task_ms(spark, cores))
         for _ in range(repeat):
-            seconds, read = _timed(lambda: _bare(spark, files, master))
+            splits = _splits(files, master)
+            seconds, read = _timed(partial(_bare, spark, files, splits))
             result.add(
                 _name(cores, "read and thrown away"),
                 **{RATE: 2 * records / seconds, "MB/s": read / 1e6 / seconds},
             )
-            seconds, said = _timed(lambda: _verified(files, master, spark))
-            if said["windows"]["equal"] != said["windows"]["total"] or said["sourceRecords"] != records:
-                result.notes.append(f"Not all was equal: {said['message']}")
-            result.add(
-                _name(cores),
-                **{
-                    RATE: (said["sourceRecords"] + said["targetRecords"]) / seconds,
-                    "MB/s": said["cost"]["bytesRead"] / 1e6 / seconds,
-                    "task_MiB": said["taskMemoryBytes"] / MIB,
-                },
-            )
-        seconds, said = _timed(lambda: _verified(files, {**master, "decode.all": "true"}, spark))
-        result.add(
-            _name(cores, "compared record by record"),
-            **{
-                RATE: (said["sourceRecords"] + said["targetRecords"]) / seconds,
-                "task_MiB": said["taskMemoryBytes"] / MIB,
-            },
+            _compared(result, _name(cores), files, master, spark, records)
+        decoding = {**master, "decode.all": "true"}
+        _compared(result, _name(cores, "compared record by record"), files, decoding, spark, records)
+
+
+def _compared(
+    result: Result, name: str, files: FlowFiles, job: dict[str, str], spark: "SparkContext", records: int
+) -> None:
+    """One run, without its output; planning has a column of its own."""
+    from mirrorflow_seed.report import VerifyReport  # noqa: PLC0415
+    from mirrorflow_seed.verify.command import planned  # noqa: PLC0415
+    from mirrorflow_seed.verify.job import run_job  # noqa: PLC0415
+    from mirrorflow_seed.verify.stretch import Terms  # noqa: PLC0415
+
+    try:
+        plan_s, plan = _timed(lambda: planned(files.load(), job_of(job)))
+        terms = Terms(run_id="1", decode_all="decode.all" in job)
+        first = VerifyReport(run_id="1")
+        seconds, found = _timed(
+            lambda: run_job(spark, plan.splits, files, terms, first=first, say=lambda _: None)
         )
+    except (SeedError, MirrorFlowError) as error:
+        raise HarnessError(str(error)) from error
+    windows = [window for one in found for window in one.windows]
+    total = sum(window.source_count + window.target_count for window in windows)
+    if total != 2 * records or plan.undecided or any(window.outcome.value != "equal" for window in windows):
+        result.notes.append(f"{name}: not all of {records:,} records were found equal.")
+    result.add(
+        name,
+        **{
+            RATE: total / seconds,
+            "MB/s": sum(one.bytes_read for one in found) / 1e6 / seconds,
+            "task_MiB": max(one.memory_bytes for one in found) / MIB,
+            "plan_s": plan_s,
+        },
+    )
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -109,17 +131,13 @@ def _empty_task_ms(spark: "SparkContext", cores: int) -> float:
     return seconds * 1000 * cores / EMPTY_TASKS
 
 
-def _verified(files: FlowFiles, job: dict[str, str], spark: "SparkContext") -> dict[str, Any]:
-    from mirrorflow_seed.verify.command import verification  # noqa: PLC0415
-
-    found: dict[str, Any] = verification(files, job_of(job), spark).as_json()
-    return found
-
-
-def _bare(spark: "SparkContext", files: FlowFiles, job: dict[str, str]) -> int:
+def _splits(files: FlowFiles, job: dict[str, str]) -> list[Split]:
     from mirrorflow_seed.verify.command import planned  # noqa: PLC0415
 
-    splits = planned(files.load(), job_of(job)).splits
+    return planned(files.load(), job_of(job)).splits
+
+
+def _bare(spark: "SparkContext", files: FlowFiles, splits: list[Split]) -> int:
     return sum(spark.parallelize(splits, len(splits)).mapPartitions(_Reading(files)).collect())
 
 

@@ -280,7 +280,7 @@ class HttpSettings:
     modify_enabled: bool = False  # `rest.modify.enable`
     # The ssl.* that count for HTTPS: those of listeners.https.* (without that prefix) if there is any, else plain ones.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # `ssl.client.auth` of every listener but the first, to which other nodes come; "": that of `tls`.
+    # `ssl.client.auth` where no other node calls: of all `listeners` if there are `internal` ones, else of all but the first; "": as `tls`.
     others_client_auth: str = ""
 
 

@@ -20,7 +20,7 @@ REST_KEYS: tuple[Key, ...] = (
             ("ssl.client.auth", "none, requested or required"),
             (
                 "mirrorflow.http.client.auth",
-                "the same of every listener but the first, to which other nodes come; default `ssl.client.auth`",
+                "the same where no other node calls: of all of these, if `listeners` is the nodes' own, else of all but the first; default `ssl.client.auth`",
             ),
             (
                 SEVERAL_KEY,

@@ -115,6 +115,8 @@ class SharedConnector(HostedConnector):
         try:
             while True:
                 self._changed.clear()
+                if self._leading is not None and self._leading.done():
+                    self._leading.result()  # it ends by cancellation alone: a mistake of ours is not to go unnoticed
                 await self._let_go()
                 self._settled.set()
                 try:
@@ -172,6 +174,7 @@ class SharedConnector(HostedConnector):
         if self._share.leads and self._leading is None:
             self._discovery.held = self._share.known
             self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
+            self._leading.add_done_callback(lambda _: self._changed.set())
         share = self._share
         # Also where there is nothing to do yet: what comes then finds all decided.
         identity = self._identity or await self._establish(may_change=True)

@@ -112,7 +112,7 @@ async def _compare(copy: Copy, files: FlowFiles, archive_id: str) -> list[tuple[
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
         ends = await admin.list_offsets(cluster, [copy.target], LATEST, read_committed=True)
-        counter = _Counter(copy, archive_id)
+        counter = Counter(copy, archive_id)
         batches = stream_batches(
             cluster, copy.target, copy.start, ends[copy.target].offset, read_committed=True
         )
@@ -124,7 +124,7 @@ async def _compare(copy: Copy, files: FlowFiles, archive_id: str) -> list[tuple[
         await cluster.close()
 
 
-class _Counter:
+class Counter:
     """Cuts what comes into the archive's files by their counts."""
 
     def __init__(self, copy: Copy, archive_id: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import LossPolicy, StartPosition
+from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
 from mirrorflow_seed.archive.served import ArchiveCluster
@@ -31,6 +31,7 @@ class FileOrder:
     index: int  # of the partition, in reports
     of: TopicPartition
     file: ArchivedFile
+    start: int  # where the file before it ends: what lies between holds no record
     part: Manifest  # its topic alone, with its partition alone
 
 
@@ -50,7 +51,7 @@ def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
     prepare()
     file = task.file
     tallying = Tallying(task.part.archive_id, task.of.partition)
-    with Spool(start=file.start, end=file.end, codec=file.codec) as spool:
+    with Spool(start=task.start, end=file.end, codec=file.codec) as spool:
         before = file.start - 1
         for row in rows:
             record = record_of(row)
@@ -68,6 +69,21 @@ def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
         yield Restored(tally=tallying.tally, ended=ended, wanted_earlier=copying.archive.wanted_earlier)
 
 
+def without_source(settings: SourceSettings) -> SourceSettings:
+    """The flow's settings as a restore goes by them: the source need not be there.
+
+    An archive is read from where it begins; a flow that stands before that has lost what lies between. Offset syncs that
+    belong on the source are not written.
+    """
+    syncs = settings.syncs
+    return replace(
+        settings,
+        start=StartPosition.EARLIEST,
+        on_source_loss=LossPolicy.FAIL,
+        syncs=None if syncs is None or syncs.on_source else syncs,
+    )
+
+
 class FileCopy(ChainCopy):
     """A chain of one partition whose source is the archive."""
 
@@ -77,7 +93,7 @@ class FileCopy(ChainCopy):
             index=task.index,
             topic=topic,
             partition=partition,
-            start=task.file.start,
+            start=task.start,
             end=spool.reach,
             bytes=task.file.tally.bytes,
         )

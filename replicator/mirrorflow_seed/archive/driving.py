@@ -140,7 +140,8 @@ class Driver:
         file = archived.files[at]
         topic = next(one for one in self._manifest.topics if one.name == key.topic)
         part = replace(self._manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        task = FileOrder(order=self._order, index=index, of=key, file=file, part=part)
+        start = archived.files[at - 1].end if at else archived.start
+        task = FileOrder(order=self._order, index=index, of=key, file=file, start=start, part=part)
         rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._location.uri_of(file.path)).rdd
         try:
             found: list[Restored] = rows.mapPartitions(partial(restore_file, task=task)).collect()

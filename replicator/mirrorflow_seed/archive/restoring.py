@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mirrorflow_replicator.settings import OffsetStore
 from mirrorflow_seed.archive.checking import compare
+from mirrorflow_seed.archive.copying import without_source
 from mirrorflow_seed.archive.driving import Driver
 from mirrorflow_seed.archive.location import Location
 from mirrorflow_seed.archive.manifest import (
@@ -50,7 +51,7 @@ def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
     """Fill the target from `archive`; the exit status. Raises SeedError, MirrorFlowError."""
-    settings = files.load()
+    settings = without_source(files.load())
     if not job.archive:
         raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
     if settings.offsets.store is OffsetStore.FILE:

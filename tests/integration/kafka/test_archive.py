@@ -242,17 +242,18 @@ def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
     ten_days_ago = time.time_ns() // 1_000_000 - 10 * DAY_MS
     load(flow.source, topic, 12_000, size_bytes=500, timestamp_ms=ten_days_ago)
     files, folder = files_of(flow, topic), tmp_path / "archive"
-    archive(files, spark, folder)
+    archive(files, spark, folder, archive_file_bytes="1000000")
     slow = {"archive": folder.as_uri(), "bytes.per.second": "600000", **SMALL_FILES}
     copied = 0
     for _ in range(2):
         process = SeedProcess(files=files, folder=tmp_path, job=slow, command="restore").start()
         try:
             wait_until(
-                f"more records arrive\n{process.running.tail()}",
-                partial(_has_more, flow, topic, copied),
+                "more records arrive, or it ends",
+                partial(_has_more, flow, topic, copied, process),
                 timeout_s=START_WAIT_S,
             )
+            assert process.running.running, process.running.tail()
             process.kill()
         finally:
             process.close()
@@ -270,8 +271,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _has_more(flow: Flow, topic: str, before: int) -> bool:
-    return count(flow, topic) > before
+def _has_more(flow: Flow, topic: str, before: int, process: SeedProcess) -> bool:
+    return count(flow, topic) > before or not process.running.running
 
 
 def count(flow: Flow, topic: str) -> int:

@@ -19,7 +19,7 @@ from mirrorflow_operator.polling.asking import Place, Verified, ask, session
 from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.connect.worker import load_standalone
+from mirrorflow_replicator.connect.worker import load_distributed, load_standalone
 from mirrorflow_replicator.runtime.http import HttpServer
 from mirrorflow_replicator.runtime.server_tls import server_context
 from tests.unit.connect.reports import connector, view
@@ -54,17 +54,20 @@ def _planned(layout: SecretLayout, kind: str, *, verifies: bool = True, **spec: 
 def _asked(planned: Object, *places: Verified) -> list[Reading]:
     """What the operator's client gets from a server that is started by the planned properties, once for each of *places*."""
     data = planned["data"]
-    settings = load_standalone(data["worker.properties"], [data["connector.properties"]])
+    is_shared = "dedicated.mode.enable.internal.rest" in data["worker.properties"]
+    load = load_distributed if is_shared else load_standalone
+    settings = load(data["worker.properties"], [data["connector.properties"]])
     resolved = Resolver(settings.providers).resolve_client(settings.http.tls)
     own, _ = server_context(resolved)
     auth = settings.http.others_client_auth
     others, _ = server_context({**resolved, "ssl.client.auth": auth}) if auth else (None, ())
+    shown = others if settings.http.internal and others is not None else own  # as runtime.worker has it
     listeners = [
         f"{one.rpartition(':')[0]}:0".replace("0.0.0.0", "127.0.0.1") for one in settings.http.listeners
     ]
 
     async def main() -> list[Reading]:
-        server = await HttpServer.start(listeners, lambda: view(connector()), tls=own, others_tls=others)
+        server = await HttpServer.start(listeners, lambda: view(connector()), tls=shown, others_tls=others)
         port = int(server.addresses[-1].rpartition(":")[2])
         try:
             async with session() as client:

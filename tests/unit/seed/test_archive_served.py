@@ -82,6 +82,19 @@ def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:
     assert asyncio.run(read(59)) == []
 
 
+def test_a_hole_before_the_first_record_is_passed() -> None:
+    """Ranges without records have no file: the file behind them begins where the one before ends."""
+
+    async def read() -> list[int]:
+        with spooled([Record(50, NOW_MS, None, None)], start=10, end=60) as spool:
+            archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)
+            found = [batch.base_offset async for batch, _ in batches_between(archive, ORDERS, 10, 60)]
+            assert archive.wanted_earlier is None
+            return found
+
+    assert asyncio.run(read()) == [50]
+
+
 def test_what_lies_in_an_earlier_file_is_asked_for() -> None:
     async def read() -> None:
         with spooled([Record(50, NOW_MS, None, None)], start=50, end=60) as spool:

@@ -1,0 +1,54 @@
+"""What the target holds, cut into the archive's files by their counts."""
+
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.wire.records import Record
+from mirrorflow_seed.archive.checking import Compared, Copy, Counter
+from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
+from mirrorflow_seed.archive.tally import Tallying
+from tests.unit.wire.strategies import batch_of
+
+RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
+
+
+def verdicts(found: list[Record]) -> list[tuple[str, bool]]:
+    """Of an archive of three files with 3, 3 and 1 records, where the target has *found* from offset 20 on."""
+    files = []
+    for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
+        tallying = Tallying("id", 2)
+        for record in part:
+            tallying.add(record)
+        files.append(ArchivedFile(path=name, size_bytes=1, start=0, end=1, codec=0, tally=tallying.tally))
+    archived = ArchivedPartition(number=2, start=0, end=100, files=tuple(files))
+    copy = Copy(archived=archived, target=TopicPartition("t", 2), start=20, producer_ids=frozenset({1}))
+    counter = Counter(copy, "id")
+    at = 20
+    for size in (2, 4, 1):
+        if found and counter.take(batch_of(found[:size], base_offset=at)):
+            break
+        found, at = found[size:], at + size
+    return counter.verdicts
+
+
+def test_a_target_with_all_records_is_equal_whatever_its_batches() -> None:
+    assert verdicts(RECORDS) == [("a", True), ("b", True), ("c", True)]
+
+
+def test_another_record_or_another_order_is_a_difference_of_its_file_alone() -> None:
+    other = RECORDS[4]._replace(value=b"other")
+    swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:]]
+
+    assert verdicts([*RECORDS[:4], other, *RECORDS[5:]]) == [("a", True), ("b", False), ("c", True)]
+    assert verdicts(swapped) == [("a", False), ("b", True), ("c", True)]
+
+
+def test_records_that_are_missing_are_a_difference() -> None:
+    assert verdicts(RECORDS[:5]) == [("a", True), ("b", False), ("c", False)]
+    assert verdicts([]) == [("a", False), ("b", False), ("c", False)]
+
+
+def test_the_sentence_names_files_and_what_could_not_be_compared() -> None:
+    said = Compared(equal=2, different=("x",), undecided=1).sentence
+
+    assert "2 of them" in said
+    assert "not x" in said
+    assert "mirrorflow verify" in said
