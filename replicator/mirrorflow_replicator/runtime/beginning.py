@@ -16,7 +16,6 @@ from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.mapping import MapLog, OffsetMaps
-from mirrorflow_replicator.runtime.pinning import COMMIT_EVERY_S
 from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
 from mirrorflow_replicator.runtime.task import CopyTask, Parts
 from mirrorflow_replicator.settings import SourceSettings
@@ -32,7 +31,6 @@ async def begin(
     task: int,
     copier: str,
     initial: bool,
-    commit_every_s: float = COMMIT_EVERY_S,
 ) -> CopyTask:
     """A task that serves, without partitions yet; *store* is open. It closes *clusters* when it stops. Raises ClusterError."""
     source, target = clusters
@@ -52,7 +50,6 @@ async def begin(
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
         syncs=_syncing(settings, errors, target, resolve),
-        commit_every_s=commit_every_s,
     )
     begun = CopyTask(settings, task, parts, copier=copier, initial=initial)
     await begun.start()

@@ -73,7 +73,6 @@ class Pinning:
         source_alias: str,
         timeout_ms: int,
         pump: Callable[[], None],
-        commit_every_s: float = COMMIT_EVERY_S,
     ) -> None:
         self.unavailable = "" if identity.transactional_id else NO_TRANSACTIONAL_ID  # why there is no pin
         self.expires_s = 0.0  # of the transactional id
@@ -94,7 +93,7 @@ class Pinning:
         self._pause_max_s = max(
             COMMIT_EVERY_S, min(COMMIT_EVERY_MAX_S, timeout_ms / 1000 * TIMEOUT_SHARE_MAX)
         )
-        self._pause_s = self._pause_min_s = min(commit_every_s, self._pause_max_s)
+        self._pause_s = COMMIT_EVERY_S
         self._is_fenced = False
 
     # -- what lanes say
@@ -253,7 +252,7 @@ class Pinning:
             lane.pin.release(marked=quiet.get(lane) == lane.doubts)
         self._admit(again, codes)
         now_s = time.monotonic()
-        self._pause_s = min(max(self._pause_min_s, (now_s - began_s) / COMMIT_SHARE_MAX), self._pause_max_s)
+        self._pause_s = min(max(COMMIT_EVERY_S, (now_s - began_s) / COMMIT_SHARE_MAX), self._pause_max_s)
         self._touch_s = self._next_touch_s()
 
     async def _drain(self, lanes: Iterable[Lane]) -> None:

@@ -34,7 +34,7 @@ from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
-from mirrorflow_replicator.runtime.pinning import COMMIT_EVERY_S, Pinning, expiries
+from mirrorflow_replicator.runtime.pinning import Pinning, expiries
 from mirrorflow_replicator.runtime.reporting import partition_report
 from mirrorflow_replicator.runtime.surroundings import State, Surroundings
 from mirrorflow_replicator.runtime.syncing import Syncing
@@ -65,7 +65,6 @@ class Parts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: Syncing | None = None
-    commit_every_s: float = COMMIT_EVERY_S  # of the transaction that old records go inside
 
 
 class CopyTask:
@@ -139,7 +138,6 @@ class CopyTask:
             source_alias=settings.source_alias,
             timeout_ms=settings.transaction_timeout_ms,
             pump=self._wiring.pump,
-            commit_every_s=self._parts.commit_every_s,
         )
 
     def _surroundings(self) -> Surroundings:

@@ -43,8 +43,6 @@ LOOK_S: Final = 0.05
 START_S: Final = 60.0  # the most that a start may take of a task's time
 CONNECT_TIMEOUT_S: Final = 15.0
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
-# Each commit makes all tasks ask where they are. Who reads committed records of a seed can wait for some seconds.
-COMMIT_EVERY_S: Final = 5.0
 STEP_SPREAD_S: Final = 1.0  # over which tasks that were fenced together go on
 GC_THRESHOLD: Final = 200_000  # as `runtime.copying`: batches need no collector
 _BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
@@ -192,7 +190,6 @@ class ChainCopy:
                 task=0,
                 copier=self._copier,
                 initial=self._order.initial,
-                commit_every_s=COMMIT_EVERY_S,
             )
             fenced = await self._copy(task)
         finally:

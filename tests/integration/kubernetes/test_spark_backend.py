@@ -1,0 +1,145 @@
+"""Spark's Kubernetes backend as the image has it: its jars alone, a real API server, executors that are processes beside it.
+
+No pod runs here. Whoever makes executors of pods is this test: it starts the image's own command with what Spark has written
+into each pod. So the jars, the conf, the executor's command, RPC with its key, and the driver's rights are the real ones.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_seed import jars, kubernetes
+from tests.harness.kafka.processes import Child, free_port, start, wait_until
+from tests.harness.kubernetes.api_server import ApiServer
+from tests.harness.kubernetes.kubectl import Kubectl
+
+pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed: make setup")
+
+USER = "spark-driver"
+VERBS = ["get", "list", "watch", "create", "delete", "deletecollection"]  # the chart's Role
+WAIT_S = 400.0  # 25 s alone; minutes on a machine that does much else
+PROGRAM = """
+import sys
+from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.settings import load_job
+with spark_context(load_job(sys.argv[1], {}), "backend") as spark:
+    print("SUM", spark.parallelize(range(8), 8).mapPartitions(lambda some: [sum(some)]).sum(), flush=True)
+"""
+TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
+
+
+@pytest.fixture
+def spark_of_the_image(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """PySpark as the Dockerfile leaves it, made of links; the environment that finds it."""
+    package, home = tmp_path / "lib" / "pyspark", tmp_path / "spark"
+    shutil.copytree(Path(pyspark.__file__).parent, package, copy_function=_link)
+    jars.split(package, home)
+    yield {**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": str(package.parent)}
+    shutil.rmtree(tmp_path / "lib")
+    shutil.rmtree(home)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+@pytest.mark.timeout(600)
+def test_a_driver_and_its_executors_meet_with_the_images_jars_and_rights_on_pods_alone(
+    api_server: ApiServer, namespace: Kubectl, tmp_path: Path, spark_of_the_image: Mapping[str, str]
+):
+    _allow_pods(namespace)
+    _make_the_drivers_pod(namespace)
+    (tmp_path / "executor.yaml").write_text(TEMPLATE)
+    (tmp_path / "job.properties").write_text(_job(api_server.url, tmp_path))
+    environment = {
+        **spark_of_the_image,
+        "KUBECONFIG": str(api_server.user(USER).kubeconfig),
+        "POD_NAME": "driver",
+        "POD_NAMESPACE": namespace.namespace,
+        "POD_IP": "127.0.0.1",
+    }
+    log = tmp_path / "driver.log"
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "job.properties")]
+    driver = start("driver", program, log=log, environment=environment)
+    executors: dict[str, Child] = {}
+
+    def ended() -> bool:
+        _start_executors(namespace, environment, executors, tmp_path)
+        return driver.process.poll() is not None
+
+    try:
+        wait_until("the driver has ended", ended, timeout_s=WAIT_S, poll_s=0.5)
+    finally:
+        for one in (driver, *executors.values()):
+            one.kill()
+
+    said = log.read_text()
+    assert "SUM 28" in said, said[-4_000:]
+    assert driver.process.returncode == 0
+    assert "forbidden" not in said
+    assert not namespace.get("pods", "--selector=spark-role=executor")["items"]
+
+
+def _job(url: str, folder: Path) -> str:
+    given = {
+        "master": f"k8s://{url}",
+        "executors.max": "1",
+        kubernetes.IMAGE_KEY: "seed",
+        kubernetes.TEMPLATE_KEY: folder / "executor.yaml",
+        "spark.driver.port": free_port(),
+        "spark.driver.blockManager.port": free_port(),
+        "spark.blockManager.port": free_port(),
+        "spark.network.timeout": "300s",
+    }
+    return "".join(f"{key}={value}\n" for key, value in given.items())
+
+
+def _start_executors(
+    namespace: Kubectl, environment: Mapping[str, str], started: dict[str, Child], folder: Path
+) -> None:
+    for pod in namespace.get("pods", "--selector=spark-role=executor")["items"]:
+        name = pod["metadata"]["name"]
+        if name in started:
+            continue
+        variables = pod["spec"]["containers"][0]["env"]
+        told = {one["name"]: one["value"] for one in variables if "value" in one}
+        told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": name}
+        told |= {"SPARK_LOCAL_DIRS": str(folder / "scratch")}
+        both = {**environment, **told}
+        started[name] = start(name, kubernetes.command_of(both), log=folder / f"{name}.log", environment=both)
+
+
+def _allow_pods(namespace: Kubectl) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": VERBS}]
+    group = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": USER}, "rules": rules}
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": USER},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": USER},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+    }
+    for one in (role, binding):
+        namespace.apply(one)
+
+
+def _make_the_drivers_pod(namespace: Kubectl) -> None:
+    """Executors are owned by it."""
+    wait_until("there is an account", lambda: "default" in namespace("get", "serviceaccounts"))
+    containers = [{"name": "driver", "image": "seed"}]
+    namespace.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "driver"},
+            "spec": {"containers": containers},
+        }
+    )
