@@ -1,6 +1,7 @@
 """Verifications of a flow in this process, by a Spark session that a file's tests share; and copies that were tampered with."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 Raw = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-T0 = 1_767_225_600_000  # a Thursday in January 2026
+T0 = (
+    time.time_ns() // 1_000_000 - 3_600_000
+)  # an hour ago: what is older than a week is deleted by the brokers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
