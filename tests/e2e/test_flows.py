@@ -121,15 +121,14 @@ def test_who_deletes_a_flow_loses_nothing_in_kafka_and_who_makes_it_again_goes_o
 def test_a_flow_outlives_its_operator_and_the_next_operator_takes_it_on(stage: Stage, flow: str):
     """`helm uninstall` leaves the definition, the flows and their pods; records go on."""
     stage.east.create_topic("orders.uninstall")
-    before = names(stage.pods(flow))
+    before, sources = names(stage.pods(flow)), names(stage.pods(flow, "source"))
 
     stage.release.uninstall()
     load(stage.east, "orders.uninstall", 500)
     wait_for_records(stage, "east.orders.uninstall", 500)
     stage.release.install()
-    stage.patch(flow, {"state": "Paused"})
-    wait_for_reason(stage, flow, "Ready", "Paused")
-    stage.patch(flow, {"state": "Running"})
+    stage.patch(flow, {"limits": {"bytesPerSecond": "150Mi"}})
+    _wait_for_other_pods(stage, flow, "source", sources)
     stage.wait_for(flow, "Ready")
 
     assert_same(stage, "orders.uninstall")
