@@ -108,7 +108,7 @@ class WorkerStatuses:
         if status.state is State.DESTROYED:
             self._forget(status)
             return
-        known = self._known(status)
+        known = self.last_word(status)
         # Who lost a task says so late: another has had it running since (KAFKA-10413's race).
         overtaken = (
             known is not None and known.state is State.RUNNING and known.generation >= status.generation
@@ -122,10 +122,11 @@ class WorkerStatuses:
 
     def may_write(self, status: WorkerStatus) -> bool:
         """Whether *status* may be written where another worker could have the say by now (Java's putSafe)."""
-        known = self._known(status)
+        known = self.last_word(status)
         return known is None or known.worker_id == status.worker_id or known.generation <= status.generation
 
-    def _known(self, status: WorkerStatus) -> WorkerStatus | None:
+    def last_word(self, status: WorkerStatus) -> WorkerStatus | None:
+        """What was said last of what *status* speaks of."""
         if status.task is None:
             return self._connectors.get(status.connector)
         return self._tasks.get(status.connector, {}).get(status.task)

@@ -1,7 +1,8 @@
 """How one node's part of the connectors fares, told to the status topic that all nodes write.
 
 Promises: a node speaks of what it has, and only the leader says of what nobody has any more that it is gone (a tombstone);
-what has changed is written at the next `publish`, what has not is not written again; a failure leaves it for the next.
+what has changed, or was spoken over, is written at the next `publish`, all else is not written again; a failure leaves it for
+the next.
 """
 
 import asyncio
@@ -53,7 +54,11 @@ class SharedStatuses:
                 version=version(),
             )
             now = {key: status for key, status in said.items() if _unit(status) in held}
-            changed = [status for key, status in now.items() if _differs(self._written.get(key), status)]
+            changed = [
+                status
+                for key, status in now.items()
+                if _differs(self._written.get(key), status) or self._is_lost(status)
+            ]
             gone = (
                 []
                 if wanted is None
@@ -124,6 +129,17 @@ class SharedStatuses:
     def warnings(self) -> tuple[str, ...]:
         """What the status topic held that cannot be read."""
         return self._topic.warnings
+
+    def _is_lost(self, status: WorkerStatus) -> bool:
+        """Whether somebody has spoken over what was written of a unit that is here.
+
+        A leader that does not know of a new task yet buries it; nobody would hear of that task again. Whoever is of an older
+        generation than the last word keeps quiet, so no two nodes speak over each other for ever.
+        """
+        known = self._topic.statuses.last_word(status)
+        if status.state is State.UNASSIGNED or not self._topic.statuses.may_write(status):
+            return False
+        return known is None or known.worker_id != status.worker_id
 
     def _all(self) -> Iterable[WorkerStatus]:
         statuses = self._topic.statuses
