@@ -68,7 +68,7 @@ def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Ca
         assert live["metadata"]["labels"] == one["metadata"]["labels"]
         if one["kind"] == "ConfigMap":
             assert live["data"] == one["data"]
-    assert len(namespace.get("pods", OURS)["items"]) == 3
+    wait_until("Kubernetes has made their pods", lambda: len(namespace.get("pods", OURS)["items"]) == 3)
     children = [one for one in written if one.resource not in {"mirrorflows/status", "events"}]
     assert len(children) == len(wanted) == len({(one.resource, one.name) for one in children})
     assert events(namespace, "Created")
@@ -251,7 +251,7 @@ def test_a_spec_that_cannot_be_run_changes_nothing_that_runs(
 
 def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
     mirrorflows: ApiServer,
-    namespace: Kubectl,
+    team: Kubectl,
     settled: Callable[[], list[Written]],
     tmp_path: Path,
 ):
@@ -262,14 +262,14 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
         for side in ("source", "target"):
             document["spec"][side]["bootstrapServers"] = [f"{side}-{number}:9092"]
         document["metadata"] = {"name": f"flow-{number}"}
-        namespace.apply(document)
+        team.apply(document)
     settled()
 
     other = mirrorflows.user("operator-again", groups=["system:masters"])
     with OperatorProcess(
         kubeconfig=other.kubeconfig,
         folder=tmp_path,
-        namespaces=[namespace.namespace],
+        namespaces=[team.namespace],
         environment={"MIRRORFLOW_REPLICATOR_VERSIONS": "0.2.0,0.1.0"},
     ) as again:
         again.wait_until_leading()
