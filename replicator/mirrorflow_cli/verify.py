@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
             properties[key] = "true"
     display = _JsonLines() if arguments.json else _Bar()
     try:
-        status = run_job(arguments, "verify", properties, display.show)
+        status = run_job(arguments, "verify.command", properties, display.show)
     finally:
         display.close()
     if not arguments.json:
