@@ -133,7 +133,11 @@ def test_a_paused_flow_suspends_its_seed_and_another_spec_is_another_job(flows: 
 
     document["spec"]["seed"]["executors"] = {"max": 9}
     flows.apply(document)
-    wait_until("another Job", lambda: [one["metadata"]["name"] for one in jobs(flows)] not in ([], [job]))
+    wait_until(
+        "another Job",
+        lambda: [one["metadata"]["name"] for one in jobs(flows)] not in ([], [job]),
+        timeout_s=90,  # the old driver is taken away by the garbage collector in its own time
+    )
     assert len(jobs(flows)) == 1
 
     del document["spec"]["seed"]
