@@ -22,6 +22,7 @@ from tests.integration.kafka.nodes import wait_until_shared
 
 ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # as Apache's own test of several nodes has it
 SOURCE = "MirrorSourceConnector"
+BESIDE = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 FACTORS = (
     "replication.factor",
     "offset-syncs.topic.replication.factor",
@@ -53,7 +54,7 @@ class File:
     @property
     def connector(self) -> str:
         """As it is shown, for a path."""
-        return quote(f"{self.flow}.{SOURCE}", safe="")
+        return self._shown(SOURCE)
 
     def text(self, topics: str, more: Mapping[str, str] | None = None) -> str:
         source, target = self.site.alias, self.target_alias
@@ -81,7 +82,12 @@ class File:
         return f"{called_at(node).partition('//')[2]}/{self.flow}"
 
     def wait_until_shared(self, nodes: Sequence[Replicator], tasks: int) -> None:
-        wait_until_shared(nodes, tasks, self.connector, self.worker_id)
+        # All connectors of a flow are one group's, and their tasks are shared out together.
+        beside = [self._shown(name) for name in BESIDE]
+        wait_until_shared(nodes, tasks, self.connector, self.worker_id, beside)
+
+    def _shown(self, connector: str) -> str:
+        return quote(f"{self.flow}.{connector}", safe="")
 
     def session_key(self) -> bytes:
         """The group's newest, as only who may read the config topic has it."""

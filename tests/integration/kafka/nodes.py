@@ -51,16 +51,19 @@ def wait_until_shared(
     tasks: int,
     name: str = NAME,
     worker_id: Callable[[Replicator], str] = address,
+    beside: Sequence[str] = (),
 ) -> None:
-    """Until all *nodes* say the same: *tasks* tasks run, on all of them, evenly."""
+    """Until all *nodes* say the same: *tasks* tasks run, on all of them, evenly with those of the connectors *beside*."""
 
     def shared() -> bool:
         said = [workers(node, name) for node in nodes]
+        others = [home for one in beside for home in workers(nodes[0], one).values()]
         homes = list(said[0].values())
-        loads = [homes.count(worker_id(node)) for node in nodes]
+        loads = [(homes + others).count(worker_id(node)) for node in nodes]
         return (
             all(one == said[0] for one in said)
-            and sum(loads) == tasks == len(homes)
+            and len(homes) == tasks
+            and sum(loads) == tasks + len(others)
             and max(loads) - min(loads) <= 1
             and all(state(node, name) == ("RUNNING", ["RUNNING"] * tasks) for node in nodes)
         )
