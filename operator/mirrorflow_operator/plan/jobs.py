@@ -90,15 +90,17 @@ def job_objects(
     """Every object of the flow's Spark jobs, in the order in which they are needed."""
     found: list[Object] = []
     spec = flow.spec
-    plan = run_plan(flow, layout)
+
+    def run_of(kind: RunKind, job: SparkJob) -> _Run:
+        plan = run_plan(flow, layout)
+        return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults, layout=layout)
+
     if spec.seed is not None and spec.seed.run_id and runs.seed:
-        run = _Run(flow=flow, kind=RunKind.SEED, job=spec.seed, plan=plan, defaults=defaults, layout=layout)
+        run = run_of(RunKind.SEED, spec.seed)
         found.append(_network_policy(run))
         found.extend(_once(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
     if spec.verify is not None and (runs.verify or spec.verify.schedule):
-        run = _Run(
-            flow=flow, kind=RunKind.VERIFY, job=spec.verify, plan=plan, defaults=defaults, layout=layout
-        )
+        run = run_of(RunKind.VERIFY, spec.verify)
         # It reads alone, and a paused flow is when somebody wants to know: only Stopped means no pods.
         is_halted = spec.state is State.STOPPED
         found.append(_network_policy(run))
