@@ -6,7 +6,7 @@ does nothing: after HOLD_S without a step it goes on beside it, which the target
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
@@ -52,7 +52,6 @@ def decide(
         seed=is_seeding,
         # A target that is being filled differs, and everybody knows it.
         verify=is_verifying and not is_seeding,
-        is_seeding=is_seeding,
         kept=kept,
     )
     if not is_seeding or flow.spec.state is not State.RUNNING or seed is None:
@@ -63,8 +62,7 @@ def decide(
     left_s = holding.since_s + HOLD_S - now_s
     if left_s <= 0:
         return Decision(runs=runs, holding=holding)
-    held = Runs(seed=True, is_seeding=True, holds_connector=True, kept=kept)
-    return Decision(runs=held, holding=holding, again_after_s=left_s)
+    return Decision(runs=replace(runs, holds_connector=True), holding=holding, again_after_s=left_s)
 
 
 def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[JobSeen]) -> bool:

@@ -137,7 +137,7 @@ def verified(
 
 def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
     """The run of runId has not ended."""
-    if observation.runs.is_seeding:
+    if observation.runs.seed:
         return unknown(_KIND, Reason.SEEDING, "The verification begins when the seed has ended.")
     job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
     trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)

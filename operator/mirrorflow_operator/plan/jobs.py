@@ -107,7 +107,7 @@ def job_objects(
         if runs.verify and spec.verify.run_id:
             found.extend(_once(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
-            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.is_seeding))
+            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.seed))
     return found
 
 

@@ -18,9 +18,8 @@ class RunKind(Enum):
 class Runs:
     """What should be there now. None of these: what has ended is kept, what goes on is ended."""
 
-    seed: bool = False  # the run of spec.seed.runId
+    seed: bool = False  # the run of spec.seed.runId; no scheduled verification begins meanwhile
     verify: bool = False  # the run of spec.verify.runId
-    is_seeding: bool = False  # a seed is under way, or asked for: no scheduled verification begins
     holds_connector: bool = False  # the source connector has no pods, to spare its work
     # Names of Jobs that have ended and are kept, for their logs and until the status has told of them.
     kept: frozenset[str] = frozenset()

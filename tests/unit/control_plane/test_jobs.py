@@ -22,7 +22,7 @@ from mirrorflow_seed.settings import FlowFiles, load_job
 from tests.unit.control_plane.test_objects import EXAMPLES, GOLDENS, _Dumper
 
 DEFAULTS = SparkDefaults(image="registry.example/mirrorflow-seed:1.0.0")
-WANTED = Runs(seed=True, verify=True, is_seeding=True)
+WANTED = Runs(seed=True, verify=True)
 NAMES = ("everything", "seeded-and-verified")
 FILES = ("worker.properties", "source.properties", "job.properties")
 
@@ -44,7 +44,7 @@ def _of_kind(found: list[Object], kind: str) -> list[Object]:
 
 
 def _job(name: str = "everything", **changes: Any) -> Object:
-    return _of_kind(_jobs(name, Runs(seed=True, is_seeding=True), **changes), "Job")[0]
+    return _of_kind(_jobs(name, Runs(seed=True), **changes), "Job")[0]
 
 
 def _templates(found: list[Object]) -> list[tuple[Object, Object]]:
@@ -191,7 +191,7 @@ def test_a_verification_goes_on_while_the_flow_is_paused_and_waits_for_a_seed() 
     """Before a cut-over a flow is paused and compared; a target that is being filled differs."""
     runs = Runs(verify=True)
     paused, stopped = (_jobs("everything", runs, state=state) for state in ("Paused", "Stopped"))
-    seeding = _jobs("everything", Runs(seed=True, is_seeding=True))
+    seeding = _jobs("everything", Runs(seed=True))
 
     assert [False, True] == [_of_kind(one, "Job")[0]["spec"]["suspend"] for one in (paused, stopped)]
     assert [False, True] == [_of_kind(one, "CronJob")[0]["spec"]["suspend"] for one in (paused, stopped)]
@@ -225,7 +225,7 @@ def test_sparks_ports_are_for_the_jobs_own_pods() -> None:
     seed = next(one["spec"] for one in policies if one["metadata"]["name"] == "east-to-west-seed")
     assert selector == seed["podSelector"]
     assert [{"podSelector": selector}] == seed["ingress"][0]["from"]
-    for driver, executor in _templates(_jobs("everything", Runs(seed=True, is_seeding=True)))[:1]:
+    for driver, executor in _templates(_jobs("everything", Runs(seed=True)))[:1]:
         for pod in (driver, executor):
             assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 

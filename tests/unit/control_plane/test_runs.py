@@ -145,7 +145,7 @@ def test_whatever_is_there_no_run_is_begun_twice_and_no_connector_waits_for_ever
 
     assert not (runs.seed and (RunKind.SEED, "1") in ended)
     assert not (runs.verify and (RunKind.VERIFY, "1") in ended)
-    assert runs.holds_connector <= runs.seed <= runs.is_seeding
+    assert runs.holds_connector <= runs.seed
     assert runs == decide(flow, status, found, first.holding, NOW_S).runs
     afterwards = decide(flow, status, found, first.holding, NOW_S + HOLD_S + later_s)
     assert not afterwards.runs.holds_connector
