@@ -32,7 +32,7 @@ from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
 from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MIRROR_FLOW
 from mirrorflow_operator.cluster.observed import Child
-from mirrorflow_operator.cluster.pod_events import AGAIN_S, CREATING, PodEvents, may_hang
+from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import (
     ForbiddenError,
@@ -272,14 +272,7 @@ class Reconciler:
         found = []
         for job in self.view.jobs(resource.key):
             pods = [await self._whole(resource.namespace, pod, now_s) for pod in job.pods]
-            # What keeps a Job from its first pod is told in an Event of its own.
-            about = PodSeen(
-                name=job.name,
-                uid=job.uid,
-                waiting_reason=CREATING if has_no_driver(job) else "",
-                created_s=job.started_s or job.created_s,
-            )
-            events = await self.pod_events.of(resource.namespace, about, now_s)
+            events = await self.pod_events.of_job(resource.namespace, job, now_s)
             found.append(replace(job, pods=tuple(pods), events=events))
         return tuple(found)
 

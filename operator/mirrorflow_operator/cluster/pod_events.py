@@ -1,6 +1,7 @@
 """What Kubernetes says of a pod that does not come up: a Secret that is not there is told in an Event and nowhere else.
 
-Events of a cluster are many and pass in an hour, so they are not watched: those of one pod are read while it hangs.
+Events of a cluster are many and pass in an hour, so they are not watched: those of one pod, or of a Job that gets none, are read
+while it hangs.
 """
 
 import logging
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.assess.moments import seconds
-from mirrorflow_operator.assess.observation import PodEvent, PodSeen
+from mirrorflow_operator.assess.observation import JobSeen, PodEvent, PodSeen
+from mirrorflow_operator.assess.runs import has_no_driver
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
 from mirrorflow_operator.cluster.observed import MESSAGE_MAX
@@ -22,8 +24,7 @@ AGAIN_S: Final = 10.0  # for one pod; kubelet itself says it again every two min
 KEPT_MAX: Final = 10  # of one pod, the latest
 PODS_MAX: Final = 5_000  # what is remembered at all
 PER_SECOND: Final = 10.0  # a whole node's pods hang at once when a registry is away
-CREATING: Final = "ContainerCreating"
-_HANGING: Final = frozenset({CREATING, "PodInitializing", "CreateContainerConfigError"})
+_HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,21 +38,31 @@ class PodEvents:
 
     async def of(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
         """Warnings about *pod*, where it hangs; none where it does not. What cannot be read leaves what was known."""
-        if not may_hang(pod) or now_s - pod.created_s < HANGS_AFTER_S:
-            self._found.pop(pod.uid, None)
+        hangs = may_hang(pod) and now_s - pod.created_s >= HANGS_AFTER_S
+        return await self._about(namespace, pod.name, pod.uid, hangs=hangs)
+
+    async def of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
+        """As `of`: what keeps *job* from its pod is told of the Job itself."""
+        since_s = job.started_s or job.created_s
+        hangs = has_no_driver(job) and now_s - since_s >= HANGS_AFTER_S
+        return await self._about(namespace, job.name, job.uid, hangs=hangs)
+
+    async def _about(self, namespace: str, name: str, uid: str, *, hangs: bool) -> tuple[PodEvent, ...]:
+        if not hangs:
+            self._found.pop(uid, None)
             return ()
-        at, known = self._found.get(pod.uid, (-AGAIN_S, ()))
+        at, known = self._found.get(uid, (-AGAIN_S, ()))
         now = self.clock()
         if now - at < AGAIN_S or now < self._next_at:
             return known
         self._next_at = now + 1 / PER_SECOND
         try:
-            known = await self._read(namespace, pod.uid)
+            known = await self._read(namespace, uid)
         except ClusterError as error:
-            _LOG.warning("%s/%s: its events cannot be read: %s", namespace, pod.name, error)
+            _LOG.warning("%s/%s: its events cannot be read: %s", namespace, name, error)
         if len(self._found) >= PODS_MAX:
             self._found.clear()
-        self._found[pod.uid] = (now, known)
+        self._found[uid] = (now, known)
         return known
 
     async def _read(self, namespace: str, uid: str) -> tuple[PodEvent, ...]:
