@@ -182,34 +182,23 @@ class Reconciler:
         return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT)]
 
     async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
-        # Before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
-        rolls = {
-            one["metadata"]["name"]: _why_it_rolls(one, planned, children)
-            for one in planned
-            if one["kind"] == DEPLOYMENT.name
-        }
+        # As it was before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
+        before = dict(children)
         made = []
         for one in planned:
-            metadata = one["metadata"]
-            found = children.get((one["kind"], metadata["namespace"], metadata["name"]))
+            found = children.get(_id_of(one))
             if not await self.applier.apply(resource, one, found):
                 continue
-            if one["kind"] == JOB.name and found is None:
-                await self.events.say(resource, "Started", f"Job {metadata['name']}.")
-            if one["kind"] == DEPLOYMENT.name:
-                if found is None:
-                    made.append(metadata["name"])
-                elif rolls[metadata["name"]]:
-                    why = ", ".join(rolls[metadata["name"]])
-                    await self.events.say(resource, "Rolling", f"{metadata['name']} gets new pods: {why}.")
-                elif found.content()["spec"].get("replicas") != one["spec"]["replicas"]:
-                    count = one["spec"]["replicas"]
-                    await self.events.say(resource, "Scaled", f"{metadata['name']} is to have {count} pods.")
+            if one["kind"] == DEPLOYMENT.name and found is None:
+                made.append(one["metadata"]["name"])
+            news = _news(one, found, planned, before)
+            if news is not None:
+                await self.events.say(resource, *news)
         if made:
             await self.events.say(resource, "Created", f"Deployments {', '.join(made)}.")
 
     async def _prune(self, resource: Resource, planned: list[Object], runs: Runs) -> None:
-        wanted = {(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in planned}
+        wanted = {_id_of(one) for one in planned}
         for child in list(self.view.children(resource.key).values()):
             if child.id in wanted or child.deleting or child.owner_uid != resource.uid:
                 continue
@@ -355,16 +344,35 @@ def _drivers(pods: Iterator[tuple[str, PodSeen]]) -> list[Place]:
     ]
 
 
-def _why_it_rolls(deployment: Object, planned: list[Object], children: Mapping[Id, Child]) -> tuple[str, ...]:
-    metadata = deployment["metadata"]
-    place = (metadata["namespace"], metadata["name"])
-    old = children.get((DEPLOYMENT.name, *place))
+def _id_of(planned: Object) -> Id:
+    return planned["kind"], planned["metadata"]["namespace"], planned["metadata"]["name"]
+
+
+def _news(
+    one: Object, found: Child | None, planned: list[Object], before: Mapping[Id, Child]
+) -> tuple[str, str] | None:
+    """Reason and note of the Event that *one*, which was *found* otherwise and has been written now, is worth."""
+    name = one["metadata"]["name"]
+    if one["kind"] == JOB.name and found is None:
+        return "Started", f"Job {name}."
+    if one["kind"] != DEPLOYMENT.name or found is None:
+        return None
+    why = _why_it_rolls(one, planned, before)
+    if why:
+        return "Rolling", f"{name} gets new pods: {', '.join(why)}."
+    count = one["spec"]["replicas"]
+    if found.content()["spec"].get("replicas") != count:
+        return "Scaled", f"{name} is to have {count} pods."
+    return None
+
+
+def _why_it_rolls(deployment: Object, planned: list[Object], before: Mapping[Id, Child]) -> tuple[str, ...]:
+    _, namespace, name = _id_of(deployment)
+    files = (CONFIG_MAP.name, namespace, name)
+    old, old_files = before.get((DEPLOYMENT.name, namespace, name)), before.get(files)
     if old is None:
         return ()
-    old_files = children.get((CONFIG_MAP.name, *place))
-    new_files = next(
-        one for one in planned if one["kind"] == CONFIG_MAP.name and one["metadata"]["name"] == place[1]
-    )
+    new_files = next(one for one in planned if _id_of(one) == files)
     return reasons_to_roll(
         old.content(),
         deployment,
