@@ -7,7 +7,7 @@ its status, and the others go on.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -49,7 +49,7 @@ from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from mirrorflow_operator.plan.several import Shape
-from mirrorflow_operator.polling.asking import Place
+from mirrorflow_operator.polling.asking import Place, Verified
 from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.settings import Settings
@@ -109,7 +109,7 @@ class Reconciler:
         remembered = self._remembered.get(key)
         if remembered is None or remembered.uid != resource.uid:
             remembered = self._remembered[key] = _Remembered(uid=resource.uid)
-        self.poller.put(key, [*self._places(key), *_drivers(self.view.drivers(key))])
+        self.poller.put(key, self._places(key))
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
         failure: OperatorError | None = None
@@ -307,19 +307,24 @@ class Reconciler:
         return None
 
     def _places(self, key: Key) -> list[Place]:
-        """Pods that have an address and are not on their way out."""
-        return [
-            Place(
-                uid=pod.uid,
-                host=pod.ip,
-                ready=pod.ready,
-                tls=self.authorities.verified(names.pod_host(key[1], key[0], word))
-                if pod.is_secure and self.authorities is not None
-                else None,
-            )
+        """Pods of connectors and of Spark's drivers that have an address and are not on their way out."""
+        connectors = [
+            Place(uid=pod.uid, host=pod.ip, ready=pod.ready, tls=self._verified(key, word, pod))
             for word, pod in self.view.pods(key)
-            if pod.ip and pod.phase == "Running" and not pod.deleting
+            if _answers(pod)
         ]
+        drivers = [
+            Place(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
+            for _, pod in self.view.drivers(key)
+            if _answers(pod)
+        ]
+        return connectors + drivers
+
+    def _verified(self, key: Key, word: str, pod: PodSeen) -> Verified | None:
+        if not pod.is_secure or self.authorities is None:
+            return None
+        namespace, flow = key
+        return self.authorities.verified(names.pod_host(flow, namespace, word))
 
     def _looked_at(
         self, resource: Resource, admission: Admission, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
@@ -335,13 +340,8 @@ class Reconciler:
         )
 
 
-def _drivers(pods: Iterator[tuple[str, PodSeen]]) -> list[Place]:
-    """Where those answer that have an address and are not on their way out."""
-    return [
-        Place(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
-        for _, pod in pods
-        if pod.ip and pod.phase == "Running" and not pod.deleting
-    ]
+def _answers(pod: PodSeen) -> bool:
+    return bool(pod.ip) and pod.phase == "Running" and not pod.deleting
 
 
 def _id_of(planned: Object) -> Id:
