@@ -113,7 +113,8 @@ class Reconciler:
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
         failure: OperatorError | None = None
-        decision = await self._decide(resource, admission, remembered)
+        _, decision = await self._decide(resource, admission, remembered)
+        remembered.holding = decision.holding
         try:
             await self._converge(resource, admission, decision.runs, remembered)
         except _TELLING as error:
@@ -130,13 +131,13 @@ class Reconciler:
         waits = (assessment.again_after_s, decision.again_after_s, told_s, hangs_s)
         return min((one for one in waits if one is not None), default=None)
 
-    async def _decide(self, resource: Resource, admission: Admission, remembered: _Remembered) -> Decision:
-        """Which Spark jobs the flow should have."""
+    async def _decide(
+        self, resource: Resource, admission: Admission, remembered: _Remembered
+    ) -> tuple[tuple[JobSeen, ...], Decision]:
+        """The Spark jobs that the flow has, and which it should have."""
         now_s = self.wall_clock()
         jobs = await self._jobs(resource, now_s)
-        decision = decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
-        remembered.holding = decision.holding
-        return decision
+        return jobs, decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
 
     async def _converge(
         self, resource: Resource, admission: Admission, runs: Runs, remembered: _Remembered
@@ -218,10 +219,9 @@ class Reconciler:
         remembered: _Remembered,
         failure: OperatorError | None,
     ) -> Assessment:
+        # As it is now: what was written a moment ago is there.
+        jobs, decision = await self._decide(resource, admission, remembered)
         now_s = self.wall_clock()
-        # As they are now: what was written a moment ago is there.
-        jobs = await self._jobs(resource, now_s)
-        decision = decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
         observation = Observation(
             resource=resource,
             admission=admission,
