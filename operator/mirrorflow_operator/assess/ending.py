@@ -1,20 +1,16 @@
 """Pods on their way out: until they have gone, they do what the spec of before asked of them. Pure."""
 
-from typing import Final
-
 from mirrorflow_operator.assess.observation import ConnectorSeen
-
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def has_pods(seen: ConnectorSeen) -> bool:
     """Whether a pod of the connector may still run."""
-    return any(pod.phase not in _ENDED for pod in seen.pods)
+    return any(pod.is_alive for pod in seen.pods)
 
 
 def has_pods_of_before(seen: ConnectorSeen) -> bool:
     """Whether a pod may still run that another spec than that of now has made, or that is told to end."""
-    running = [pod for pod in seen.pods if pod.phase not in _ENDED]
+    running = [pod for pod in seen.pods if pod.is_alive]
     found = seen.deployment
     replaces = found is not None and (
         found.observed_generation < found.generation or found.replicas > found.updated

@@ -78,6 +78,11 @@ class PodSeen:
     events: tuple[PodEvent, ...] = ()
     reading: Reading | None = None  # None: not polled yet
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs, or will."""
+        return self.phase not in {"Succeeded", "Failed"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSeen:

@@ -107,13 +107,8 @@ def last_report(job: JobSeen) -> Report | None:
 
 def driver(job: JobSeen) -> PodSeen | None:
     """The driver that is at work, or on its way."""
-    alive = [pod for pod in job.pods if is_alive(pod)]
+    alive = [pod for pod in job.pods if pod.is_alive]
     return max(alive, key=lambda pod: pod.created_s, default=None)
-
-
-def is_alive(pod: PodSeen) -> bool:
-    """Whether its process runs, or will."""
-    return pod.phase not in {"Succeeded", "Failed"}
 
 
 def has_no_driver(job: JobSeen) -> bool:

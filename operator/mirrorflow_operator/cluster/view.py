@@ -12,7 +12,6 @@ from typing import Any
 
 from mirrorflow_operator.assess.admission import Key
 from mirrorflow_operator.assess.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
-from mirrorflow_operator.assess.runs import is_alive
 from mirrorflow_operator.assess.together import Together
 from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, Kind
 from mirrorflow_operator.cluster.observed import (
@@ -88,7 +87,7 @@ class View:
     def seeds_alive(self, key: Key) -> frozenset[str]:
         """The names of Jobs of seeds, which may be gone, whose drivers have not ended."""
         seeds = f"{key[1]}-{RunKind.SEED.value}-"
-        return frozenset(job for job, pod in self.drivers(key) if job.startswith(seeds) and is_alive(pod))
+        return frozenset(job for job, pod in self.drivers(key) if job.startswith(seeds) and pod.is_alive)
 
     def schedule(self, key: Key) -> ScheduleSeen | None:
         """That of the flow's verification."""
