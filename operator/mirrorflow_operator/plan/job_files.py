@@ -12,6 +12,7 @@ from typing import Any, Final
 from mirrorflow_operator.api.quantity import amount, whole
 from mirrorflow_operator.api.runs import ForeignRecords, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.template import Template
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts, mounts
@@ -20,14 +21,15 @@ from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     POD_SECURITY,
+    WORKER_FILE,
     scheduling,
+    variables,
     volume_mounts,
     volumes,
 )
 from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.runs import RunKind
 
-WORKER_FILE: Final = "worker.properties"
 SOURCE_FILE: Final = "source.properties"
 JOB_FILE: Final = "job.properties"
 EXECUTOR_FILE: Final = "executor.yaml"
@@ -138,7 +140,7 @@ def _executor(
         "name": EXECUTOR,
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(mounts, layout),
-        "env": environment(template.env),
+        "env": environment(template),
     }
     return {
         "apiVersion": "v1",
@@ -156,6 +158,6 @@ def _executor(
     }
 
 
-def environment(given: Any) -> list[dict[str, str]]:
+def environment(template: Template) -> list[dict[str, Any]]:
     """A home that may be written, and the user's own."""
-    return [{"name": "HOME", "value": "/tmp"}, *({"name": one.name, "value": one.value} for one in given)]  # noqa: S108
+    return [{"name": "HOME", "value": "/tmp"}, *variables(template)]  # noqa: S108

@@ -19,7 +19,6 @@ from mirrorflow_operator.plan.job_files import (
     SCHEDULED,
     SCRATCH_SIZE,
     SOURCE_FILE,
-    WORKER_FILE,
     environment,
     files,
     run_mounts,
@@ -32,6 +31,8 @@ from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     POD_SECURITY,
+    WORKER_FILE,
+    of_the_pod,
     resources_of,
     scheduling,
     volume_mounts,
@@ -182,7 +183,7 @@ def _driver_pod(run: _Run, config_map: str) -> Object:
         "name": DRIVER,
         "image": run.image,
         "args": _arguments(run.kind),
-        "env": [*_environment(), *environment(template.env)],
+        "env": [*_environment(), *environment(template)],
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
@@ -226,7 +227,7 @@ def _environment() -> list[Object]:
         "POD_IP": "status.podIP",
     }
     return [
-        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *(of_the_pod(name, field) for name, field in fields.items()),
         {"name": "HTTP_PORT", "value": str(PROGRESS_PORT)},
         {"name": "TERMINATION_MESSAGE", "value": TERMINATION_FILE},
     ]
@@ -235,7 +236,6 @@ def _environment() -> list[Object]:
 def _network_policy(run: _Run) -> Object:
     """Spark's own ports, and the orders that tasks ask for, are for the pods of the flow's own job; its progress, for who reads a connector's."""
     selector = {"matchLabels": run.selector}
-    reader = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -250,7 +250,7 @@ def _network_policy(run: _Run) -> Object:
                         {"port": port, "protocol": "TCP"} for port in (DRIVER_PORT, BLOCK_PORT, PROGRESS_PORT)
                     ],
                 },
-                {"from": [reader], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
+                {"from": [names.progress_readers()], "ports": [{"port": PROGRESS_PORT, "protocol": "TCP"}]},
             ],
         },
     }

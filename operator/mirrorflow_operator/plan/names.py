@@ -52,6 +52,11 @@ def run_labels(flow: str, word: str) -> dict[str, str]:
     return {**labels(flow), "app.kubernetes.io/component": word, **run_selector(flow, word)}
 
 
+def progress_readers() -> dict[str, Any]:
+    """Who reads progress or metrics, the operator and the monitoring, comes from a namespace that is labelled for it."""
+    return {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
+
+
 def labels(flow: str, kind: ConnectorKind | None = None) -> dict[str, str]:
     """On every object: the selector, and the labels that Kubernetes recommends."""
     return {

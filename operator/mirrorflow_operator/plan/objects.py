@@ -17,7 +17,8 @@ from mirrorflow_operator.plan import names, several
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
-from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, WORKER_FILE, pod
+from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, pod
+from mirrorflow_operator.plan.pod_parts import WORKER_FILE
 from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.several import Shape
 
@@ -205,9 +206,8 @@ def _deployment(
 
 
 def _network_policy(flow: MirrorFlow) -> Object:
-    """Who reads progress or metrics, the operator and the monitoring, comes from a namespace that is labelled for it."""
+    """Nobody comes to a connector but who reads its progress or metrics."""
     name = flow.metadata.name
-    admitted = {"namespaceSelector": {"matchLabels": {"mirrorflow.io/reads-progress": "true"}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -215,7 +215,9 @@ def _network_policy(flow: MirrorFlow) -> Object:
         "spec": {
             "podSelector": {"matchLabels": names.selector(name)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [admitted], "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+            "ingress": [
+                {"from": [names.progress_readers()], "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}
+            ],
         },
     }
 

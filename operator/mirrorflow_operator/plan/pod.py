@@ -13,14 +13,15 @@ from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     POD_SECURITY,
+    WORKER_FILE,
     resources_of,
     scheduling,
+    variables,
     volume_mounts,
     volumes,
 )
 from mirrorflow_operator.plan.several import INTERNAL_PORT, pod_environment
 
-WORKER_FILE: Final = "worker.properties"
 CONNECTOR_FILE: Final = "connector.properties"
 HTTP_PORT: Final = 8080
 CONTAINER: Final = "replicator"
@@ -105,10 +106,7 @@ def _container(
     resources = resources_of(connector.resources)
     if resources:
         container["resources"] = resources
-    environment = [
-        *(pod_environment() if is_shared else ()),
-        *({"name": one.name, "value": one.value} for one in connector.template.env),
-    ]
+    environment = [*(pod_environment() if is_shared else ()), *variables(connector.template)]
     if environment:
         container["env"] = environment
     return container

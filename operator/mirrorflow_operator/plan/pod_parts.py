@@ -9,6 +9,7 @@ from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts
 
 CONFIG_FOLDER: Final = "/etc/mirrorflow"
+WORKER_FILE: Final = "worker.properties"
 SECRET_MODE: Final = 0o440
 # The restricted Pod Security Standard; no user id, so that any platform may choose one.
 POD_SECURITY: Final[Mapping[str, Any]] = {
@@ -30,6 +31,16 @@ def volume_mounts(mounts: Mounts, layout: SecretLayout) -> list[dict[str, Any]]:
         *_volume_mounts("secret", layout.secrets, mounts.secrets),
         *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
     ]
+
+
+def variables(template: Template) -> list[dict[str, Any]]:
+    """The user's own."""
+    return [{"name": one.name, "value": one.value} for one in template.env]
+
+
+def of_the_pod(name: str, field: str) -> dict[str, Any]:
+    """Variable *name* with what only the pod itself can tell."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
 def resources_of(resources: Resources) -> dict[str, Any]:

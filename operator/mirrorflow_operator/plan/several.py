@@ -14,6 +14,7 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.pod_parts import of_the_pod
 
 INTERNAL_PORT: Final = 8083  # Connect's
 POD_IP: Final = "MIRRORFLOW_POD_IP"
@@ -120,7 +121,7 @@ def internal_listener(flow: MirrorFlow) -> str:
 
 def pod_environment() -> list[dict[str, Any]]:
     """What a pod has to know of itself."""
-    return [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    return [of_the_pod(POD_IP, "status.podIP")]
 
 
 def certificate(secret: str, layout: SecretLayout) -> dict[str, str]:

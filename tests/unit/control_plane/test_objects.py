@@ -19,7 +19,8 @@ from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.pod import CONNECTOR_FILE, WORKER_FILE
+from mirrorflow_operator.plan.pod import CONNECTOR_FILE
+from mirrorflow_operator.plan.pod_parts import WORKER_FILE
 from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.several import POD_IP
 from mirrorflow_replicator.connect.properties import parse_properties
