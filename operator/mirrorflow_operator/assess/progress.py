@@ -6,21 +6,18 @@ a field changes its meaning or goes, so new fields are read where they are and m
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from mirrorflow_operator.assess.json_values import VERSIONS, count, matching, number, object_at
 from mirrorflow_operator.assess.reports import Report, read_report
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 
-# An operator reads what replicators of its own release say, and of the release before.
-VERSIONS: Final = frozenset({1})
 BODY_MAX_BYTES: Final = 4_096  # DESIGN, section 6
 REASONS_MAX: Final = 8
-NUMBER_MAX: Final = 2.0**63  # what a 64-bit counter can hold
 _E = TypeVar("_E", bound=Enum)
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -153,46 +150,46 @@ def _unread(read_at_s: float, unread: Unread, problem: str) -> Reading:
 
 
 def _summary(version: int, value: Mapping[str, Any]) -> Summary:
-    tasks, partitions = _object(value, "tasks"), _object(value, "partitions")
+    tasks, partitions = object_at(value, "tasks"), object_at(value, "partitions")
     return Summary(
         version=version,
-        flow=_matching(_NAME, value.get("flow")),
-        state=_matching(_WORD, value.get("state")),
-        uptime_s=_number(value.get("uptimeSeconds")) or 0.0,
-        tasks_total=_count(tasks.get("total")),
-        tasks_failed=_count(tasks.get("failed")),
-        partitions=_count(partitions.get("total")),
-        partitions_stopped=_count(partitions.get("stopped")),
+        flow=matching(_NAME, value.get("flow")),
+        state=matching(_WORD, value.get("state")),
+        uptime_s=number(value.get("uptimeSeconds")) or 0.0,
+        tasks_total=count(tasks.get("total")),
+        tasks_failed=count(tasks.get("failed")),
+        partitions=count(partitions.get("total")),
+        partitions_stopped=count(partitions.get("stopped")),
         caught_up=value.get("caughtUp") is True,
-        lag_records=_count(value.get("lagRecords")),
-        lag_s=_number(value.get("lagSeconds")),
-        records_per_s=_number(value.get("recordsPerSecond")) or 0.0,
-        bytes_per_s=_number(value.get("bytesPerSecond")) or 0.0,
+        lag_records=count(value.get("lagRecords")),
+        lag_s=number(value.get("lagSeconds")),
+        records_per_s=number(value.get("recordsPerSecond")) or 0.0,
+        bytes_per_s=number(value.get("bytesPerSecond")) or 0.0,
         replicating=_enum(Replicating, value.get("replicating"), Replicating.UNKNOWN),
         reasons=_reasons(value.get("reasons")),
-        source=_side(_object(value, "source")),
-        target=_side(_object(value, "target")),
-        missing=_missing(_object(value, "missing")),
-        checkpoints=_checkpoints(_object(value, "checkpoints")),
+        source=_side(object_at(value, "source")),
+        target=_side(object_at(value, "target")),
+        missing=_missing(object_at(value, "missing")),
+        checkpoints=_checkpoints(object_at(value, "checkpoints")),
     )
 
 
 def _side(value: Mapping[str, Any]) -> SideSummary:
     return SideSummary(
         reach=_enum(Reach, value.get("reach"), Reach.UNKNOWN),
-        reason=_matching(_WORD, value.get("reason")),
-        since_s=_number(value.get("sinceSeconds")),
-        cluster_id=_matching(_ID, value.get("clusterId")),
+        reason=matching(_WORD, value.get("reason")),
+        since_s=number(value.get("sinceSeconds")),
+        cluster_id=matching(_ID, value.get("clusterId")),
     )
 
 
 def _missing(value: Mapping[str, Any]) -> MissingReference | None:
     """Which Secret or ConfigMap is mounted at that path; what is elsewhere belongs to the image, or to nobody."""
-    path, key = value.get("path"), _matching(_NAME, value.get("key"))
+    path, key = value.get("path"), matching(_NAME, value.get("key"))
     if not isinstance(path, str):
         return None
     folder, _, last = path.rpartition("/")
-    name = _matching(_OBJECT, last)
+    name = matching(_OBJECT, last)
     if not name or folder not in {POD_LAYOUT.secrets, POD_LAYOUT.config_maps}:
         return None
     return MissingReference(name=name, key=key, is_secret=folder == POD_LAYOUT.secrets)
@@ -202,43 +199,19 @@ def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
     if not value:
         return None
     return Checkpoints(
-        groups=_count(value.get("groups")),
-        failing=_count(value.get("failing")),
-        age_s=_number(value.get("ageSeconds")),
-        interval_s=_number(value.get("intervalSeconds")),
+        groups=count(value.get("groups")),
+        failing=count(value.get("failing")),
+        age_s=number(value.get("ageSeconds")),
+        interval_s=number(value.get("intervalSeconds")),
     )
 
 
 def _reasons(value: Any) -> tuple[tuple[str, int], ...]:
     rows = value[:REASONS_MAX] if isinstance(value, list) else []
     found = [
-        (_matching(_WORD, row.get("reason")), _count(row.get("count")))
-        for row in rows
-        if isinstance(row, dict)
+        (matching(_WORD, row.get("reason")), count(row.get("count"))) for row in rows if isinstance(row, dict)
     ]
     return tuple((word, count) for word, count in found if word)
-
-
-def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _matching(pattern: re.Pattern[str], value: Any) -> str:
-    return value if isinstance(value, str) and pattern.fullmatch(value) else ""
-
-
-def _number(value: Any) -> float | None:
-    """A finite number from 0 on, else None; JSON as Python reads it knows NaN, Infinity and numbers of any length."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return float(min(max(value, 0), NUMBER_MAX))
-
-
-def _count(value: Any) -> int:
-    return int(_number(value) or 0)
 
 
 def _enum(kind: type[_E], value: Any, otherwise: _E) -> _E:

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.status import Cost, SeedPartitions, Windows
 from mirrorflow_operator.assess.findings import bounded
+from mirrorflow_operator.assess.json_values import VERSIONS, count, matching, number, object_at
 from mirrorflow_operator.plan.runs import RunKind
 
-VERSIONS: Final = frozenset({1})
 MESSAGE_MAX: Final = 500  # letters of the job's own sentence
 COUNT_MAX: Final = 2**53  # what any reader of JSON can hold
 _GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
@@ -58,8 +58,8 @@ def read_report(value: Mapping[str, Any]) -> Report | None:
     kind = _KINDS.get(str(value.get("job")))
     if kind is None or value.get("version") not in VERSIONS:
         return None
-    partitions, windows, cost = (_object(value, key) for key in ("partitions", "windows", "cost"))
-    estimated, guarantee, message = (value.get(key) for key in ("estimatedSeconds", "guarantee", "message"))
+    partitions, windows, cost = (object_at(value, key) for key in ("partitions", "windows", "cost"))
+    estimated, message = number(value.get("estimatedSeconds")), value.get("message")
     return Report(
         kind=kind,
         is_done=value.get("phase") == "Succeeded",
@@ -74,8 +74,8 @@ def read_report(value: Mapping[str, Any]) -> Report | None:
         gap_records=_count(value.get("gapRecords")),
         records_per_s=_count(value.get("recordsPerSecond")),
         bytes_per_s=_count(value.get("bytesPerSecond")),
-        estimated_s=_count(estimated) if isinstance(estimated, int | float) else None,
-        guarantee=guarantee if isinstance(guarantee, str) and _GUARANTEE.fullmatch(guarantee) else "",
+        estimated_s=None if estimated is None else _count(estimated),
+        guarantee=matching(_GUARANTEE, value.get("guarantee")),
         windows=Windows(**{name: _count(windows.get(name)) for name in Windows.model_fields}),
         source_records=_count(value.get("sourceRecords")),
         target_records=_count(value.get("targetRecords")),
@@ -89,13 +89,5 @@ def read_report(value: Mapping[str, Any]) -> Report | None:
     )
 
 
-def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
 def _count(value: Any) -> int:
-    """A whole number from 0 on; JSON as Python reads it knows NaN, Infinity and numbers of any length."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124  NaN
-        return 0
-    return int(min(max(value, 0), COUNT_MAX))
+    return count(value, COUNT_MAX)

@@ -211,6 +211,15 @@ def test_whatever_a_driver_says_is_a_report_or_none(text: str) -> None:
     assert found is None or isinstance(found, Report)
 
 
+@pytest.mark.parametrize("estimate", ["NaN", "Infinity", "true", "null", '"soon"'])
+def test_an_estimate_that_is_no_number_is_none(estimate: str) -> None:
+    """Zero would be told as less than a minute."""
+    found = report_of(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
+
+    assert found is not None
+    assert found.estimated_s is None
+
+
 @pytest.mark.parametrize(
     ("schedule", "days"),
     [

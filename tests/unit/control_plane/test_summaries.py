@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.json_values import NUMBER_MAX
 from mirrorflow_operator.assess.progress import (
     BODY_MAX_BYTES,
-    NUMBER_MAX,
     REASONS_MAX,
     Checkpoints,
     MissingReference,
