@@ -1,13 +1,6 @@
-"""Several processes with one mm2.properties, as tests of them need them: their file, where they call each other, what they sign."""
+"""Several processes with one mm2.properties, as tests of them need them: their file, where they call each other."""
 
-import base64
-import hashlib
-import hmac
-import json
 import re
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +8,6 @@ from urllib.parse import quote
 
 from mirrorflow_replicator.connect.properties import format_properties
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import WAIT_S, Site
 from tests.integration.kafka.nodes import wait_until_shared
@@ -89,16 +81,6 @@ class File:
     def _shown(self, connector: str) -> str:
         return quote(f"{self.flow}.{connector}", safe="")
 
-    def session_key(self) -> bytes:
-        """The group's newest, as only who may read the config topic has it."""
-        found = [
-            record.value
-            for record in records(self.site.target, f"mm2-configs.{self.site.alias}.internal")
-            if record.key == b"session-key"
-        ]
-        assert found[-1] is not None
-        return base64.b64decode(json.loads(found[-1])["key"])
-
 
 @contextmanager
 def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
@@ -141,25 +123,3 @@ def leader(nodes: Sequence[Replicator]) -> Replicator:
 
 def last_meeting(node: Replicator) -> str:
     return [line for line in node.log_text().splitlines() if " units here" in line][-1]
-
-
-def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[str, str]:
-    mac = base64.b64encode(hmac.new(key, body, hashlib.sha256).digest()).decode()
-    return {"X-Connect-Authorization": mac, "X-Connect-Request-Signature-Algorithm": algorithm}
-
-
-def ask(
-    url: str,
-    method: str,
-    body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    *,
-    tls: ssl.SSLContext | None = None,
-) -> int:
-    """The status of the answer."""
-    request = urllib.request.Request(url, data=body, method=method, headers=dict(headers or {}))
-    try:
-        with urllib.request.urlopen(request, timeout=30, context=tls) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code

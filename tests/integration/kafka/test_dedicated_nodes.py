@@ -18,14 +18,13 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.dedicated import (
     SOURCE,
     File,
-    ask,
     called_at,
     leader,
     processes,
-    signed,
     wait_until_ready,
 )
 from tests.integration.kafka.distributed import WAIT_S, Site, wait_for_copies
+from tests.integration.kafka.internal_calls import ask, configs_topic, session_key, signed
 
 ELSEWHERE = "127.0.0.2"  # of this machine, and in no certificate
 
@@ -61,7 +60,7 @@ def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Calla
             assert all(f"{topic}-0" in given.split(",") for topic in topics)
         # A call to who led before is passed on to who leads now.
         fence = called_at(former) + file.path + "/fence"
-        assert 204 == ask(fence, "PUT", None, signed(b"", file.session_key()))
+        assert 204 == ask(fence, "PUT", None, signed(b"", session_key(file.site)))
         assert [0, 0, 0] == [one.stop() for one in all_three]
 
 
@@ -74,8 +73,8 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
         file.wait_until_shared(both, 2)
         configs = both[0].rest(f"/connectors/{file.connector}/tasks")[1]
         body = json.dumps([task["config"] for task in configs]).encode()
-        stale = file.session_key()
-        wait_until("the key is another", lambda: file.session_key() != stale, timeout_s=WAIT_S)
+        stale = session_key(file.site)
+        wait_until("the key is another", lambda: session_key(file.site) != stale, timeout_s=WAIT_S)
         for one in both:
             url, tasks = called_at(one), called_at(one) + file.path + "/tasks"
             for path in (
@@ -92,10 +91,10 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
             assert 400 == ask(tasks, "POST", body)
             assert 400 == ask(tasks, "POST", body, signed(body, stale, algorithm="HmacROT13"))
             assert 403 == ask(tasks, "POST", body, signed(body, stale))
-            assert 403 == ask(tasks, "POST", body + b" ", signed(body, file.session_key()))
+            assert 403 == ask(tasks, "POST", body + b" ", signed(body, session_key(file.site)))
 
             def done(method: str, url: str, sent: bytes) -> bool:
-                return ask(url, method, sent or None, signed(sent, file.session_key())) == 204
+                return ask(url, method, sent or None, signed(sent, session_key(file.site))) == 204
 
             # Sent again it is done again, which changes nothing: task configs are what they are.
             for _ in range(2):
@@ -109,13 +108,13 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
                 wait_until(
                     f"forward={forward} is answered with {expected}",
                     lambda url=f"{fence}?forward={forward}", expected=expected: (  # type: ignore[misc]
-                        ask(url, "PUT", None, signed(b"", file.session_key())) == expected
+                        ask(url, "PUT", None, signed(b"", session_key(file.site))) == expected
                     ),
                     timeout_s=WAIT_S,
                 )
         commits = [
             one
-            for one in records(file.site.target, configs_topic(file))
+            for one in records(file.site.target, configs_topic(file.site))
             if one.key == f"commit-{SOURCE}".encode()
         ]
         assert 1 == len(commits)
@@ -141,16 +140,12 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
         wait_for_copies(file.site, added, 100)
         said = [
             json.loads(record.value)["properties"]["topics"]
-            for record in records(file.site.target, configs_topic(file))
+            for record in records(file.site.target, configs_topic(file.site))
             if record.value is not None
             and (record.key or b"").startswith((b"connector-MirrorS", b"task-MirrorS"))
         ]
         assert said == sorted(said, key=len)
         assert f"{topic}|{added}" == said[-1]
-
-
-def configs_topic(file: File) -> str:
-    return f"mm2-configs.{file.site.alias}.internal"
 
 
 def test_all_share_one_certificate_and_verify_its_name(
@@ -175,14 +170,14 @@ def test_all_share_one_certificate_and_verify_its_name(
                 ask(url.replace("https:", "http:"), "PUT")
             assert 400 == ask(url, "PUT", tls=insider)
             # One of them follows, and has passed it on.
-            assert 204 == ask(url, "PUT", None, signed(b"", file.session_key()), tls=insider)
+            assert 204 == ask(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
         stranger = Replicator(
             form="mm2", files=(file.text(topic, tls),), folder=tmp_path, name="p2", source=file.site.source
         )
         with stranger:
             wait_until_ready(stranger)
             url = called_at(stranger) + file.path + "/fence"
-            assert 500 == ask(url, "PUT", None, signed(b"", file.session_key()), tls=insider)
+            assert 500 == ask(url, "PUT", None, signed(b"", session_key(file.site)), tls=insider)
 
 
 def client_context(made: Certificates) -> ssl.SSLContext:

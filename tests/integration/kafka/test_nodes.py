@@ -2,21 +2,15 @@
 and work of a node that dies, or is told to stop, goes on elsewhere, each record once.
 """
 
-import base64
-import hashlib
-import hmac
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import (
     NAME,
@@ -28,6 +22,7 @@ from tests.integration.kafka.distributed import (
     wait_for_copies,
     wait_for_state,
 )
+from tests.integration.kafka.internal_calls import ask, session_key, signed
 from tests.integration.kafka.nodes import Pulse, nodes, wait_until_shared, workers
 
 # On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
@@ -214,36 +209,13 @@ def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callab
             assert 403 == put_fence(node, signed(b"", former))
 
 
-def session_key(site: Site) -> bytes:
-    """The group's newest, as only who may read the config topic has it."""
-    found = [
-        record.value
-        for record in records(site.target, f"mm2-configs.{site.alias}.internal")
-        if record.key == b"session-key"
-    ]
-    assert found[-1] is not None
-    return base64.b64decode(json.loads(found[-1])["key"])
+def post(node: Replicator, body: bytes, headers: Mapping[str, str]) -> int:
+    return ask(asked(node, "tasks"), "POST", body, {"Content-Type": "application/json", **headers})
 
 
-def signed(body: bytes, key: bytes, *, algorithm: str = "HmacSHA256") -> dict[str, str]:
-    mac = base64.b64encode(hmac.new(key, body, hashlib.sha256).digest()).decode()
-    return {"X-Connect-Authorization": mac, "X-Connect-Request-Signature-Algorithm": algorithm}
+def put_fence(node: Replicator, headers: Mapping[str, str]) -> int:
+    return ask(asked(node, "fence"), "PUT", None, headers)
 
 
-def post(node: Replicator, body: bytes, headers: dict[str, str]) -> int:
-    return ask(node, "POST", "tasks", body, {"Content-Type": "application/json", **headers})
-
-
-def put_fence(node: Replicator, headers: dict[str, str]) -> int:
-    return ask(node, "PUT", "fence", None, headers)
-
-
-def ask(node: Replicator, method: str, what: str, body: bytes | None, headers: dict[str, Any]) -> int:
-    request = urllib.request.Request(
-        f"{node.url}/connectors/{NAME}/{what}", data=body, method=method, headers=headers
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+def asked(node: Replicator, what: str) -> str:
+    return f"{node.url}/connectors/{NAME}/{what}"
