@@ -42,6 +42,12 @@ def names(pods: list[Object]) -> set[str]:
     return {pod["metadata"]["name"] for pod in pods}
 
 
+def all_pods(stage: Stage, flow: str) -> list[Object]:
+    """Those of the source connector of *flow*, on their way out or not."""
+    wanted = f"mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
+    return list(stage.kubectl.get("pods", f"--selector={wanted}")["items"])
+
+
 def restarts(pods: list[Object]) -> int:
     """Of all containers of *pods*."""
     return sum(one["restartCount"] for pod in pods for one in pod["status"].get("containerStatuses", ()))

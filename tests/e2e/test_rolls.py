@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from tests.e2e.story import assert_same, names, restarts, wait_for_records
+from tests.e2e.story import all_pods, assert_same, names, restarts, wait_for_records
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -99,8 +99,8 @@ def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, flow: str
         log = stage.west.broker(1).log
         figures = []
         for memory in ("61Mi", "62Mi", "63Mi")[:ROLLS]:
-            wait_until("no roll is under way", lambda: len(_all_pods(stage, flow)) == 1, timeout_s=WAIT_S)
-            old = _all_pods(stage, flow)
+            wait_until("no roll is under way", lambda: len(all_pods(stage, flow)) == 1, timeout_s=WAIT_S)
+            old = names(all_pods(stage, flow))
             read = log.stat().st_size
             with Watched(end=end) as watched:
                 stage.patch(flow, _asking_for(memory))
@@ -128,10 +128,4 @@ def _refusals(log: Path, read: int) -> int:
 
 
 def _are_gone(stage: Stage, flow: str, old: set[str]) -> bool:
-    return not old & _all_pods(stage, flow)
-
-
-def _all_pods(stage: Stage, flow: str) -> set[str]:
-    """Those of the source connector, on their way out or not."""
-    wanted = f"mirrorflow.io/flow={flow},mirrorflow.io/connector=source"
-    return names(stage.kubectl.get("pods", f"--selector={wanted}")["items"])
+    return not old & names(all_pods(stage, flow))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.story import assert_same, names, wait_for_records
+from tests.e2e.story import all_pods, assert_same, names, wait_for_records
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import secret
 from tests.harness.kubernetes.kubectl import KubectlError
@@ -99,7 +99,7 @@ def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str
     """Until *count* pods, none of *after*, are ready and say the same of all tasks, which are spread evenly, and each partition flows."""
 
     def shared() -> bool:
-        pods = _all_pods(stage)
+        pods = all_pods(stage, FLOW)
         said = [_tasks(stage, pod) for pod in pods]
         homes = [task["worker_id"] for task in said[0]] if said else []
         loads = [homes.count(home) for home in set(homes)]
@@ -116,12 +116,6 @@ def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str
         )
 
     wait_until(f"{count} pods share {PARTITIONS} tasks", shared, timeout_s=2 * WAIT_S, poll_s=0.3)
-
-
-def _all_pods(stage: Stage) -> list[Object]:
-    """On their way out or not."""
-    wanted = f"mirrorflow.io/flow={FLOW},mirrorflow.io/connector=source"
-    return list(stage.kubectl.get("pods", f"--selector={wanted}")["items"])
 
 
 def _is_ready(pod: Object) -> bool:
@@ -142,7 +136,7 @@ def _tasks(stage: Stage, pod: Object) -> list[dict[str, Any]]:
 def _places(stage: Stage) -> dict[int, str]:
     """Which pod copies which partition, as each says of itself."""
     found: dict[int, str] = {}
-    for pod in _all_pods(stage):
+    for pod in all_pods(stage, FLOW):
         name = pod["metadata"]["name"]
         path = f"/api/v1/namespaces/{FLOWS}/pods/{name}:{PORT}/proxy/progress/partitions"
         rows = stage.kubectl.read(path)["partitions"]

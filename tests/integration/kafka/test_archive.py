@@ -6,7 +6,7 @@ The verdict is a Java consumer's, of the original and of what was restored from 
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,10 @@ from mirrorflow_seed.errors import (
 )
 from mirrorflow_seed.report import ArchiveReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
-from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
-from tests.integration.kafka.seeding import CORES, SeedProcess, files_of, session
+from tests.integration.kafka.seeding import CORES, SeedProcess, files_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,17 +38,6 @@ Names = Callable[[], str]
 KEPT = {"retention.ms": "864000000", "segment.ms": "360000000"}
 START_WAIT_S = 120.0  # of a JVM and its workers, on a machine that runs a whole suite
 SMALL_FILES = {"archive.file.bytes": "100000"}  # several of each partition
-
-
-@pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkContext]":
-    with session() as context:
-        yield context
-
-
-@pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
 
 
 def archive(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> ArchiveReport:

@@ -21,7 +21,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import DAY_MS, Flow, asking
-from tests.integration.kafka.seeding import files_of, seed, session
+from tests.integration.kafka.seeding import files_of, seed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,22 +33,11 @@ SLOW = "300000"  # bytes per second: a thousand records of 200 bytes or so
 
 
 @pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkContext]":
-    with session() as context:
-        yield context
-
-
-@pytest.fixture(scope="module")
 def eager() -> Iterator[KafkaCluster]:
     """Deletes what is too old at once, where a broker as it comes looks every five minutes."""
     config = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
     with KafkaCluster(name="eager", config=config) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
 
 
 def test_each_record_arrives_once_with_all_that_it_is(

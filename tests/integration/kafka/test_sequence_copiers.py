@@ -6,7 +6,6 @@ Each test breaks the plan on purpose; what a Java consumer reads must not show i
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,6 @@ SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
 SLOWER = {"mirrorflow.bytes.per.second": "1Mi", "offset.flush.interval.ms": "300"}
 # A meeting of two copiers costs what is in flight, one batch of 16 kB in a refusal; a storm would refuse each of the 770.
 REFUSALS_MAX = 300
-
-
-@pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
 
 
 @pytest.fixture

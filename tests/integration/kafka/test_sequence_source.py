@@ -26,11 +26,6 @@ NEVER = {"offset.flush.interval.ms": "3600000"}
 
 
 @pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
-
-
-@pytest.fixture
 def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
     return east.create_topic(unique_topic())
 

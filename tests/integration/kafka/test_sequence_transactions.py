@@ -1,11 +1,9 @@
 """Sources that are written in transactions, under attack: committed, aborted and open ones, copiers killed in between."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
@@ -13,11 +11,6 @@ from tests.integration.kafka.test_source_truth import transactions
 
 WAIT_S = 120.0
 OPEN_RECORDS = 30
-
-
-@pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])

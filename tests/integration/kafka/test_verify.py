@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
-from tests.integration.kafka.seeding import files_of, session
+from tests.integration.kafka.seeding import files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
@@ -27,17 +27,6 @@ COMMAND_WAIT_S = 200.0  # a JVM's start and a few seconds, on a busy machine
 Names = Callable[[], str]
 SMALLER = {"window_offsets": "500", "split_windows": "2"}
 SMALL = {"window_offsets": "1000", "split_windows": "2"}  # so that partitions are cut inside
-
-
-@pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkContext]":
-    with session() as context:
-        yield context
-
-
-@pytest.fixture
-def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    return Flow.new(east, west, tmp_path)
 
 
 def test_what_the_connector_has_copied_is_equal(

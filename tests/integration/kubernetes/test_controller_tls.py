@@ -11,6 +11,7 @@ from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.authority import Authority
+from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.imagined_pods import run_pods
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
@@ -39,8 +40,8 @@ def connectors(namespace: Kubectl, tmp_path: Path) -> Iterator[tuple[list[str], 
 
 
 def _reason(namespace: Kubectl, flow: str, type_: str) -> tuple[str, str]:
-    found = namespace.get("mirrorflow", flow).get("status", {}).get("conditions", ())
-    return next(((one["status"], one["reason"]) for one in found if one["type"] == type_), ("", ""))
+    found = condition(namespace.get("mirrorflow", flow), type_)
+    return found.get("status", ""), found.get("reason", "")
 
 
 def test_a_connector_is_believed_by_the_name_in_its_certificate(
