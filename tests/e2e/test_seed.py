@@ -16,11 +16,11 @@ PARTITIONS, RECORDS, LATER = 4, 20_000, 1_000
 
 # The node, both clusters and the image of Spark start within the first test; on a machine that does much else they take minutes.
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("seed_image")
 def test_a_seed_fills_the_target_and_the_connector_goes_on_behind_it(
-    stage: Stage, seed_image: str, another_flow: Callable[..., str]
+    stage: Stage, another_flow: Callable[..., str]
 ):
     """`kubectl wait` for Seeded returns; what is written afterwards arrives live; both sides are the same."""
-    assert seed_image
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     load(stage.east, TOPIC, RECORDS)
     another_flow(
