@@ -8,6 +8,7 @@ from mirrorflow_operator.api.status import RunPhase
 from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.observation import JobSeen
 from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.reports import Report
 from mirrorflow_operator.assess.runs import driver
 from mirrorflow_operator.assess.workloads import QUOTE_MAX, Trouble, pod_troubles
 
@@ -52,11 +53,17 @@ def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[T
         )
 
 
-def why_failed(job: JobSeen) -> str:
+def _why_failed(job: JobSeen) -> str:
     """Within a sentence: why Kubernetes gave the job up."""
     return _WORDS.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes does not say why")
 
 
-def where(job: JobSeen) -> str:
-    """What `kubectl` shows its last words by."""
-    return f"kubectl logs job/{job.name}"
+def failure(job: JobSeen, report: Report | None) -> str:
+    """A sentence of a job that has failed, without its stop: why, and what it said itself."""
+    said = "" if report is None or not report.message else f": {report.message}"
+    return f"It failed, for {_why_failed(job)}{said}"
+
+
+def see(job: str) -> str:
+    """A sentence that leads to the last words of the Job of that name."""
+    return f"See kubectl logs job/{job}."

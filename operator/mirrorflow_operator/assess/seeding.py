@@ -4,7 +4,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RunPhase, SeedStatus
-from mirrorflow_operator.assess.drivers import phase_of, trouble_of, where, why_failed
+from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
 from mirrorflow_operator.assess.moments import moment
 from mirrorflow_operator.assess.observation import JobSeen, Observation
@@ -66,8 +66,7 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
 
 def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
     if job.outcome == "Failed":
-        said = "" if report is None or not report.message else f": {report.message}"
-        return f"It failed, for {why_failed(job)}{said}"
+        return failure(job, report)
     if report is not None:
         return report.message
     return found.message
@@ -97,7 +96,7 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
         case RunPhase.SUCCEEDED.value:
             return _succeeded(status)
         case RunPhase.FAILED.value:
-            hint = "" if job is None else f" See {where(job)}."
+            hint = "" if job is None else f" {see(job.name)}"
             return no(
                 _KIND,
                 Reason.SEED_FAILED,

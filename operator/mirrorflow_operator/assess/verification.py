@@ -10,7 +10,7 @@ from typing import Final
 from mirrorflow_operator.api.runs import Verify
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Condition, ConditionStatus, RunPhase, VerifyStatus
-from mirrorflow_operator.assess.drivers import phase_of, trouble_of, where, why_failed
+from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
 from mirrorflow_operator.assess.moments import moment, seconds
 from mirrorflow_operator.assess.observation import JobSeen, Observation
@@ -60,9 +60,8 @@ def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> Ve
     )
     phase, report = phase_of(job), last_report(job)
     if job.outcome and report is not None and report.is_done:
-        phase = (
-            RunPhase.SUCCEEDED
-        )  # what differs is told by an exit status, which Kubernetes takes for a failure
+        # What differs is told by an exit status, which Kubernetes takes for a failure.
+        phase = RunPhase.SUCCEEDED
     ended = moment(job.ended_s or observation.now_s) if job.outcome else None
     update: dict[str, object] = {
         "run_id": job.run_id,
@@ -81,8 +80,7 @@ def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> Ve
             "cost": report.cost,
         }
     if phase is RunPhase.FAILED:
-        said = "" if report is None or not report.message else f": {report.message}"
-        update["message"] = f"It failed, for {why_failed(job)}{said}"
+        update["message"] = failure(job, report)
     new = same.model_copy(update=update)
     if job.outcome and _verdict(new) is not None:
         new = new.model_copy(update={"verdict_time": ended})
@@ -102,7 +100,7 @@ def _verdict(status: VerifyStatus) -> Finding | None:
     if _differs_in(status):
         text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} have another order"
         count = f": {status.differences:,} records" if status.differences else ""
-        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. See kubectl logs job/{status.job}.")
+        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {see(status.job)}")
     if status.phase != RunPhase.SUCCEEDED.value:
         return None
     compared = f"{windows.equal:,} of {windows.total:,} windows are equal, {status.source_records:,} records"
@@ -177,7 +175,7 @@ def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatu
     if verdict is not None:
         return verdict
     job = newest(observation.jobs, RunKind.VERIFY)
-    hint = "" if job is None or job.name != status.job else f" See {where(job)}."
+    hint = "" if job is None or job.name != status.job else f" {see(job.name)}"
     return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
 
 
