@@ -38,7 +38,6 @@ class DeploymentSeen:
     replicas: int = 0
     updated: int = 0
     ready: int = 0
-    unavailable: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
     form: str = ""  # as `plan.pod.FORMS` has it
@@ -117,7 +116,6 @@ class ScheduleSeen:
     """The CronJob of a flow's verification."""
 
     created_s: float = 0.0
-    suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ def flow_seen(body: Object) -> FlowSeen:
             name=metadata["name"],
             uid=metadata["uid"],
             generation=metadata.get("generation", 0),
-            created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+            created_s=_created_s(body),
             flow=flow,
             errors=slips,
             status=status_of(status),
@@ -131,7 +131,7 @@ def child_seen(kind: Kind, body: Object) -> Child:
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        flow=(metadata.get("labels") or {}).get(FLOW_LABEL, ""),
+        flow=_label(body, FLOW_LABEL),
         owner_uid=owner_uid(body),
         content_hash=(metadata.get("annotations") or {}).get(CONTENT_HASH, ""),
         digest=hashlib.blake2b(text, digest_size=16).hexdigest(),
@@ -150,13 +150,12 @@ def owner_uid(body: Object) -> str:
 
 def owner_key(body: Object) -> Key:
     """Of the flow whose label *body* has."""
-    metadata = body["metadata"]
-    return metadata["namespace"], (metadata.get("labels") or {}).get(FLOW_LABEL, "")
+    return body["metadata"]["namespace"], _label(body, FLOW_LABEL)
 
 
 def connector_word_of(body: Object) -> str:
     """source, checkpoint or heartbeat, as the label says; "" without one."""
-    return str((body["metadata"].get("labels") or {}).get(CONNECTOR_LABEL, ""))
+    return _label(body, CONNECTOR_LABEL)
 
 
 def deployment_seen(body: Object) -> DeploymentSeen:
@@ -172,7 +171,6 @@ def deployment_seen(body: Object) -> DeploymentSeen:
         replicas=status.get("replicas", 0),
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
-        unavailable=status.get("unavailableReplicas", 0),
         conditions=tuple(
             DeploymentCondition(
                 type=one.get("type", ""),
@@ -190,13 +188,13 @@ def deployment_seen(body: Object) -> DeploymentSeen:
 
 def run_kind_of(body: Object) -> RunKind | None:
     """Of a Spark job, or of its driver; None for what belongs to a connector."""
-    word = (body["metadata"].get("labels") or {}).get(RUN_LABEL, "")
+    word = _label(body, RUN_LABEL)
     return next((kind for kind in RunKind if kind.value == word), None)
 
 
 def job_of(body: Object) -> str:
     """The name of the Job that made this pod; "" if none did."""
-    return str((body["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name", ""))
+    return _label(body, "batch.kubernetes.io/job-name")
 
 
 def job_seen(body: Object, kind: RunKind) -> JobSeen:
@@ -215,7 +213,7 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
         kind=kind,
         uid=metadata["uid"],
         run_id=(metadata.get("annotations") or {}).get(RUN_ID_ANNOTATION, ""),
-        created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+        created_s=_created_s(body),
         started_s=seconds(status.get("startTime", "")),
         ended_s=seconds(status.get("completionTime") or ended.get("lastTransitionTime", "")),
         outcome=ended.get("type", ""),
@@ -227,10 +225,7 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
 
 def schedule_seen(body: Object) -> ScheduleSeen:
     """A CronJob."""
-    return ScheduleSeen(
-        created_s=seconds(body["metadata"].get("creationTimestamp", "")) or 0.0,
-        suspended=bool(body["spec"].get("suspend")),
-    )
+    return ScheduleSeen(created_s=_created_s(body))
 
 
 def pod_seen(body: Object) -> PodSeen:
@@ -257,7 +252,7 @@ def pod_seen(body: Object) -> PodSeen:
         image=next(
             (one.get("image", "") for one in body["spec"]["containers"] if one["name"] in _CONTAINERS), ""
         ),
-        created_s=seconds(metadata.get("creationTimestamp", "")) or 0.0,
+        created_s=_created_s(body),
         started_s=seconds(running.get("startedAt", "")),
         restarts=container.get("restartCount", 0),
         waiting_reason=waiting.get("reason", ""),
@@ -269,6 +264,15 @@ def pod_seen(body: Object) -> PodSeen:
         if scheduled.get("status") == "False"
         else "",
     )
+
+
+def _label(body: Object, name: str) -> str:
+    """What label *name* of *body* says; "" without it."""
+    return str((body["metadata"].get("labels") or {}).get(name, ""))
+
+
+def _created_s(body: Object) -> float:
+    return seconds(body["metadata"].get("creationTimestamp", "")) or 0.0
 
 
 def as_text(value: Any) -> str:
