@@ -9,6 +9,7 @@ from mirrorflow_operator.errors import SettingsError
 # More would only wait for the API server, which answers a client some tens of writes a second.
 WORKERS_MAX: Final = 64
 SETTLE_S: Final = 60.0  # DESIGN, section 5: Ready changes only after a minute
+SEED_ACCOUNT: Final = "mirrorflow-seed"  # the chart makes it, with the role that a driver needs
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -20,7 +21,7 @@ class Settings:
     replicator_image: str = "mirrorflow/replicator"  # the repository, without a tag
     replicator_versions: tuple[str, ...] = ("0.1.0",)  # which it has; the first is for new flows
     seed_image: str = "mirrorflow/seed"  # the repository of Spark jobs; its versions are the replicator's
-    seed_account: str = "mirrorflow-seed"  # the ServiceAccount of their drivers, in each flow's namespace
+    seed_account: str = SEED_ACCOUNT  # the ServiceAccount of their drivers, in each flow's namespace
     pod_namespace: str = "default"  # where the Lease is
     pod_name: str = "mirrorflow-operator"  # who holds it
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-SEED_ACCOUNT: Final = "mirrorflow-seed"  # the chart makes it, with the role that a driver needs
+from mirrorflow_operator.settings import SEED_ACCOUNT
 
 
 class RunKind(Enum):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.plan.runs import SEED_ACCOUNT
+from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.installation import require_control_plane

@@ -13,7 +13,7 @@ import pytest
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
 from mirrorflow_operator.plan.objects import Object
-from mirrorflow_operator.plan.runs import SEED_ACCOUNT
+from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.integration.kubernetes.controlled import everything

@@ -11,7 +11,7 @@ import pytest
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
 from mirrorflow_operator.plan.job_files import EXECUTOR_FILE
-from mirrorflow_operator.plan.runs import SEED_ACCOUNT
+from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.chart import NAMESPACE, OPERATOR

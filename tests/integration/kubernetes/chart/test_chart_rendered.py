@@ -11,8 +11,7 @@ import yaml
 
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.runs import SEED_ACCOUNT
-from mirrorflow_operator.settings import from_environment
+from mirrorflow_operator.settings import SEED_ACCOUNT, from_environment
 from tests.harness.kubernetes import chart
 from tests.harness.kubernetes.chart import CHART, NAMESPACE, OPERATOR, Manifest, Values, rendered, rules_of
 from tests.harness.kubernetes.helm import HelmError
