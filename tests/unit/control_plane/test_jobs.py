@@ -13,7 +13,7 @@ import yaml
 
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.jobs import held_back, job_objects
+from mirrorflow_operator.plan.jobs import held_back, in_turn, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
@@ -240,6 +240,18 @@ def test_a_connector_that_is_held_back_has_no_pods_and_keeps_everything_else() -
     assert ["east-to-west-source"] == [one["metadata"]["name"] for one, _ in differing]
     assert [0] == [other["spec"]["replicas"] for _, other in differing]
     assert differing[0][0]["spec"]["template"] == differing[0][1]["spec"]["template"]
+
+
+def test_a_new_job_waits_until_drivers_of_others_have_ended() -> None:
+    """Two seeds at once would refuse each other's records; what is there already goes on being applied."""
+    planned = _jobs("everything", Runs(seed=True))
+    rest, name = [one for one in planned if one["kind"] != "Job"], _job()["metadata"]["name"]
+    before = frozenset({"east-to-west-seed-before"})
+
+    assert rest == in_turn(planned, there=frozenset(), alive=before)
+    assert planned == in_turn(planned, there=frozenset({name}), alive=before | {name})
+    assert planned == in_turn(planned, there=frozenset(), alive=frozenset({name}))
+    assert planned == in_turn(planned, there=before, alive=frozenset())
 
 
 def test_a_flow_that_asks_for_nothing_gets_nothing() -> None:

@@ -1,13 +1,16 @@
 """The operator's settings, metrics and view of the cluster."""
 
 import re
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from mirrorflow_operator.__main__ import Operator
 from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW, POD
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
+from mirrorflow_operator.leading import Leader
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.settings import Settings, from_environment
 
@@ -24,6 +27,8 @@ def test_each_setting_is_read():
             "MIRRORFLOW_NAMESPACES": "a, b,a",
             "MIRRORFLOW_REPLICATOR_IMAGE": "place/replicator",
             "MIRRORFLOW_REPLICATOR_VERSIONS": "2,1",
+            "MIRRORFLOW_SEED_IMAGE": "place/seed",
+            "MIRRORFLOW_SEED_SERVICE_ACCOUNT": "driver",
             "POD_NAMESPACE": "system",
             "POD_NAME": "pod",
             "MIRRORFLOW_LISTENER": "[::1]:9",
@@ -42,6 +47,8 @@ def test_each_setting_is_read():
         namespaces=("a", "b"),
         replicator_image="place/replicator",
         replicator_versions=("2", "1"),
+        seed_image="place/seed",
+        seed_account="driver",
         pod_namespace="system",
         pod_name="pod",
         listener_host="::1",
@@ -104,6 +111,54 @@ def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) 
         "labels": {"mirrorflow.io/flow": "flow", "mirrorflow.io/connector": "source"},
     }
     return {"metadata": metadata, **more}
+
+
+@pytest.mark.parametrize(
+    ("job", "ending"), [("seed", {}), ("seed", {"deletionTimestamp": "now"}), ("verify", {})]
+)
+def test_drivers_of_seeds_are_alive_until_they_have_ended(job: str, ending: dict[str, str]):
+    """Also one whose Job is gone, and one that is told to end: it may still write."""
+    labels = {
+        "mirrorflow.io/flow": "flow",
+        "mirrorflow.io/run": job,
+        "batch.kubernetes.io/job-name": f"flow-{job}-1",
+    }
+    view = View()
+    for version, phase, alive in ((1, "Running", {"flow-seed-1"}), (2, "Failed", frozenset())):
+        pod = _object(version, spec={"containers": []}, status={"phase": phase})
+        pod["metadata"] |= {"labels": labels, **ending}
+        view.put(POD, pod)
+        assert view.seeds_alive(KEY) == (alive if job == "seed" else frozenset())
+
+
+def test_flows_with_bad_news_of_their_runs_are_counted_by_who_leads():
+    """The three figures that alerts of Spark jobs are about."""
+    operator = Operator(settings=Settings())
+    operator._gauges()
+    for name, reason in (
+        ("a", "SeedFailed"),
+        ("b", "DifferencesFound"),
+        ("c", "DifferencesFound"),
+        ("d", "Equal"),
+    ):
+        condition = {
+            "type": "Verified",
+            "status": "Unknown",
+            "reason": reason,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        operator.view.put(
+            MIRROR_FLOW, _object(1, uid=name, name=name, spec={}, status={"conditions": [condition]})
+        )
+
+    def figures() -> list[str]:
+        page = operator.metrics.text()
+        names = ("flows_seed_failed", "flows_different", "flows_verification_overdue")
+        return [re.findall(rf"(?m)^mirrorflow_operator_{name} (\S+)$", page)[0] for name in names]
+
+    assert figures() == ["0", "0", "0"]
+    operator.leader = cast("Leader", SimpleNamespace())
+    assert figures() == ["1", "2", "0"]
 
 
 def test_old_news_change_nothing():

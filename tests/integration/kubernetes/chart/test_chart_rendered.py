@@ -171,7 +171,7 @@ def test_every_pod_is_held_to_the_restricted_standard(mode: str):
     ("mode", "namespaces"), [("own", [NAMESPACE]), ("several", ["kafka-east", "kafka-west"]), ("cluster", [])]
 )
 def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: str, namespaces: list[str]):
-    """Its own pods and no others of its namespace, and every pod of a flow."""
+    """Its own pods and no others of its namespace, and every pod of a flow, drivers of Spark jobs among them."""
     policies = [
         one
         for one in _of(mode)
@@ -186,6 +186,8 @@ def test_the_operator_may_ask_connectors_where_their_namespaces_are_known(mode: 
         assert peer["podSelector"]["matchLabels"].items() <= operators.items()
         selected = one["spec"]["podSelector"]["matchLabels"]
         assert selected.items() <= names.labels("east-to-west", ConnectorKind.SOURCE).items()
+        assert selected.items() <= names.run_labels("east-to-west", "seed").items()
+        assert {"http", "progress"} == {port["port"] for port in one["spec"]["ingress"][0]["ports"]}
 
 
 def test_two_releases_do_not_meet():
