@@ -16,6 +16,7 @@ from mirrorflow_replicator.kafka.log_offsets import (
     ListedOffset,
     end_offset_for_leader_epoch,
     list_offsets,
+    offsets_at,
 )
 from mirrorflow_replicator.kafka.log_producers import ActiveProducer, ProducersAnswer, describe_producers
 from mirrorflow_replicator.kafka.topics import (
@@ -69,6 +70,7 @@ __all__ = [
     "log_sizes",
     "may_coordinate",
     "may_write_as",
+    "offsets_at",
     "produce",
     "topic_operations",
     "try_add_partitions_to_txn",

@@ -7,6 +7,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import REQUEST_TIMEOUT_S, Cluster
+from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.connection import Connection
 from mirrorflow_replicator.kafka.leaders import Key, believed_epoch, by_topic, of_leaders
 
@@ -78,6 +79,16 @@ async def list_offsets(
         }
 
     return await of_leaders(cluster, partitions, ask, ListedOffset, lambda answer: answer.error)
+
+
+async def offsets_at(
+    cluster: Cluster, partitions: Iterable[Key], timestamp: int, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """As `list_offsets`, where each partition has to have an answer. Raises ClusterError."""
+    listed = await list_offsets(cluster, partitions, timestamp, read_committed=read_committed)
+    for partition, one in listed.items():
+        raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+    return {partition: one.offset for partition, one in listed.items()}
 
 
 async def end_offset_for_leader_epoch(

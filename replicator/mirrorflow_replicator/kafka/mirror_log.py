@@ -82,12 +82,8 @@ class MirrorLog:
             self._read_to = max(self._read_to, batch.next_offset)
 
     async def _offset(self, when: int) -> int:
-        answers = await admin.list_offsets(
-            self._cluster, [self._partition], when, read_committed=when == LATEST
-        )
-        answer = answers[self._partition]
-        raise_for(answer.error, cluster=self._cluster.alias, request="ListOffsets", subject=self.topic)
-        return answer.offset
+        at = await admin.offsets_at(self._cluster, [self._partition], when, read_committed=when == LATEST)
+        return at[self._partition]
 
 
 async def append(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:

@@ -117,12 +117,7 @@ class StorageLog:
         return ""
 
     async def _offsets(self, partitions: Sequence[TopicPartition], when: int) -> dict[TopicPartition, int]:
-        answers = await admin.list_offsets(self._cluster, partitions, when, read_committed=when == LATEST)
-        for partition, answer in answers.items():
-            raise_for(
-                answer.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(partition)
-            )
-        return {partition: answer.offset for partition, answer in answers.items()}
+        return await admin.offsets_at(self._cluster, partitions, when, read_committed=when == LATEST)
 
     async def _read(self, partition: TopicPartition, end: int, take: Callable[[Record], None]) -> None:
         start = self._read_to[partition.partition]

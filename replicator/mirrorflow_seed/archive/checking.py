@@ -111,11 +111,9 @@ async def _compare(copy: Copy, files: FlowFiles, archive_id: str) -> list[tuple[
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
-        ends = await admin.list_offsets(cluster, [copy.target], LATEST, read_committed=True)
+        ends = await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True)
         counter = Counter(copy, archive_id)
-        batches = stream_batches(
-            cluster, copy.target, copy.start, ends[copy.target].offset, read_committed=True
-        )
+        batches = stream_batches(cluster, copy.target, copy.start, ends[copy.target], read_committed=True)
         async for batch in batches:
             if batch.producer_id in copy.producer_ids and counter.take(batch):
                 break

@@ -11,7 +11,6 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.topic_configs import ConfigEntry
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, read_once
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_replicator.wire.batch import split
@@ -49,8 +48,8 @@ async def survey(settings: SourceSettings) -> Survey:
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         ]
         # Beginnings last: what is deleted in between is then no gap.
-        ends = await _listed(cluster, partitions, LATEST, read_committed=settings.read_committed)
-        starts = await _listed(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
+        ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
+        starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
         extents = {one: Extent(min(starts[one], ends[one]), ends[one]) for one in partitions}
         return Survey(
             cluster_id=cluster.cluster_id,
@@ -68,16 +67,6 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
         return await admin.describe_topic_configs(cluster, topics)
     except NotAuthorizedError:
         return {}  # an archive without settings: a restore then takes the target's defaults, as a copy would
-
-
-async def _listed(
-    cluster: Cluster, partitions: Iterable[TopicPartition], when: int, *, read_committed: bool
-) -> dict[TopicPartition, int]:
-    found = await admin.list_offsets(cluster, partitions, when, read_committed)
-    for partition, one in found.items():
-        if one.error:
-            raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
-    return {partition: one.offset for partition, one in found.items()}
 
 
 async def _densities(

@@ -13,7 +13,6 @@ from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
@@ -90,8 +89,10 @@ class Survey:
     async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
         """What the source holds of each of *partitions* now, up to what this flow may read."""
         wanted = tuple(partitions)
-        starts = await _offsets(self.source, wanted, EARLIEST)
-        ends = await _offsets(self.source, wanted, LATEST, read_committed=self.settings.read_committed)
+        starts = await admin.offsets_at(self.source, wanted, EARLIEST)
+        ends = await admin.offsets_at(
+            self.source, wanted, LATEST, read_committed=self.settings.read_committed
+        )
         sizes = await self._sizes()
         return {
             one: Log(start=starts[one], end=max(starts[one], ends[one]), bytes=sizes.get(one))
@@ -111,22 +112,13 @@ class Survey:
             return {}
         if start is StartPosition.LATEST:
             return {one: log.end for one, log in logs.items()}
-        found = await _offsets(self.source, tuple(logs), self.settings.start_timestamp_ms)
+        found = await admin.offsets_at(self.source, tuple(logs), self.settings.start_timestamp_ms)
         return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
 
     async def held(
         self, targets: Mapping[TopicPartition, TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Begin and end of the copy of each source partition; *targets* are the copies' addresses."""
-        starts = await _offsets(self.target, tuple(targets.values()), EARLIEST)
-        ends = await _offsets(self.target, tuple(targets.values()), LATEST)
+        starts = await admin.offsets_at(self.target, tuple(targets.values()), EARLIEST)
+        ends = await admin.offsets_at(self.target, tuple(targets.values()), LATEST)
         return {source: (starts[copy], ends[copy]) for source, copy in targets.items()}
-
-
-async def _offsets(
-    cluster: Cluster, partitions: tuple[TopicPartition, ...], when: int, *, read_committed: bool = False
-) -> dict[TopicPartition, int]:
-    listed = await admin.list_offsets(cluster, partitions, when, read_committed=read_committed)
-    for partition, one in listed.items():
-        raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
-    return {partition: one.offset for partition, one in listed.items()}

@@ -17,7 +17,6 @@ from mirrorflow_replicator.errors import NotAuthorizedError
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.verify.known import read_known
@@ -68,12 +67,12 @@ async def _partitions(
         for at in ours
         if copied[at.topic] in there and at.partition in there[copied[at.topic]].partitions
     ]
-    target_begins = await _offsets(target, theirs, EARLIEST)
+    target_begins = await admin.offsets_at(target, theirs, EARLIEST)
     known = await read_known(source, target, settings)
     found.notes += known.problems
     target_ends, unstable = await _stable_ends(target, theirs)
-    source_ends = await _offsets(source, ours, LATEST, read_committed=settings.read_committed)
-    source_begins = await _offsets(source, ours, EARLIEST)
+    source_ends = await admin.offsets_at(source, ours, LATEST, read_committed=settings.read_committed)
+    source_begins = await admin.offsets_at(source, ours, EARLIEST)
     compacted, expiring, stamping = await _policies(source, target, copied, found)
     result = []
     for at in ours:
@@ -101,23 +100,14 @@ async def _partitions(
     return result
 
 
-async def _offsets(
-    cluster: Cluster, partitions: Sequence[TopicPartition], when: int, *, read_committed: bool = False
-) -> dict[TopicPartition, int]:
-    answers = await admin.list_offsets(cluster, partitions, when, read_committed=read_committed)
-    for partition, answer in answers.items():
-        raise_for(answer.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
-    return {partition: answer.offset for partition, answer in answers.items()}
-
-
 async def _stable_ends(
     target: Cluster, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
     """The ends up to which the target is committed, at least as far as it was written before; and those that do not get there."""
-    written = await _offsets(target, partitions, LATEST)
+    written = await admin.offsets_at(target, partitions, LATEST)
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
     while True:
-        ends = await _offsets(target, partitions, LATEST, read_committed=True)
+        ends = await admin.offsets_at(target, partitions, LATEST, read_committed=True)
         open_ = {one for one in partitions if ends[one] < written[one]}
         if not open_ or asyncio.get_running_loop().time() >= deadline:
             return ends, open_
