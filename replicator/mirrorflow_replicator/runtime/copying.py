@@ -14,6 +14,7 @@ from dataclasses import replace
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import ClusterError, MirrorFlowError
 from mirrorflow_replicator.flow.report import TaskReport
+from mirrorflow_replicator.kafka.both import connect_both
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
@@ -106,26 +107,18 @@ class TaskProcess:
         self._failure = error
 
     async def _both(self) -> tuple[Cluster, Cluster]:
-        resolve = self._resolver.resolve_client
-        settings = self._settings
         if self._clusters is not None:
             return self._clusters
-        results = await asyncio.gather(
-            Cluster.connect(settings.source_consumer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S),
-            Cluster.connect(settings.target_producer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S),
-            return_exceptions=True,
+        clusters = await connect_both(
+            self._settings.source_consumer,
+            self._settings.target_producer,
+            resolve=self._resolver.resolve_client,
+            timeout_s=CONNECT_TIMEOUT_S,
+            note=self._sides.note,
         )
-        for result in results:
-            self._sides.note(result)
-        source, target = results
-        if isinstance(source, Cluster) and isinstance(target, Cluster):
-            self._sides.connected(source)
-            self._sides.connected(target)
-            return source, target
-        for result in results:
-            if isinstance(result, Cluster):
-                await result.close()
-        raise next(result for result in results if isinstance(result, BaseException))
+        for cluster in clusters:
+            self._sides.connected(cluster)
+        return clusters
 
     async def _assign(self, message: Assign) -> None:
         pause_s = RETRY_MIN_S

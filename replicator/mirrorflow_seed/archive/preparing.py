@@ -9,8 +9,6 @@ from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.served import ArchiveCluster
@@ -46,15 +44,7 @@ class Restoration:
         settings = self.settings
         resolve = Resolver(settings.providers).resolve_client
         target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-        return Survey(
-            settings=settings,
-            source=ArchiveCluster(settings.source_alias, self.manifest),
-            target=target,
-            store=position_store(settings, target),
-            decisions=IdentityLog(
-                target, settings.source_alias, replication_factor=settings.offsets.replication_factor
-            ),
-        )
+        return Survey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
 
     async def prepare(self, survey: Survey, *, accept_foreign: bool) -> Prepared:
         """Create the target's topics, decide the identity, and see that nothing stands against it.

@@ -26,6 +26,7 @@ from mirrorflow_replicator.errors import (
 )
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.report import Guarantee
+from mirrorflow_replicator.kafka.both import connect_both
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.runtime import memory
@@ -278,18 +279,12 @@ class ChainCopy:
 
     async def _connect(self) -> tuple[Cluster, Cluster]:
         settings = self._settings
-        found = await asyncio.gather(
-            *(
-                Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
-                for client in (settings.source_consumer, settings.target_producer)
-            ),
-            return_exceptions=True,
+        return await connect_both(
+            settings.source_consumer,
+            settings.target_producer,
+            resolve=self._resolve,
+            timeout_s=CONNECT_TIMEOUT_S,
         )
-        source, target = found
-        if isinstance(source, Cluster) and isinstance(target, Cluster):
-            return source, target
-        await asyncio.gather(*(cluster.close() for cluster in found if isinstance(cluster, Cluster)))
-        raise next(error for error in found if isinstance(error, BaseException))
 
     # -- the driver
 

@@ -12,6 +12,7 @@ from mirrorflow_replicator.errors import ClusterError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.both import connect_both
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
@@ -39,20 +40,26 @@ class Survey:
     @classmethod
     async def open(cls, settings: SourceSettings) -> "Survey":
         """Reach both clusters, by the clients that administrate them."""
-        resolve = Resolver(settings.providers).resolve_client
-        source = await Cluster.connect(settings.source_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-        try:
-            target = await Cluster.connect(
-                settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S
-            )
-        except BaseException:
-            await source.close()
-            raise
-        decisions = IdentityLog(
-            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+        source, target = await connect_both(
+            settings.source_admin,
+            settings.target_admin,
+            resolve=Resolver(settings.providers).resolve_client,
+            timeout_s=CONNECT_TIMEOUT_S,
         )
-        store = position_store(settings, target)
-        return cls(settings=settings, source=source, target=target, store=store, decisions=decisions)
+        return cls.over(settings, source, target)
+
+    @classmethod
+    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster) -> "Survey":
+        """By connections that are there; they are its own from now on."""
+        return cls(
+            settings=settings,
+            source=source,
+            target=target,
+            store=position_store(settings, target),
+            decisions=IdentityLog(
+                target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+            ),
+        )
 
     async def close(self) -> None:
         """End all connections."""

@@ -14,22 +14,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import (
     AuthenticationFailedError,
     MirrorFlowError,
     SettingError,
     UnreachableError,
 )
-from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobSettingError, SeedError
 from mirrorflow_seed.outlet import Display, Outlet
-from mirrorflow_seed.report import Cost, JobPhase, Report, VerifyReport, Windows
+from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, spark_context
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.verify.job import run_job
@@ -37,7 +36,7 @@ from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
 from mirrorflow_seed.verify.page import page
 from mirrorflow_seed.verify.planning import plan
 from mirrorflow_seed.verify.splits import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS
-from mirrorflow_seed.verify.stretch import CONNECT_TIMEOUT_S, StretchResult, Terms
+from mirrorflow_seed.verify.stretch import StretchResult, Terms, clusters
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.tables import write_windows
 
@@ -155,16 +154,8 @@ def plan_settings(job: JobSettings) -> PlanSettings:
 
 
 async def _planned(settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
-    resolve = Resolver(settings.providers).resolve_client
-    source = await Cluster.connect(settings.source_consumer, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-    try:
-        target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-        try:
-            return await plan(source, target, settings, cut)
-        finally:
-            await target.close()
-    finally:
-        await source.close()
+    async with clusters(settings) as sides:
+        return await plan(sides["source"], sides["target"], settings, cut)
 
 
 def _together(
@@ -196,20 +187,9 @@ def _together(
 
 
 def _end(outlet: Outlet, phase: JobPhase, message: str) -> None:
-    newest: Report = outlet.newest
+    newest = outlet.newest
     assert isinstance(newest, VerifyReport)
-    outlet.say(
-        VerifyReport(
-            run_id=newest.run_id,
-            phase=phase,
-            windows=newest.windows,
-            source_records=newest.source_records,
-            target_records=newest.target_records,
-            differences=newest.differences,
-            cost=newest.cost,
-            message=message,
-        )
-    )
+    outlet.say(replace(newest, phase=phase, message=message))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from mirrorflow_replicator.errors import (
     NotAuthorizedError,
 )
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.both import connect_both
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.verify.comparing import Comparison
@@ -55,13 +56,13 @@ async def compare_stretches(
     settings: SourceSettings, splits: Iterable[Split], terms: Terms
 ) -> list[StretchResult]:
     """One after the other, over the same connections. Raises ClusterError, SettingError."""
-    async with _clusters(settings) as sides:
+    async with clusters(settings) as sides:
         return [await _compared(sides, settings, split, terms) for split in splits]
 
 
 async def read_stretch(settings: SourceSettings, split: Split) -> int:
     """Both sides read as for a comparison and thrown away, for who measures; bytes. Raises ClusterError, SettingError."""
-    async with _clusters(settings) as sides, _readers(sides, settings, split) as readers:
+    async with clusters(settings) as sides, _readers(sides, settings, split) as readers:
 
         async def drain(reader: StretchReader) -> None:
             while await reader.more() is not None:
@@ -72,14 +73,18 @@ async def read_stretch(settings: SourceSettings, split: Split) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
-    resolve = Resolver(settings.providers).resolve_client
-    async with contextlib.AsyncExitStack() as stack:
-        sides = {}
-        for side, client in (("source", settings.source_consumer), ("target", settings.target_admin)):
-            sides[side] = await Cluster.connect(client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-            stack.push_async_callback(sides[side].close)
-        yield sides
+async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
+    """Both sides, for as long as they are needed. Raises ClusterError, SettingError."""
+    both = await connect_both(
+        settings.source_consumer,
+        settings.target_admin,
+        resolve=Resolver(settings.providers).resolve_client,
+        timeout_s=CONNECT_TIMEOUT_S,
+    )
+    try:
+        yield dict(zip(("source", "target"), both, strict=True))
+    finally:
+        await asyncio.gather(*(cluster.close() for cluster in both))
 
 
 @contextlib.asynccontextmanager
