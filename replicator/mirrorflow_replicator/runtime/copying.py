@@ -5,7 +5,6 @@ be reached, or refuse us, are tried again for ever with the sentence in the repo
 """
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -30,8 +29,6 @@ HEARD_S = 1.0  # for what is under way when a stop comes; an assignment takes mi
 REPORT_S = 0.5  # how often what has changed is told
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
 CONNECT_TIMEOUT_S = 15.0
-# Batches are tuples that the collector need not visit, thousands a second; reference counts free them.
-GC_THRESHOLD = 200_000
 
 log = logging.getLogger("mirrorflow.task")
 
@@ -213,9 +210,7 @@ def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
 def main() -> int:
     """The entry of a task process."""
     die_with_parent()
-    gc.freeze()  # what was imported stays for good
-    gc.set_threshold(GC_THRESHOLD)
-    memory.keep_buffers()
+    memory.settle_in()
     asyncio.run(run())
     return 0
 

@@ -6,7 +6,6 @@ when nothing more can be done, and then has given its partitions up in order. Wh
 """
 
 import asyncio
-import gc
 import logging
 import secrets
 import sys
@@ -45,7 +44,6 @@ START_S: Final = 60.0  # the most that a start may take of a task's time
 CONNECT_TIMEOUT_S: Final = 15.0
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
 STEP_SPREAD_S: Final = 1.0  # over which tasks that were fenced together go on
-GC_THRESHOLD: Final = 200_000  # as `runtime.copying`: batches need no collector
 _BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
 
 log = logging.getLogger("mirrorflow.seed")
@@ -103,11 +101,7 @@ def copy(chains: Iterator[Chain], order: Order) -> Iterator[Ended]:
 
 def prepare() -> None:
     """Once for each process of Spark's."""
-    if gc.get_threshold()[0] == GC_THRESHOLD:
-        return
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
-    memory.keep_buffers()
+    memory.settle_in()
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -154,7 +148,7 @@ class ChainCopy:
         return Ended(
             word=self._word,
             receipts=tuple(self._receipts.values()),
-            memory_bytes=_memory_bytes(),
+            memory_bytes=memory.peak_bytes(),
             start_s=self._start_s,
         )
 
@@ -348,9 +342,3 @@ def _gap_records(share: Share, lane: Lane | None, error: MirrorFlowError | None)
     if share.is_new and anchor is not None and anchor.ordinal == 0 and anchor.why in _BEGINNINGS:
         gap += max(0, anchor.source_offset - share.start)
     return gap
-
-
-def _memory_bytes() -> int:
-    import resource  # noqa: PLC0415 not on every system
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -5,12 +5,12 @@ nobody, so Spark may try, repeat and speculate as it likes; what counts is the o
 """
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from mirrorflow_replicator.runtime import memory
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
 from mirrorflow_seed.settings import FlowFiles
@@ -26,8 +26,6 @@ REPORT_S: Final = 0.5
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_SPLITS_MAX: Final = 100
 TASKS_PER_SLOT_MIN: Final = 4  # so that the last ones do not wait for one
-# Batches are tuples that the collector need not visit, a quarter of a million a second; reference counts free them.
-GC_THRESHOLD: Final = 200_000
 # A task's fault is the last line of what Spark says, among hundreds.
 FAULT_CHARACTERS_MAX: Final = 500
 
@@ -41,7 +39,7 @@ class Comparing:
 
     def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
         """One result for each split. Raises ClusterError, SettingError, OSError."""
-        gc.set_threshold(GC_THRESHOLD)
+        memory.settle_in()
         flow = self._files.load()
         for group in groups:
             yield from asyncio.run(compare_stretches(flow, group, self._terms))

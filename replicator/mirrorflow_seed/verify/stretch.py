@@ -6,7 +6,6 @@ are undecided, and the others go on. A cluster that cannot be used at all fails 
 
 import asyncio
 import contextlib
-import resource
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from mirrorflow_replicator.errors import (
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka.both import connect_both
 from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.runtime import memory
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.verify.comparing import Comparison
 from mirrorflow_seed.verify.digests import RecordDigest
@@ -145,7 +145,7 @@ async def _compared(
         behind=comparison.behind,
         bytes_read=bytes_read,
         seconds=time.perf_counter() - began,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        memory_bytes=memory.peak_bytes(),
     )
 
 
