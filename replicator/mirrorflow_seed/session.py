@@ -69,20 +69,34 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
 
 
 @contextlib.contextmanager
-def session_of(job: JobSettings, name: str, spark: "SparkContext | None") -> "Iterator[SparkContext]":
-    """*spark*, which goes on, or a new one for *job*, through whose JVM records may pass."""
+def session_of(
+    job: JobSettings, name: str, spark: "SparkContext | None", *, light: bool = True
+) -> "Iterator[SparkContext]":
+    """*spark*, which goes on, or a new one for *job* as `spark_context` gives it."""
     if spark is not None:
         yield spark
         return
-    with spark_context(job, name) as context:
+    with spark_context(job, name, light=light) as context:
         yield context
 
 
-def cause_of(error: Exception) -> str:
-    """What Java said, without its stack; Spark's errors carry pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    java = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return java.removeprefix(": ")[:CAUSE_CHARACTERS_MAX] or type(error).__name__
+def driver_url(context: "SparkContext", port: int | None, path: str) -> str:
+    """Where tasks reach *path* of the driver's own server."""
+    return f"http://{context.getConf().get('spark.driver.host', '127.0.0.1')}:{port}{path}"
+
+
+def cause_of(error: BaseException) -> str:
+    """One sentence out of the pages that Spark says: that of an error of ours in a task, else what Java said innermost."""
+    java = getattr(error, "java_exception", None)
+    text = str(error if java is None else java.toString())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for marks in (("mirrorflow_",), ("Caused by: ",), (": ",)):
+        # The last is the innermost: each outer one repeats what it was caused by.
+        for line in reversed(lines):
+            _, found, sentence = line.partition(": ")
+            if line.startswith(marks) and found:
+                return sentence[:CAUSE_CHARACTERS_MAX]
+    return lines[0][:CAUSE_CHARACTERS_MAX] if lines else type(error).__name__
 
 
 def require_spark() -> None:

@@ -17,10 +17,12 @@ from mirrorflow_seed.archive.location import Location
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.archive.preparing import Prepared
 from mirrorflow_seed.archive.rows import FILE_SCHEMA
-from mirrorflow_seed.archive.telling import Teller, cost, spark_problem
+from mirrorflow_seed.archive.telling import Teller
 from mirrorflow_seed.errors import ArchiveDamagedError, JobFailedError
+from mirrorflow_seed.report import Cost
 from mirrorflow_seed.seed.chain import Order, Outcome, Receipt
 from mirrorflow_seed.seed.orders import Desk
+from mirrorflow_seed.session import cause_of, driver_url
 from mirrorflow_seed.settings import FlowFiles
 
 if TYPE_CHECKING:
@@ -68,13 +70,12 @@ class Driver:
         self._known = prepared.next_offsets
         self._desk = desk
         self._teller = teller
-        host = context.getConf().get("spark.driver.host", "127.0.0.1")
         self._order = Order(
             files=files,
             identity=prepared.identity,
             initial=prepared.initial,
             seconds=NO_END_S,
-            url=f"http://{host}:{teller.port}{desk.path}",
+            url=driver_url(context, teller.port, desk.path),
             bytes_per_second=desk.share,
         )
         self._lock = threading.Lock()
@@ -146,7 +147,7 @@ class Driver:
         try:
             found: list[Restored] = rows.mapPartitions(partial(restore_file, task=task)).collect()
         except Exception as error:
-            raise JobFailedError(f"{file.path} cannot be restored: {spark_problem(error)}") from error
+            raise JobFailedError(f"{file.path} cannot be restored: {cause_of(error)}") from error
         if len(found) != 1:
             raise JobFailedError(f"{file.path} was read by {len(found)} tasks, which would lose its order.")
         return found[0]
@@ -167,5 +168,5 @@ class Driver:
             done=self._partitions_done,
             records=records,
             bytes=size_bytes,
-            cost=cost(seconds=seconds, bytes_read=size_bytes, bytes_written=size_bytes),
+            cost=Cost(executor_seconds=seconds, bytes_read=size_bytes, bytes_written=size_bytes),
         )

@@ -27,7 +27,7 @@ from mirrorflow_seed.archive.planning import Range, plan_ranges
 from mirrorflow_seed.archive.reading import Receipt, ReceiptsByIndex, read_ranges
 from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
 from mirrorflow_seed.archive.surveying import survey
-from mirrorflow_seed.archive.telling import Teller, cost, spark_problem
+from mirrorflow_seed.archive.telling import Teller
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveError,
@@ -36,7 +36,8 @@ from mirrorflow_seed.errors import (
     JobSettingError,
 )
 from mirrorflow_seed.outlet import Display
-from mirrorflow_seed.session import session_of
+from mirrorflow_seed.report import Cost
+from mirrorflow_seed.session import cause_of, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(
     archive_id, started = secrets.token_hex(8), _now()
     with (
         Teller("export", job.run_id, display) as teller,
-        session_of(job, f"mirrorflow-export-{job.run_id}", spark) as context,
+        session_of(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
     ):
         location = Location(context, job.archive)
         claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
@@ -97,8 +98,8 @@ def run(
             records=manifest.records,
             bytes=sum(one.tally.bytes for one in receipts.values()),
             gap_records=gap,
-            cost=cost(
-                seconds=sum(one.seconds for one in receipts.values()),
+            cost=Cost(
+                executor_seconds=sum(one.seconds for one in receipts.values()),
                 bytes_read=sum(one.bytes_read for one in receipts.values()),
                 bytes_written=sum(one.size_bytes for one in manifest.files),
             ),
@@ -174,7 +175,7 @@ def _write(
             .parquet(location.uri)
         )
     except Exception as error:
-        raise JobFailedError(f"The export has failed: {spark_problem(error)}") from error
+        raise JobFailedError(f"The export has failed: {cause_of(error)}") from error
     finally:
         stop.set()
         telling.join()

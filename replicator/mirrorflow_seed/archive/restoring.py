@@ -63,7 +63,7 @@ def run(
     desk = Desk(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     with (
         Teller("restore", job.run_id, display, orders=desk) as teller,
-        session_of(job, f"mirrorflow-restore-{job.run_id}", spark) as context,
+        session_of(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
     ):
         location = Location(context, job.archive)
         restoration = Restoration(settings=settings, manifest=read_manifest(location), location=location.text)

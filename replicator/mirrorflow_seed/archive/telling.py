@@ -5,9 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mirrorflow_seed.outlet import Answering, Display, Outlet
-from mirrorflow_seed.report import ArchiveReport, Cost, JobPhase
-
-PROBLEM_CHARACTERS_MAX = 500
+from mirrorflow_seed.report import ArchiveReport, JobPhase
 
 
 class Teller:
@@ -56,28 +54,3 @@ class Teller:
     def _say(self, **changes: Any) -> None:
         self._report = replace(self._report, **changes)
         self._outlet.say(self._report)
-
-
-def cost(*, seconds: float, bytes_read: int, bytes_written: int) -> Cost:
-    """What tasks have used."""
-    return Cost(executor_seconds=seconds, bytes_read=bytes_read, bytes_written=bytes_written)
-
-
-def spark_problem(error: Exception) -> str:
-    """Why a Spark job has failed, in one line: the innermost sentence, not the trace around it."""
-    java = getattr(error, "java_exception", None)
-    text = str(error if java is None else java.toString())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    # Of an error of ours in a Python worker: its last line is the sentence.
-    ours = [
-        line
-        for line in lines
-        if line.startswith(("mirrorflow_replicator.errors.", "mirrorflow_seed.errors."))
-    ]
-    best = (
-        ours[-1].partition(": ")[2]
-        if ours
-        else (causes[-1] if causes else (lines[0] if lines else "unknown"))
-    )
-    return best[:PROBLEM_CHARACTERS_MAX]

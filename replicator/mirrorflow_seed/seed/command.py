@@ -13,7 +13,7 @@ from mirrorflow_seed.seed.chain import Ended, Order, copy
 from mirrorflow_seed.seed.driver import SeedJob
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.seed.plan import Chain
-from mirrorflow_seed.session import cause_of, spark_context
+from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def run(
     desk = Desk(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     outlet = Outlet(SeedReport(run_id=job.run_id), display=display, orders=desk)
     try:
-        if spark is not None:
-            return asyncio.run(_job(files, job, outlet, desk, spark).run())
-        with spark_context(job, f"mirrorflow-seed-{job.run_id}") as context:
+        with session_of(job, f"mirrorflow-seed-{job.run_id}", spark) as context:
             return asyncio.run(_job(files, job, outlet, desk, context).run())
     except BaseException as error:
         newest = outlet.newest
@@ -47,8 +45,6 @@ def run(
 
 
 def _job(files: FlowFiles, job: JobSettings, outlet: Outlet, desk: Desk, spark: "SparkContext") -> SeedJob:
-    host = spark.getConf().get("spark.driver.host", "127.0.0.1")
-
     def run_chains(chains: Sequence[Chain], order: Order) -> list[Ended]:
         chained = spark.parallelize(chains, len(chains)).mapPartitions(functools.partial(copy, order=order))
         try:
@@ -65,5 +61,5 @@ def _job(files: FlowFiles, job: JobSettings, outlet: Outlet, desk: Desk, spark: 
         run=run_chains,
         cancel=spark.cancelAllJobs,
         slots=lambda: int(spark.defaultParallelism),
-        url=f"http://{host}:{outlet.port}{desk.path}",
+        url=driver_url(spark, outlet.port, desk.path),
     )

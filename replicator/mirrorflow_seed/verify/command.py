@@ -29,7 +29,7 @@ from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobSettingError, SeedError
 from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
-from mirrorflow_seed.session import require_spark, spark_context
+from mirrorflow_seed.session import require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 from mirrorflow_seed.verify.job import run_job
 from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
@@ -95,8 +95,7 @@ def output_folder(output: str, run_id: str) -> Path:
 
 
 def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkContext | None") -> Verification:
-    session = spark_context(job, f"mirrorflow-verify-{job.run_id}")
-    with session if spark is None else contextlib.nullcontext(spark) as context:
+    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark) as context:
         found = verification(files, job, context, say=outlet.say)
         # In a cluster nothing else of it stays: names, offsets and hashes, no record.
         _LOG.info("%s", json.dumps(found.as_json()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mirrorflow_replicator.runtime import memory
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
+from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.verify.splits import Split
 from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretches
@@ -26,8 +27,6 @@ REPORT_S: Final = 0.5
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_SPLITS_MAX: Final = 100
 TASKS_PER_SLOT_MIN: Final = 4  # so that the last ones do not wait for one
-# A task's fault is the last line of what Spark says, among hundreds.
-FAULT_CHARACTERS_MAX: Final = 500
 
 
 class Comparing:
@@ -93,16 +92,8 @@ def run_job(
         thread.join(REPORT_S)
         say(progress.report())
     if failure:
-        raise JobFailedError(f"The job failed: {fault_of(failure[0])}") from failure[0]
+        raise JobFailedError(f"The job failed: {cause_of(failure[0])}") from failure[0]
     return outcome[0]
-
-
-def fault_of(error: BaseException) -> str:
-    """The sentence of the task that failed, out of what Spark says of it."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    marks = [line for line in lines if line.startswith("mirrorflow_") and ": " in line]
-    found = marks[-1].split(": ", 1)[1] if marks else next((line for line in lines if line), "")
-    return found[:FAULT_CHARACTERS_MAX]
 
 
 class _Progress:

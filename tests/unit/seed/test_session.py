@@ -1,11 +1,20 @@
-"""What is said where Spark is not there."""
+"""What is said where Spark is not there; what Spark says of a failure is a wall of text, of which the user gets a sentence."""
 
 import sys
 
 import pytest
 
 from mirrorflow_seed.errors import SparkMissingError
-from mirrorflow_seed.session import require_spark
+from mirrorflow_seed.session import cause_of, require_spark
+
+SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
+Traceback (most recent call last):
+  File "job.py", line 52, in __call__
+mirrorflow_replicator.errors.UnreachableError: Cluster east cannot be reached at a:9092: no answer within 20 s.
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+"""
 
 
 def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
@@ -24,3 +33,19 @@ def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch):
 
     with pytest.raises(SparkMissingError, match="Java 17"):
         require_spark()
+
+
+def test_the_tasks_own_sentence_is_found():
+    expected = "Cluster east cannot be reached at a:9092: no answer within 20 s."
+    assert expected == cause_of(RuntimeError(SPARK))
+    assert "something else" == cause_of(RuntimeError("something else\n at x"))
+
+
+def test_what_java_says_innermost_is_found_where_no_error_is_ours():
+    """Each cause repeats what is behind it."""
+    java = "org.apache.spark.SparkException: Job aborted\n\tat A.b\nCaused by: x.Y: no space\nCaused by: java.io.IOException: disk full"
+    assert cause_of(RuntimeError(java)) == "java.io.IOException: disk full"
+    assert cause_of(RuntimeError("An error occurred.\n: org.apache.SparkException: no master")) == (
+        "org.apache.SparkException: no master"
+    )
+    assert cause_of(RuntimeError()) == "RuntimeError"
