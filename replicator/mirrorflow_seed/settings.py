@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirrorflow_replicator.connect.properties import parse_properties
 from mirrorflow_replicator.connect.worker import load_standalone
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_replicator.settings import OffsetStore, SourceSettings
 from mirrorflow_seed.errors import JobSettingError
 
 RUN_ID_MAX = 63  # as the resource bounds it
@@ -80,20 +80,21 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
     return JobSettings(
         run_id=run_id,
         master=given.get("master", default.master),
-        executors_max=int(_number(given, "executors.max", default.executors_max, 1, 10_000)),
-        bytes_per_second=None if limit is None else int(_number(given, "bytes.per.second", 0, 1, 1e15)),
-        waves_max=int(_number(given, "waves.max", default.waves_max, 1, 10_000)),
-        wave_s=_number(given, "wave.ms", default.wave_s * 1000, 1_000, 1e9) / 1000,
-        lag_records_max=int(_number(given, "lag.max", default.lag_records_max, 0, 1e15)),
+        executors_max=int(number_of(given, "executors.max", default.executors_max, 1, 10_000)),
+        bytes_per_second=None if limit is None else int(number_of(given, "bytes.per.second", 0, 1, 1e15)),
+        waves_max=int(number_of(given, "waves.max", default.waves_max, 1, 10_000)),
+        wave_s=number_of(given, "wave.ms", default.wave_s * 1000, 1_000, 1e9) / 1000,
+        lag_records_max=int(number_of(given, "lag.max", default.lag_records_max, 0, 1e15)),
         accept_foreign=foreign == "accept",
-        sample=_number(given, "sample", default.sample, 1e-6, 1.0),
+        sample=number_of(given, "sample", default.sample, 1e-6, 1.0),
         output=given.get("output", ""),
         archive=given.get("archive", ""),
         extra=dict(given),
     )
 
 
-def _number(given: Mapping[str, str], key: str, default: float, least: float, most: float) -> float:
+def number_of(given: Mapping[str, str], key: str, default: float, least: float, most: float) -> float:
+    """The number that *key* has in *given*. Raises JobSettingError where it is none from *least* to *most*."""
     text = given.get(key)
     if text is None:
         return default
@@ -106,6 +107,39 @@ def _number(given: Mapping[str, str], key: str, default: float, least: float, mo
             key=key, problem=f"{text!r} is no number in its range", action=f"write {least:g} to {most:g}"
         )
     return value
+
+
+def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
+    """The same of a whole number above 0."""
+    text = given.get(key, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 1 << 53:
+        raise JobSettingError(key=key, problem=f"{text!r} is no number above 0", action="write one")
+    return int(text)
+
+
+def flag_of(given: Mapping[str, str], key: str, *, default: bool = False) -> bool:
+    """The same of true and false."""
+    text = given.get(key, str(default)).lower()
+    if text not in {"true", "false"}:
+        raise JobSettingError(key=key, problem=f"{text!r} is neither", action="write true or false")
+    return text == "true"
+
+
+def require_shared_positions(settings: SourceSettings) -> None:
+    """Raises JobSettingError where positions are kept for one process alone, and a job has many."""
+    if settings.offsets.store is OffsetStore.FILE:
+        raise JobSettingError(
+            key="offset.storage.store",
+            problem="positions in a file are for one process, and this job has many",
+            action="keep them in Kafka, as is the default",
+        )
+
+
+def require_archive(job: JobSettings) -> str:
+    """The archive's folder. Raises JobSettingError where none is named."""
+    if not job.archive:
+        raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
+    return job.archive
 
 
 def _text(path: str) -> str:

@@ -98,8 +98,7 @@ class FileCopy(ChainCopy):
             bytes=task.file.tally.bytes,
         )
         super().__init__(Chain(shares=(share,)), task.order)
-        # An archive is read from where it begins, and a flow that stands before that has lost what lies between.
-        self._settings = replace(self._settings, start=StartPosition.EARLIEST, on_source_loss=LossPolicy.FAIL)
+        self._settings = without_source(self._settings)
         self.archive = ArchiveCluster(self._settings.source_alias, task.part, of=task.of, spool=spool)
 
     async def _connect(self) -> tuple[Cluster, Cluster]:

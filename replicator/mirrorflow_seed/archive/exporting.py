@@ -33,12 +33,11 @@ from mirrorflow_seed.errors import (
     ArchiveError,
     ArchiveOccupiedError,
     JobFailedError,
-    JobSettingError,
 )
 from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.report import Cost
 from mirrorflow_seed.session import cause_of, session_of
-from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -59,19 +58,17 @@ def run(
 ) -> int:
     """Write the flow's topics to `archive`; the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
-    if not job.archive:
-        raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
+    folder, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     archive_id, started = secrets.token_hex(8), _now()
     with (
         Teller("export", job.run_id, display) as teller,
         session_of(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
     ):
-        location = Location(context, job.archive)
+        location = Location(context, folder)
         claim = json.dumps({"run": job.run_id, "flow": settings.flow, "archive": archive_id}).encode()
         _claim(location, job.run_id, settings.flow, claim)
         found = asyncio.run(survey(settings))
-        size = int(job.extra.get(FILE_BYTES_KEY, FILE_BYTES))
-        ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=size)
+        ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=file_bytes)
         teller.running(total=len(found.extents))
         receipts = _write(context, location, ranges, files, job, archive_id, teller)
         files_written = written_files(location.data(), ranges, receipts, location=location.text)

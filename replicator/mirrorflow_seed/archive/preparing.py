@@ -12,8 +12,8 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.served import ArchiveCluster
-from mirrorflow_seed.errors import ArchiveUnfitError, ForeignRecordsError, JobFailedError
-from mirrorflow_seed.seed.plan import Share, foreign_topics
+from mirrorflow_seed.errors import ArchiveUnfitError, JobFailedError
+from mirrorflow_seed.seed.plan import Share
 from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S, Survey
 
 NAMED_MAX = 10  # topics in an error
@@ -63,13 +63,7 @@ class Restoration:
             )
         identity, initial = await survey.identify()
         if not accept_foreign:
-            targets = {
-                one: TopicPartition(arrangement.names[one.topic], one.partition)
-                for one in arrangement.partitions
-            }
-            foreign = foreign_topics(await survey.held(targets), survey.known(), arrangement.names)
-            if foreign:
-                raise ForeignRecordsError(topics=foreign[:NAMED_MAX], more=len(foreign[NAMED_MAX:]))
+            await survey.refuse_foreign(arrangement)
         positions = survey.store.positions
         found = Prepared(
             identity=identity,

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from mirrorflow_replicator.settings import OffsetStore
 from mirrorflow_seed.archive.checking import compare
 from mirrorflow_seed.archive.copying import without_source
 from mirrorflow_seed.archive.driving import Driver
@@ -32,13 +31,18 @@ from mirrorflow_seed.errors import (
     EXIT_STOPPED,
     ArchiveDamagedError,
     ArchiveIncompleteError,
-    JobSettingError,
 )
 from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.session import session_of
-from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.settings import (
+    FlowFiles,
+    JobSettings,
+    flag_of,
+    require_archive,
+    require_shared_positions,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,22 +56,18 @@ def run(
 ) -> int:
     """Fill the target from `archive`; the exit status. Raises SeedError, MirrorFlowError."""
     settings = without_source(files.load())
-    if not job.archive:
-        raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
-    if settings.offsets.store is OffsetStore.FILE:
-        raise JobSettingError(
-            key="offset.storage.store",
-            problem="positions in a file are for one process, and a restore has many",
-            action="keep them in Kafka, as is the default",
-        )
+    folder, compares = require_archive(job), flag_of(job.extra, COMPARE_KEY, default=True)
+    require_shared_positions(settings)
     desk = Desk(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     with (
         Teller("restore", job.run_id, display, orders=desk) as teller,
         session_of(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
     ):
-        location = Location(context, job.archive)
+        location = Location(context, folder)
         restoration = Restoration(settings=settings, manifest=read_manifest(location), location=location.text)
-        return asyncio.run(_restore(context, restoration, location, files, job, desk, teller))
+        return asyncio.run(
+            _restore(context, restoration, location, files, job, desk, teller, compares=compares)
+        )
 
 
 async def _restore(
@@ -78,6 +78,8 @@ async def _restore(
     job: JobSettings,
     desk: Desk,
     teller: Teller,
+    *,
+    compares: bool,
 ) -> int:
     survey = await restoration.open()
     try:
@@ -94,7 +96,7 @@ async def _restore(
             teller.stopped("Stopped in order; the next start goes on.")
             return EXIT_STOPPED
         message = f"{driver.files_done} files are restored."
-        if job.extra.get(COMPARE_KEY, "true") != "false":
+        if compares:
             decisions = await survey.decisions.read()
             compared = await asyncio.to_thread(
                 compare, context, restoration.manifest, prepared.names, decisions, files

@@ -18,26 +18,23 @@ from typing import Final, TypeVar
 
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError, SettingError
 from mirrorflow_replicator.flow.identity import Identity
-from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.runtime.topics import Arrangement
-from mirrorflow_replicator.settings import OffsetStore, SourceSettings
+from mirrorflow_replicator.settings import SourceSettings
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
-    ForeignRecordsError,
     JobFailedError,
-    JobSettingError,
 )
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import JobPhase
 from mirrorflow_seed.seed.chain import Ended, Order, Outcome
 from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk
-from mirrorflow_seed.seed.plan import Chain, Share, chains_of, foreign_topics, shares_of
+from mirrorflow_seed.seed.plan import Chain, Share, chains_of, shares_of
 from mirrorflow_seed.seed.progress import Progress
 from mirrorflow_seed.seed.survey import Survey
-from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 
 REPORT_EVERY_S: Final = 1.0
 POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
@@ -75,12 +72,7 @@ class SeedJob:
         self._files = files
         self._job = job
         self._settings: SourceSettings = files.load()
-        if self._settings.offsets.store is OffsetStore.FILE:
-            raise JobSettingError(
-                key="offset.storage.store",
-                problem="positions in a file are for one process, and a seed has many",
-                action="keep them in Kafka, as is the default",
-            )
+        require_shared_positions(self._settings)
         self._outlet = outlet
         self._desk = desk
         self._run_chains = run
@@ -255,14 +247,8 @@ class SeedJob:
                 self._progress.reached(share.index, position.source_offset + 1)
 
     async def _refuse_foreign(self, survey: Survey, arrangement: Arrangement) -> None:
-        if self._job.accept_foreign:
-            return
-        names = arrangement.names
-        targets = {one: TopicPartition(names[one.topic], one.partition) for one in arrangement.partitions}
-        held = await self._patiently(lambda: survey.held(targets))
-        foreign = foreign_topics(held, survey.known(), names)
-        if foreign:
-            raise ForeignRecordsError(topics=foreign[:NAMED_MAX], more=len(foreign[NAMED_MAX:]))
+        if not self._job.accept_foreign:
+            await self._patiently(lambda: survey.refuse_foreign(arrangement))
 
     async def _patiently(self, question: Callable[[], Awaitable[T]]) -> T:
         """The answer, also where a cluster cannot be used for a moment. Raises what does not heal, or not in a minute."""

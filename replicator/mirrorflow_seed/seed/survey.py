@@ -22,9 +22,11 @@ from mirrorflow_replicator.runtime.establishing import identify
 from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.runtime.topics import Arrangement, Topics
 from mirrorflow_replicator.settings import SourceSettings, StartPosition
-from mirrorflow_seed.seed.plan import Log
+from mirrorflow_seed.errors import ForeignRecordsError
+from mirrorflow_seed.seed.plan import Log, foreign_topics
 
 CONNECT_TIMEOUT_S = 20.0
+NAMED_MAX = 10  # topics in an error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,10 +124,12 @@ class Survey:
         found = await admin.offsets_at(self.source, tuple(logs), self.settings.start_timestamp_ms)
         return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
 
-    async def held(
-        self, targets: Mapping[TopicPartition, TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Begin and end of the copy of each source partition; *targets* are the copies' addresses."""
-        starts = await admin.offsets_at(self.target, tuple(targets.values()), EARLIEST)
-        ends = await admin.offsets_at(self.target, tuple(targets.values()), LATEST)
-        return {source: (starts[copy], ends[copy]) for source, copy in targets.items()}
+    async def refuse_foreign(self, arrangement: Arrangement) -> None:
+        """Raises ForeignRecordsError where a copy holds records that nobody of this flow has written."""
+        names = arrangement.names
+        copies = {one: TopicPartition(names[one.topic], one.partition) for one in arrangement.partitions}
+        starts = await admin.offsets_at(self.target, tuple(copies.values()), EARLIEST)
+        ends = await admin.offsets_at(self.target, tuple(copies.values()), LATEST)
+        held = {source: (starts[copy], ends[copy]) for source, copy in copies.items()}
+        if foreign := foreign_topics(held, self.known(), names):
+            raise ForeignRecordsError(topics=foreign[:NAMED_MAX], more=len(foreign[NAMED_MAX:]))

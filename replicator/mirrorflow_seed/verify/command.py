@@ -26,11 +26,11 @@ from mirrorflow_replicator.errors import (
     UnreachableError,
 )
 from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, JobSettingError, SeedError
+from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, SeedError
 from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, session_of
-from mirrorflow_seed.settings import FlowFiles, JobSettings
+from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.verify.job import run_job
 from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
 from mirrorflow_seed.verify.page import page
@@ -120,7 +120,7 @@ def verification(
     settings = files.load()
     terms = Terms(
         run_id=job.run_id,
-        decode_all=_flag(job, "decode.all"),
+        decode_all=flag_of(job.extra, "decode.all"),
         bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
     )
     plan_ = planned(settings, job)
@@ -145,10 +145,10 @@ def plan_settings(job: JobSettings) -> PlanSettings:
     return PlanSettings(
         run_id=job.run_id,
         share=job.sample,
-        window_offsets=_whole(job, "window.offsets", WINDOW_OFFSETS),
-        split_windows=_whole(job, "split.windows", SPLIT_WINDOWS),
-        keys_max=_whole(job, "keys.max", KEYS_MAX),
-        timestamps=not _flag(job, "ignore.timestamps"),
+        window_offsets=whole_of(job.extra, "window.offsets", WINDOW_OFFSETS),
+        split_windows=whole_of(job.extra, "split.windows", SPLIT_WINDOWS),
+        keys_max=whole_of(job.extra, "keys.max", KEYS_MAX),
+        timestamps=not flag_of(job.extra, "ignore.timestamps"),
     )
 
 
@@ -206,17 +206,3 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _whole(job: JobSettings, key: str, default: int) -> int:
-    text = job.extra.get(key, str(default))
-    if not text.isdecimal() or not 0 < int(text) < 1 << 53:
-        raise JobSettingError(key=key, problem=f"{text!r} is no number above 0", action="write one")
-    return int(text)
-
-
-def _flag(job: JobSettings, key: str) -> bool:
-    text = job.extra.get(key, "false").lower()
-    if text not in {"true", "false"}:
-        raise JobSettingError(key=key, problem=f"{text!r} is neither", action="write true or false")
-    return text == "true"
