@@ -13,7 +13,7 @@ from mirrorflow_replicator.connect.internal_rest import Flow, flow_of
 from mirrorflow_replicator.connect.view import ConnectError, Request, Response
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.grouped import Grouped
-from mirrorflow_replicator.runtime.hosting import ended
+from mirrorflow_replicator.runtime.hosting import together
 from mirrorflow_replicator.runtime.loggers import LOGGERS
 
 
@@ -27,14 +27,9 @@ class Flows:
 
     async def run(self) -> None:
         """Let them work; the end of one is the end of all."""
-        running = [asyncio.create_task(herd.run(), name=_name(flow)) for flow, herd in self._herds.items()]
-        try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in running:
-                if task.done():
-                    task.result()
-        finally:
-            await asyncio.gather(*(ended(task) for task in running if not task.done()))
+        await together(
+            [asyncio.create_task(herd.run(), name=_name(flow)) for flow, herd in self._herds.items()]
+        )
 
     async def stop(self, grace_s: float) -> None:
         """End all of them at once."""

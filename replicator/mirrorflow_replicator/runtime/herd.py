@@ -13,7 +13,7 @@ from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.view import ConnectError, Request, Response
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.hosted import Hosted, host, start
-from mirrorflow_replicator.runtime.hosting import ended
+from mirrorflow_replicator.runtime.hosting import together
 from mirrorflow_replicator.runtime.loggers import LOGGERS
 from mirrorflow_replicator.settings import ConnectorSettings
 
@@ -62,14 +62,7 @@ class Fixed:
 
     async def run(self) -> None:
         """Let them work; the end of one is the end of all."""
-        running = start(self.hosted)
-        try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in running:
-                if task.done():
-                    task.result()
-        finally:
-            await asyncio.gather(*(ended(task) for task in running if not task.done()))
+        await together(start(self.hosted))
 
     async def stop(self, grace_s: float) -> None:
         """End all of them at once."""

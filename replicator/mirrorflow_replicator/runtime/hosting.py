@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -269,3 +269,14 @@ async def ended(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def together(running: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until one of *running* has ended, which is the end of all. Raises what it raised."""
+    try:
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            if task.done():
+                task.result()
+    finally:
+        await asyncio.gather(*(ended(task) for task in running if not task.done()))

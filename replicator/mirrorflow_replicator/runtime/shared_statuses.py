@@ -5,36 +5,21 @@ what has changed, or was spoken over, is written at the next `publish`, all else
 the next.
 """
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirrorflow_replicator.connect import herd
 from mirrorflow_replicator.connect.group_assignment import Units
 from mirrorflow_replicator.connect.group_protocol import CONNECTOR, Unit
 from mirrorflow_replicator.connect.worker_records import State, WorkerStatus
-from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.report import ConnectorReport, TaskReport
-from mirrorflow_replicator.kafka.worker_topics import StatusTopic
 from mirrorflow_replicator.runtime.clock import now_ms
-from mirrorflow_replicator.runtime.statuses import GOODBYE_S
-from mirrorflow_replicator.version import version
+from mirrorflow_replicator.runtime.statuses import StatusWriter
 
 NOBODY = "-"  # the worker id of a task that nobody has spoken of yet
 
-log = logging.getLogger("mirrorflow.worker")
 
-
-class SharedStatuses:
-    """See the module. The topic was read to its end; *worker_id* gives this node's name of now."""
-
-    def __init__(self, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
-        self._topic = topic
-        self._worker_id = worker_id
-        self._publishing = asyncio.Lock()
-        self._ended = False
-        self._written: dict[bytes, WorkerStatus] = {}
+class SharedStatuses(StatusWriter):
+    """See the module."""
 
     async def publish(
         self, reports: Sequence[ConnectorReport], *, held: Units, wanted: Units | None, generation: int
@@ -47,12 +32,7 @@ class SharedStatuses:
             if self._ended:
                 return
             await self._topic.read_new()
-            worker_id = self._worker_id()
-            said = herd.statuses(
-                [replace(report, worker_id=worker_id) for report in reports],
-                generation=generation,
-                version=version(),
-            )
+            said = self._of(reports, generation)
             now = {key: status for key, status in said.items() if _unit(status) in held}
             changed = [
                 status
@@ -64,27 +44,13 @@ class SharedStatuses:
                 if wanted is None
                 else [
                     replace(status, state=State.DESTROYED, trace=None)
-                    for status in self._all()
+                    for status in self._known()
                     if _unit(status) not in wanted
                 ]
             )
             if gone or changed:
                 await self._topic.put(*gone, *changed, now_ms=now_ms())
             self._written = now
-
-    async def say_goodbye(self) -> None:
-        """Nothing runs here any more, and nothing is written after this."""
-        self._ended = True
-        last = [
-            replace(status, state=State.UNASSIGNED, trace=None)
-            for status in self._written.values()
-            if status.state is not State.UNASSIGNED
-        ]
-        try:
-            async with asyncio.timeout(GOODBYE_S), self._publishing:
-                await self._topic.put(*last, now_ms=now_ms())
-        except (MirrorFlowError, TimeoutError) as error:
-            log.warning("the last statuses could not be written: %s", error or "no answer")
 
     def whole(
         self, part: ConnectorReport, tasks: Sequence[Mapping[str, str]], *, held: Units
@@ -125,11 +91,6 @@ class SharedStatuses:
             worker_id=said.worker_id or NOBODY,
         )
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the status topic held that cannot be read."""
-        return self._topic.warnings
-
     def _is_lost(self, status: WorkerStatus) -> bool:
         """Whether somebody has spoken over what was written of a unit that is here.
 
@@ -140,12 +101,6 @@ class SharedStatuses:
         if status.state is State.UNASSIGNED or not self._topic.statuses.may_write(status):
             return False
         return known is None or known.worker_id != status.worker_id
-
-    def _all(self) -> Iterable[WorkerStatus]:
-        statuses = self._topic.statuses
-        for name in statuses.connectors():
-            yield from (one for one in (statuses.connector(name),) if one is not None)
-            yield from statuses.tasks(name).values()
 
 
 def _unit(status: WorkerStatus) -> Unit:

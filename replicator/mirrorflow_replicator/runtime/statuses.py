@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mirrorflow_replicator.connect import herd
-from mirrorflow_replicator.connect.worker_records import State
+from mirrorflow_replicator.connect.worker_records import State, WorkerStatus
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
@@ -22,21 +22,64 @@ GOODBYE_S = 3.0  # for the last statuses; who comes next writes its own
 log = logging.getLogger("mirrorflow.worker")
 
 
-class Statuses:
-    """See the module. Both topics were read to their ends; *worker_id* gives this worker's name of now."""
+class StatusWriter:
+    """What a worker writes to the status topic, whoever else does. The topic was read to its end; *worker_id* gives this
+    worker's name of now.
+    """
 
-    def __init__(self, configs: ConfigTopic, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
-        self._configs = configs
+    def __init__(self, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
         self._topic = topic
         self._worker_id = worker_id
         self._publishing = asyncio.Lock()
         self._ended = False
-        known = [
+        self._written: dict[bytes, WorkerStatus] = {}  # the last of ours, by key
+
+    async def say_goodbye(self) -> None:
+        """Nothing runs here any more, and nothing is written after this."""
+        self._ended = True
+        last = [
+            replace(status, state=State.UNASSIGNED, trace=None)
+            for status in self._written.values()
+            if status.state is not State.UNASSIGNED
+        ]
+        try:
+            async with asyncio.timeout(GOODBYE_S), self._publishing:
+                await self._topic.put(*last, now_ms=now_ms())
+        except (MirrorFlowError, TimeoutError) as error:
+            log.warning("the last statuses could not be written: %s", error or "no answer")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the status topic held that cannot be read."""
+        return self._topic.warnings
+
+    def _of(self, reports: Sequence[ConnectorReport], generation: int) -> dict[bytes, WorkerStatus]:
+        """What *reports* amount to, said by this worker."""
+        worker_id = self._worker_id()
+        return herd.statuses(
+            [replace(report, worker_id=worker_id) for report in reports],
+            generation=generation,
+            version=version(),
+        )
+
+    def _known(self) -> list[WorkerStatus]:
+        """The last word on everything, whoever said it."""
+        statuses = self._topic.statuses
+        return [
             one
-            for name in topic.statuses.connectors()
-            for one in (topic.statuses.connector(name), *topic.statuses.tasks(name).values())
+            for name in statuses.connectors()
+            for one in (statuses.connector(name), *statuses.tasks(name).values())
             if one is not None
         ]
+
+
+class Statuses(StatusWriter):
+    """The only worker of its topics; both were read to their ends."""
+
+    def __init__(self, configs: ConfigTopic, topic: StatusTopic, *, worker_id: Callable[[], str]) -> None:
+        super().__init__(topic, worker_id=worker_id)
+        self._configs = configs
+        known = self._known()
         # Whoever wrote before is older: a late word of his does not count.
         self._generation = 1 + max((status.generation for status in known), default=0)
         self._written = {status.key: status for status in known}
@@ -57,12 +100,7 @@ class Statuses:
             ]
             if records:
                 await configs.put(*records, now_ms=now_ms())
-            worker_id = self._worker_id()
-            now = herd.statuses(
-                [replace(report, worker_id=worker_id) for report in reports],
-                generation=self._generation,
-                version=version(),
-            )
+            now = self._of(reports, self._generation)
             gone = [
                 replace(status, state=State.DESTROYED, trace=None)
                 for key, status in self._written.items()
@@ -72,25 +110,6 @@ class Statuses:
             if gone or changed:
                 await self._topic.put(*gone, *changed, now_ms=now_ms())
                 self._written = now
-
-    async def say_goodbye(self) -> None:
-        """Nothing runs here any more, and nothing is written after this."""
-        self._ended = True
-        last = [
-            replace(status, state=State.UNASSIGNED, trace=None)
-            for status in self._written.values()
-            if status.state is not State.UNASSIGNED
-        ]
-        try:
-            async with asyncio.timeout(GOODBYE_S), self._publishing:
-                await self._topic.put(*last, now_ms=now_ms())
-        except (MirrorFlowError, TimeoutError) as error:
-            log.warning("the last statuses could not be written: %s", error or "no answer")
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the status topic held that cannot be read."""
-        return self._topic.warnings
 
 
 def is_settled(report: ConnectorReport) -> bool:
