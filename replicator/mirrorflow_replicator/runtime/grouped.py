@@ -48,7 +48,7 @@ from mirrorflow_replicator.runtime.node import LOOK_S, Node
 from mirrorflow_replicator.runtime.others import Others
 from mirrorflow_replicator.runtime.shared_statuses import SharedStatuses
 from mirrorflow_replicator.runtime.shared_task import SharedTask
-from mirrorflow_replicator.runtime.sharing import Share, SharedConnector, share_of
+from mirrorflow_replicator.runtime.sharing import Share, Shared, SharedConnector, share_of
 from mirrorflow_replicator.runtime.spare import Spare
 from mirrorflow_replicator.runtime.task_writing import TaskWriting
 from mirrorflow_replicator.settings import (
@@ -252,13 +252,13 @@ class Grouped(Herding):
         self._arrange()
         await self._running.settled()
         for hosted in [*self._running.hosted.values()]:
-            if isinstance(hosted, SharedConnector | SharedTask):
+            if isinstance(hosted, Shared):
                 await hosted.settled()
 
     def _arrange(self) -> None:
         super()._arrange()
         for name, hosted in self._running.hosted.items():
-            if isinstance(hosted, SharedConnector | SharedTask) and not self._stopping:
+            if isinstance(hosted, Shared) and not self._stopping:
                 hosted.share(self._share(name))
         if self._node is not None:
             self._node.look()
@@ -277,7 +277,7 @@ class Grouped(Herding):
 
     def _host(self, name: str, settings: ConnectorSettings) -> Hosted | None:
         hosted = self._shared_host(name, settings)
-        if isinstance(hosted, SharedConnector | SharedTask):
+        if isinstance(hosted, Shared):
             # At once: it must not run a moment with what it had before it was made anew.
             hosted.share(self._share(name))
         return hosted

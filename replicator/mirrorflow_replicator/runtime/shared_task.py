@@ -5,7 +5,6 @@ The node that has the connector writes down that it has one task; the node that 
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -13,14 +12,13 @@ from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.runtime.hosted import Hosted
 from mirrorflow_replicator.runtime.hosting import ended
-from mirrorflow_replicator.runtime.sharing import RETRY_MAX_S, RETRY_MIN_S, Share
+from mirrorflow_replicator.runtime.setbacks import Setbacks
+from mirrorflow_replicator.runtime.sharing import RETRY_MAX_S, Share, Shared
 from mirrorflow_replicator.runtime.standing_in import StandIn
 from mirrorflow_replicator.settings import ConnectorSettings
 
-log = logging.getLogger("mirrorflow.worker")
 
-
-class SharedTask:
+class SharedTask(Shared):
     """See the module. *make* gives what does the work; *publish* writes down that there is one task."""
 
     heard_of_all = True
@@ -33,33 +31,20 @@ class SharedTask:
         publish: Callable[[], Awaitable[None]],
         grace_s: float,
     ) -> None:
+        super().__init__()
         self._name = connector.name
         self._absent = StandIn(connector.name, connector.properties, state="RUNNING")
         self._make = make
         self._publish = publish
         self._grace_s = grace_s
-        self._share = Share()
         self._inner: Hosted | None = None
         self._running: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
-
-    def share(self, share: Share) -> None:
-        """From now on *share* is ours."""
-        if share == self._share:
-            return
-        self._share = share
-        self._settled.clear()
-        self._changed.set()
-
-    async def settled(self) -> None:
-        """Wait until nothing runs here any more that is not ours."""
-        await self._settled.wait()
+        self._setbacks = Setbacks(
+            f"{connector.name}: its task cannot be written down", pause_max_s=RETRY_MAX_S
+        )
 
     async def run(self) -> None:
         """Follow what is ours until cancelled."""
-        pause_s = RETRY_MIN_S
         try:
             while True:
                 self._changed.clear()
@@ -69,13 +54,12 @@ class SharedTask:
                     if self._share.leads:
                         await self._publish()
                 except MirrorFlowError as error:
-                    log.warning("%s: its task cannot be written down: %s", self._name, error)
+                    self._setbacks.note(error)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause_s):
+                        async with asyncio.timeout(self._setbacks.pause_s):
                             await self._wait()
-                    pause_s = min(2 * pause_s, RETRY_MAX_S)
                 else:
-                    pause_s = RETRY_MIN_S
+                    self._setbacks.over()
                     await self._wait()
         finally:
             await self._end()

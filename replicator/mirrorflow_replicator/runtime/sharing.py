@@ -10,7 +10,6 @@ The identity is decided in Kafka (DESIGN 4.2), so any node may be the first to n
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,12 +27,12 @@ from mirrorflow_replicator.runtime.children import Child, Spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
 from mirrorflow_replicator.runtime.messages import Assign
+from mirrorflow_replicator.runtime.setbacks import Setbacks
 from mirrorflow_replicator.settings import ConnectorSettings, SourceSettings
 
-# While a cluster cannot be used: soon at first, for it may be this node's first connection, then four times a minute.
-RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0
-
-log = logging.getLogger("mirrorflow.worker")
+RETRY_MAX_S = (
+    15.0  # while a cluster cannot be used; soon at first, for it may be this node's first connection
+)
 
 Publish = Callable[[Assignment, bool], Awaitable[None]]
 
@@ -65,7 +64,29 @@ def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> Shar
     )
 
 
-class SharedConnector(HostedConnector):
+class Shared:
+    """What runs of a connector that nodes share: it follows what is this node's."""
+
+    def __init__(self) -> None:
+        self._share = Share()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    def share(self, share: Share) -> None:
+        """From now on *share* is ours."""
+        if share == self._share:
+            return
+        self._share = share
+        self._settled.clear()
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Wait until nothing runs here any more that is not ours."""
+        await self._settled.wait()
+
+
+class SharedConnector(HostedConnector, Shared):
     """See the module. *publish* writes down who copies what, and whether the flow begins just now."""
 
     def __init__(
@@ -78,40 +99,28 @@ class SharedConnector(HostedConnector):
         start: Spawn,
         grace_s: float,
     ) -> None:
-        super().__init__(connector, settings, samples=samples, start=start)
+        HostedConnector.__init__(self, connector, settings, samples=samples, start=start)
+        Shared.__init__(self)
         self._publish = publish
         self._grace_s = grace_s
-        self._share = Share()
         self._given: dict[int, Assign] = {}
         self._leading: asyncio.Task[None] | None = None
-        self._problem: MirrorFlowError | None = None  # why tasks cannot be begun
-        self._changed = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._setbacks = Setbacks(connector.name, pause_max_s=RETRY_MAX_S)  # of beginning tasks
 
     def share(self, share: Share) -> None:
         """From now on *share* is ours."""
-        if share == self._share:
-            return
-        self._share = share
-        self._settled.clear()
-        self._changed.set()
+        super().share(share)
         for task in share.tasks:
             self._child(task)  # its process starts beside whatever else is to be done
 
     @property
     def is_warm(self) -> bool:
         """Whether a task could begin here at once, or why it could not is told."""
-        return self._identity is not None or self._problem is not None
-
-    async def settled(self) -> None:
-        """Wait until nothing runs here any more that is not ours."""
-        await self._settled.wait()
+        return self._identity is not None or self._setbacks.newest is not None
 
     async def run(self) -> None:
         """Follow what is ours until cancelled."""
         watching = asyncio.create_task(self._watch())
-        pause_s = RETRY_MIN_S
         try:
             while True:
                 self._changed.clear()
@@ -122,15 +131,12 @@ class SharedConnector(HostedConnector):
                 try:
                     await self._unless_changed(self._begin())
                 except MirrorFlowError as error:
-                    if self._problem is None or self._problem.reason != error.reason:
-                        log.warning("%s: %s", self._connector.name, error)
-                    self._problem = error
+                    self._setbacks.note(error)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause_s):
+                        async with asyncio.timeout(self._setbacks.pause_s):
                             await self._changed.wait()
-                    pause_s = min(2 * pause_s, RETRY_MAX_S)
                 else:
-                    self._problem, pause_s = None, RETRY_MIN_S
+                    self._setbacks.over()
                     await self._changed.wait()
         finally:
             watching.cancel()
@@ -223,7 +229,7 @@ class SharedConnector(HostedConnector):
 
     @property
     def _state(self) -> str:
-        if self._problem is not None:
+        if self._setbacks.newest is not None:
             return "FAILED"
         if self._share.leads:
             return self._discovery.state
