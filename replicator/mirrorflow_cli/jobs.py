@@ -6,21 +6,23 @@ mirrorflow_seed, and pyspark with it, is loaded when a job starts: the rest of t
 import argparse
 import importlib
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, UsageError
 from mirrorflow_cli.files import ProcessFiles
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.job_display import Display
 from mirrorflow_operator.plan.plan import plan
 
 STOPPED = EXIT_SIGNAL_BASE + 2
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of every job."""
+def add_job_arguments(
+    parser: argparse.ArgumentParser, *, run_id: str = "what the run is called in reports"
+) -> None:
+    """The flags of every job; *run_id* says what the run's name is good for."""
     add_flow_arguments(parser, addresses=True)
+    parser.add_argument("--run-id", metavar="ID", default="1", help=f"{run_id} (default: 1)")
     parser.add_argument(
         "--cores", type=int, metavar="N", help="tasks at once (default: as many as this machine has)"
     )
@@ -34,16 +36,34 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_job(
-    arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Callable[[Any], None]
-) -> int:
+def add_copying_arguments(parser: argparse.ArgumentParser, *, writes: bool = True) -> None:
+    """The flags of jobs that copy; *writes*: to the target, where others may have written before."""
+    parser.add_argument("--rate", metavar="BYTES", type=int, help="bytes per second, for the whole job")
+    if writes:
+        parser.add_argument(
+            "--foreign-records",
+            choices=("refuse", "accept"),
+            default="refuse",
+            help="target topics that hold records of others (default: refuse)",
+        )
+
+
+def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Display) -> int:
     """Run *job*, the module of mirrorflow_seed that has its `run`, until it ends; the exit status.
 
-    *display* is given each report. Raises UsageError, FailedError, and the replicator's errors.
+    *properties* are the job's own, beside those that the flags above stand for. *display* is given each report, and closed.
+    Raises UsageError, FailedError, and the replicator's errors.
     """
+    try:
+        return _run(arguments, job, properties, display)
+    finally:
+        display.close()
+
+
+def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Display) -> int:
     from mirrorflow_seed import errors, settings  # noqa: PLC0415 see the module
 
-    given = dict(properties)
+    given = _common(arguments) | properties
     for pair in arguments.set:
         key, found, value = pair.partition("=")
         if not found:
@@ -62,8 +82,18 @@ def run_job(
             flow_files = settings.FlowFiles(
                 worker=str(files.worker), source=str(files.connector(source.name))
             )
-            status = int(command.run(flow_files, settings.job_of(given), display=display))
+            status = int(command.run(flow_files, settings.job_of(given), display=display.show))
         except errors.SeedError as error:
             kind = UsageError if error.status == EXIT_USAGE else FailedError
             raise kind(str(error)) from error
     return STOPPED if status == errors.EXIT_STOPPED else status
+
+
+def _common(arguments: argparse.Namespace) -> dict[str, str]:
+    """What the flags say that several jobs have."""
+    given = {"run.id": arguments.run_id}
+    if getattr(arguments, "rate", None) is not None:
+        given["bytes.per.second"] = str(arguments.rate)
+    if hasattr(arguments, "foreign_records"):
+        given["foreign.records"] = arguments.foreign_records
+    return given

@@ -7,13 +7,7 @@ from mirrorflow_cli.archive import add_archive_arguments, run_archive_job
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `mirrorflow restore`."""
-    add_archive_arguments(parser)
-    parser.add_argument(
-        "--foreign-records",
-        choices=("refuse", "accept"),
-        default="refuse",
-        help="target topics that hold records of others (default: refuse)",
-    )
+    add_archive_arguments(parser, writes=True)
     parser.add_argument(
         "--no-compare", action="store_true", help="do not read the target once more and compare it"
     )
@@ -21,7 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Restore; the exit status."""
-    more = {"foreign.records": arguments.foreign_records}
-    if arguments.no_compare:
-        more["archive.compare"] = "false"
+    more = {"archive.compare": "false"} if arguments.no_compare else {}
     return run_archive_job(arguments, "archive.restoring", more)

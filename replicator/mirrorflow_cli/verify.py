@@ -5,27 +5,19 @@ decided; 2 the arguments or the file are wrong.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from mirrorflow_cli.job_display import JsonLines, Telling, display_of
 from mirrorflow_cli.jobs import add_job_arguments, run_job
-
-BAR_CELLS: Final = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `mirrorflow verify`."""
-    add_job_arguments(parser)
+    add_job_arguments(parser, run_id="names the run, and decides which windows a sample takes")
     parser.add_argument(
         "--sample", metavar="SHARE", help="the share of windows to compare, as 0.1 (default: 1)"
-    )
-    parser.add_argument(
-        "--run-id",
-        metavar="ID",
-        default="1",
-        help="names the run, and decides which windows a sample takes (default: 1)",
     )
     parser.add_argument(
         "--out",
@@ -42,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare; the exit status."""
-    properties = {"run.id": arguments.run_id}
+    properties = {}
     if arguments.sample is not None:
         properties["sample"] = arguments.sample
     if arguments.out is not None:
@@ -53,70 +45,51 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if is_set:
             properties[key] = "true"
-    display = _JsonLines() if arguments.json else _Bar()
-    try:
-        status = run_job(arguments, "verify.command", properties, display.show)
-    finally:
-        display.close()
-    if not arguments.json:
-        print(display.message)
-        if arguments.out is not None:
-            from mirrorflow_seed.verify.command import output_folder  # noqa: PLC0415 the extra `seed`
+    if arguments.json:
+        return run_job(arguments, "verify.command", properties, JsonLines())
+    verdict = _Verdict()
+    status = run_job(arguments, "verify.command", properties, verdict)
+    print(verdict.message)
+    if arguments.out is not None:
+        from mirrorflow_seed.verify.command import output_folder  # noqa: PLC0415 the extra `seed`
 
-            print(f"Result: {output_folder(properties['output'], arguments.run_id)}")
+        print(f"Result: {output_folder(properties['output'], arguments.run_id)}")
     return status
 
 
-class _JsonLines:
-    message = ""
-
-    def show(self, report: Any) -> None:
-        print(json.dumps(report.as_json()), flush=True)
-
-    def close(self) -> None:
-        """Nothing is held back."""
-
-
-class _Bar:
-    """How far it is, on a line of stderr that is drawn anew; without a terminal a line whenever a tenth more is done."""
+class _Verdict:
+    """Progress on stderr; what is said last is kept for stdout."""
 
     def __init__(self) -> None:
         self.message = ""
-        self._is_terminal = sys.stderr.isatty()
-        self._shown = -1
-        self._is_open = False
+        self._display = display_of(
+            Telling(line=line_of, done=lambda report: (_compared(report), report.windows.total)),
+            as_json=False,
+            stream=sys.stderr,
+        )
 
     def show(self, report: Any) -> None:
-        said = report.as_json()
-        self.message = said["message"] or self.message
-        windows = said["windows"]
-        total = windows["total"]
-        done = total and sum(windows[name] for name in ("equal", "reordered", "different", "undecided"))
-        if not total:
-            return
-        share = min(1.0, done / total)
-        if not self._is_terminal:
-            if int(share * 10) > self._shown:
-                self._shown = int(share * 10)
-                print(self._line(said, done, share), file=sys.stderr, flush=True)
-            return
-        filled = round(share * BAR_CELLS)
-        line = f"\r\x1b[K{'█' * filled}{'░' * (BAR_CELLS - filled)} {self._line(said, done, share)}"
-        print(line, end="", file=sys.stderr, flush=True)
-        self._is_open = True
+        self.message = report.message or self.message
+        self._display.show(report)
 
     def close(self) -> None:
-        if self._is_open:
-            print(file=sys.stderr)
-            self._is_open = False
+        self._display.close()
 
-    @staticmethod
-    def _line(said: dict[str, object], done: int, share: float) -> str:
-        windows = said["windows"]
-        assert isinstance(windows, dict)
-        parts = [f"{share:4.0%}", f"{done} of {windows['total']} windows"]
-        parts += [
-            f"{windows[name]} {name}" for name in ("different", "reordered", "undecided") if windows[name]
+
+def _compared(report: Any) -> int:
+    windows = report.windows
+    return int(windows.equal + windows.reordered + windows.different + windows.undecided)
+
+
+def line_of(report: Any) -> str:
+    """A report in words, without its message."""
+    windows = report.windows
+    found = {name: getattr(windows, name) for name in ("different", "reordered", "undecided")}
+    return ", ".join(
+        [
+            report.phase.value.lower(),
+            f"{_compared(report)} of {windows.total} windows",
+            *(f"{count} {name}" for name, count in found.items() if count),
+            f"{report.source_records:,} + {report.target_records:,} records",
         ]
-        parts.append(f"{said['sourceRecords']:,} + {said['targetRecords']:,} records")
-        return ", ".join(parts)
+    )

@@ -1,0 +1,114 @@
+"""What `seed`, `verify`, `archive` and `restore` share: their jobs are there, and what is shown of them."""
+
+import argparse
+import importlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mirrorflow_cli import archive, job_display, jobs, restore, seed, verify
+from mirrorflow_cli.errors import UsageError
+from mirrorflow_cli.job_display import LINE_EVERY_S, Lines, Telling
+from mirrorflow_seed.report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
+
+COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
+FLAGS = ["--from", "a:1", "--to", "b:1"]
+
+
+class Silent:
+    """A display that counts."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def show(self, report: Any) -> None:
+        """Not here."""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def parsed(command: str, *more: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    COMMANDS[command].add_arguments(parser)
+    flags = ["--archive", "/x"] if command in {"archive", "restore"} else []
+    return parser.parse_args([*FLAGS, *flags, *more])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_job_of_each_command_is_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found by its name when a user starts it: a slip there shows nowhere else."""
+    started: list[str] = []
+
+    def run_job(_: argparse.Namespace, job: str, *__: Any) -> int:
+        started.append(job)
+        return 0
+
+    for module in (seed, verify, archive):
+        monkeypatch.setattr(module, "run_job", run_job)
+    assert 0 == COMMANDS[command].execute(parsed(command))
+    assert callable(importlib.import_module(f"mirrorflow_seed.{started[0]}").run)
+
+
+def test_a_display_is_closed_whatever_happens() -> None:
+    display = Silent()
+    with pytest.raises(UsageError):
+        jobs.run_job(parsed("seed", "--set", "nothing"), "seed.command", {}, display)
+    assert 1 == display.closed
+
+
+def test_lines_come_with_each_phase_and_now_and_then() -> None:
+    out, now_s = io.StringIO(), [100.0]
+    lines = Lines(
+        Telling(line=lambda report: report.phase.value, done=lambda _: (0, 0)), out, clock=lambda: now_s[0]
+    )
+    for phase, at_s in (
+        (JobPhase.PREPARING, 100.0),
+        (JobPhase.PREPARING, 100.0 + LINE_EVERY_S / 2),
+        (JobPhase.PREPARING, 100.0 + LINE_EVERY_S),
+        (JobPhase.RUNNING, 100.0 + LINE_EVERY_S + 1),
+    ):
+        now_s[0] = at_s
+        lines.show(SeedReport(run_id="1", phase=phase))
+    assert ["Preparing", "Preparing", "Running"] == out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line_of", "report", "line"),
+    [
+        (
+            seed.line_of,
+            SeedReport(
+                run_id="1", phase=JobPhase.RUNNING, partitions=4, done=1, records=1_000, gap_records=2
+            ),
+            "running, 1/4 partitions, 1,000 records, 0 left, 0.0 MB/s, 2 gone from the source",
+        ),
+        (
+            verify.line_of,
+            VerifyReport(
+                run_id="1",
+                phase=JobPhase.RUNNING,
+                windows=Windows(total=5, equal=2, different=1),
+                source_records=9,
+            ),
+            "running, 3 of 5 windows, 1 different, 9 + 0 records",
+        ),
+        (
+            archive.line_of,
+            ArchiveReport(job="export", run_id="1", phase=JobPhase.FAILED, message="No."),
+            "failed, 0/0 partitions, 0 records, 0.0 MB, No.",
+        ),
+    ],
+)
+def test_reports_are_told_in_words(line_of: Callable[[Any], str], report: Any, line: str) -> None:
+    assert line == line_of(report)
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    display = job_display.display_of(Telling(line=str, done=lambda _: (0, 0)), as_json=True)
+    display.show(SeedReport(run_id="7"))
+    display.close()
+    assert "7" == json.loads(capsys.readouterr().out)["runId"]
