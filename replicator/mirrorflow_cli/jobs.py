@@ -63,7 +63,7 @@ def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str],
 def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Display) -> int:
     from mirrorflow_seed import errors, settings  # noqa: PLC0415 see the module
 
-    given = _common(arguments) | properties
+    given = _facts_of_flow(arguments) | properties
     for pair in arguments.set:
         key, found, value = pair.partition("=")
         if not found:
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
     return STOPPED if status == errors.EXIT_STOPPED else status
 
 
-def _common(arguments: argparse.Namespace) -> dict[str, str]:
+def _facts_of_flow(arguments: argparse.Namespace) -> dict[str, str]:
     """What the flags say that several jobs have."""
     given = {"run.id": arguments.run_id}
     if getattr(arguments, "rate", None) is not None:
