@@ -4,8 +4,9 @@
 
 Promises, in each round: what somebody holds is given to nobody else before its holder has let it go, which takes a round
 of its own; whoever holds what is still wanted keeps it, up to an even share; what is homeless goes to who has least. As
-long as nothing changes, the round after one that revoked ends balanced: connectors and tasks, each counted for itself,
-differ by at most one between members, and a further round changes nothing.
+long as nothing changes, the round after one that revoked ends balanced, and a further round changes nothing. Balanced:
+of connectors, of all tasks, and of the tasks of each connector, members have as many, but for one more or less.
+So the tasks of one busy connector are not all on one node beside a node with the idle tasks of another.
 
 Work of a member that is gone is given away at once. Apache's leader keeps it back for `scheduled.rebalance.max.delay.ms`,
 five minutes by default, in case that the member comes back, since to move a Java task is expensive; here another process
@@ -14,9 +15,10 @@ goes on within seconds, and records wait for nobody.
 Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirrorflow_replicator.connect.even_shares import even_shares
 from mirrorflow_replicator.connect.group_protocol import CONNECTOR, Unit
 
 Units = frozenset[Unit]
@@ -35,34 +37,42 @@ def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dic
     members = {member: frozenset(units) for member, units in held.items()}
     everything = frozenset(wanted)
     kept = _kept(members, everything)
+    homeless = everything.difference(*members.values())
     given: dict[str, set[Unit]] = {member: set() for member in members}
-    for connectors in (True, False):
+    for kind_of in (_kind_of_connector, _kind_of_task):
+        kinds = sorted({kind for unit in everything if (kind := kind_of(unit)) is not None})
         homes = {
-            member: {unit for unit in units if (unit.task == CONNECTOR) is connectors}
-            for member, units in kept.items()
+            kind: {
+                member: {unit for unit in units if kind_of(unit) == kind} for member, units in kept.items()
+            }
+            for kind in kinds
         }
-        homeless = sorted(
-            unit
-            for unit in everything.difference(*members.values())
-            if (unit.task == CONNECTOR) is connectors
-        )
+        lost = {kind: sorted(unit for unit in homeless if kind_of(unit) == kind) for kind in kinds}
+        had = {
+            kind: {member: len(units) for member, units in by_member.items()}
+            for kind, by_member in homes.items()
+        }
+        counts = {kind: sum(had[kind].values()) + len(lost[kind]) for kind in kinds}
         totals = {member: len(kept[member]) + len(given[member]) for member in members}
-        quotas = _quotas(homes, totals, sum(map(len, homes.values())) + len(homeless))
-        for member, units in homes.items():
-            for unit in sorted(units)[quotas[member] :]:
-                kept[member].discard(unit)
-                units.discard(unit)
-        for unit in homeless:
-            member = min(
-                (member for member in members if len(homes[member]) < quotas[member]),
-                key=lambda one: (len(homes[one]), len(kept[one]) + len(given[one]), one),
-            )
-            homes[member].add(unit)
-            given[member].add(unit)
+        quotas = even_shares(had, counts, totals)
+        for kind in kinds:
+            for member, units in homes[kind].items():
+                kept[member].difference_update(sorted(units)[quotas[kind][member] :])
+            _give(lost[kind], homes[kind], quotas[kind], given)
     return {
         member: Share(assigned=frozenset(given[member]), revoked=units - kept[member])
         for member, units in members.items()
     }
+
+
+def _kind_of_connector(unit: Unit) -> str | None:
+    """All connectors are of one kind."""
+    return "" if unit.task == CONNECTOR else None
+
+
+def _kind_of_task(unit: Unit) -> str | None:
+    """Tasks are of one kind with those of the same connector."""
+    return None if unit.task == CONNECTOR else unit.connector
 
 
 def _kept(members: Mapping[str, Units], wanted: Units) -> dict[str, set[Unit]]:
@@ -75,8 +85,16 @@ def _kept(members: Mapping[str, Units], wanted: Units) -> dict[str, set[Unit]]:
     return kept
 
 
-def _quotas(homes: Mapping[str, set[Unit]], totals: Mapping[str, int], count: int) -> dict[str, int]:
-    """How many of *count* units each may have; the one more that some may goes to those who have most already."""
-    share, more = divmod(count, len(homes))
-    ranked = sorted(homes, key=lambda member: (-len(homes[member]), totals[member], member))
-    return {member: share + (rank < more) for rank, member in enumerate(ranked)}
+def _give(
+    lost: Sequence[Unit],
+    homes: Mapping[str, set[Unit]],
+    quotas: Mapping[str, int],
+    given: Mapping[str, set[Unit]],
+) -> None:
+    """Let homeless units fill what members may have in addition to what they have."""
+    counts = {member: min(len(units), quotas[member]) for member, units in homes.items()}
+    for unit in lost:
+        room = (member for member in homes if counts[member] < quotas[member])
+        member = min(room, key=lambda one: (counts[one], len(given[one]), one))
+        counts[member] += 1
+        given[member].add(unit)

@@ -35,6 +35,10 @@ def settled(held: Mapping[str, Units], wanted: Units) -> dict[str, Units]:
     return now
 
 
+def is_task_of(unit: Unit, connector: str) -> bool:
+    return unit.connector == connector and unit.task != CONNECTOR
+
+
 @given(groups())
 def test_all_is_done_once_and_evenly(group: tuple[dict[str, Units], Units]) -> None:
     held, wanted = group
@@ -42,6 +46,9 @@ def test_all_is_done_once_and_evenly(group: tuple[dict[str, Units], Units]) -> N
     assert sorted(wanted) == sorted(unit for units in now.values() for unit in units)
     for connectors in (True, False):
         loads = [sum((unit.task == CONNECTOR) is connectors for unit in units) for units in now.values()]
+        assert max(loads) - min(loads) <= 1
+    for connector in {unit.connector for unit in wanted}:
+        loads = [sum(is_task_of(unit, connector) for unit in units) for units in now.values()]
         assert max(loads) - min(loads) <= 1
     assert all(share == Share() for share in share_out(now, wanted).values())
 
@@ -78,3 +85,11 @@ def test_tasks_of_a_connector_are_spread() -> None:
     now = settled({"x": frozenset(), "y": frozenset()}, frozenset(wanted))
     for units in now.values():
         assert [1, 1] == [sum(unit.connector == name and unit.task >= 0 for unit in units) for name in "ab"]
+
+
+def test_a_busy_connectors_tasks_are_not_all_on_one_node_beside_idle_ones() -> None:
+    busy, idle = (frozenset(Unit(connector=name, task=task) for task in range(2)) for name in "ab")
+    held = {"x": busy, "y": idle}  # even in sum
+    now = settled(held, busy | idle)
+    assert [1, 1] == [len(units & busy) for units in now.values()]
+    assert 1 == len(held["x"] - now["x"])
