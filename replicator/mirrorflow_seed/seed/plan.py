@@ -1,18 +1,21 @@
 """Which partitions are seeded up to where, and which task copies which of them: decisions only.
 
 A *share* is one partition with the end offset that was frozen when it was planned; a *chain* is what one task copies. A
-large partition is a chain of its own, small ones go together, so that a task lasts long enough to be worth its start. The
-longest chains come first: the last task to start is then a short one.
+task copies several partitions at once, because one request to a broker carries one batch of each: with few of them a
+broker works half as much again for the same bytes. Each share goes to the chain that has least, the largest shares
+first, and the longest chains are started first: the last task to start is then a short one.
 """
 
+import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mirrorflow_replicator.flow.partitions import TopicPartition
 
-CHAIN_BYTES_MIN: Final = 64 << 20  # at 100 MB/s less than a second, and a start costs a tenth of one
-CHAIN_BYTES_MAX: Final = 1 << 30
+CHAIN_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s, and a start costs a second
+CHAIN_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s: no task is looked at for long before its end
 CHAIN_PARTITIONS_MAX: Final = 200  # of empty partitions; each costs a few questions
 CHAINS_PER_SLOT: Final = 4  # so many turns even out what was estimated wrong
 RECORD_BYTES: Final = 1_000  # of a record where no broker tells the size of its log
@@ -88,18 +91,24 @@ def chains_of(shares: Iterable[Share], *, slots: int) -> tuple[Chain, ...]:
     left = sorted(
         (share for share in shares if share.start < share.end), key=lambda share: (-share.bytes, share.index)
     )
-    total = sum(share.bytes for share in left)
-    room = min(CHAIN_BYTES_MAX, max(CHAIN_BYTES_MIN, total // max(1, slots * CHAINS_PER_SLOT)))
-    chains: list[list[Share]] = []
-    filled = 0
+    count = min(len(left), _count_of_chains(sum(share.bytes for share in left), len(left), slots))
+    chains: list[list[Share]] = [[] for _ in range(count)]
+    emptiest = [(0, 0, index) for index in range(count)]  # bytes, partitions, which: a heap
     for share in left:
-        is_full = filled + share.bytes > room or (chains and len(chains[-1]) >= CHAIN_PARTITIONS_MAX)
-        if not chains or is_full:
-            chains.append([])
-            filled = 0
-        chains[-1].append(share)
-        filled += share.bytes
+        filled, partitions, index = heapq.heappop(emptiest)
+        chains[index].append(share)
+        if partitions + 1 < CHAIN_PARTITIONS_MAX:
+            heapq.heappush(emptiest, (filled + share.bytes, partitions + 1, index))
     return tuple(sorted((Chain(shares=tuple(chain)) for chain in chains), key=lambda chain: -chain.bytes))
+
+
+def _count_of_chains(total_bytes: int, partitions: int, slots: int) -> int:
+    """One for each slot at least, then as many turns as chains of a good length make."""
+    slots = max(1, slots)  # executors may not be there yet
+    turns = min(CHAINS_PER_SLOT, max(1, total_bytes // (slots * CHAIN_BYTES_MIN)))
+    return max(
+        slots * turns, math.ceil(total_bytes / CHAIN_BYTES_MAX), math.ceil(partitions / CHAIN_PARTITIONS_MAX)
+    )
 
 
 def foreign_topics(

@@ -28,7 +28,7 @@ logs = st.dictionaries(
 def test_every_share_that_has_something_left_is_in_one_chain(
     logs: dict[TopicPartition, Log], slots: int
 ) -> None:
-    """And none else; chains come longest first, and are no longer than they may be."""
+    """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
     shares = shares_of(logs, {}, {})
 
     chains = chains_of(shares, slots=slots)
@@ -36,9 +36,18 @@ def test_every_share_that_has_something_left_is_in_one_chain(
     given = sorted(share.index for chain in chains for share in chain.shares)
     assert given == [share.index for share in shares if share.start < share.end]
     assert [chain.bytes for chain in chains] == sorted((chain.bytes for chain in chains), reverse=True)
+    assert len(chains) >= min(len(given), slots)
+    assert all(0 < len(chain.shares) <= CHAIN_PARTITIONS_MAX for chain in chains)
+
+
+@given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
+def test_chains_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
+    """None is longer than another by more than its own smallest partition: a slot that is done early waits no longer."""
+    chains = chains_of([_share(index, size) for index, size in enumerate(sizes)], slots=slots)
+
     for chain in chains:
-        assert 0 < len(chain.shares) <= CHAIN_PARTITIONS_MAX
-        assert chain.bytes <= CHAIN_BYTES_MAX or len(chain.shares) == 1
+        assert chain.bytes - min(share.bytes for share in chain.shares) <= chains[-1].bytes
+        assert chain.bytes <= CHAIN_BYTES_MAX + max(share.bytes for share in chain.shares)
 
 
 @given(logs, st.integers(0, 2 * 10**6))
@@ -61,12 +70,21 @@ def test_sizes_are_those_of_the_brokers_or_an_average():
     assert [share.bytes for share in shares_of(logs, {known: 50}, {})] == [2_500, 100 * RECORD_BYTES]
 
 
+def test_a_slot_has_one_chain_of_a_small_seed_and_few_of_a_large_one():
+    """Starts cost little then, and what was estimated wrong evens out."""
+    small = [_share(index, 256 << 20) for index in range(16)]
+    large = [_share(index, 2 << 30) for index in range(64)]
+
+    assert [len(chain.shares) for chain in chains_of(small, slots=2)] == [8, 8]
+    assert len(chains_of(large, slots=2)) == 16
+
+
 def test_a_large_partition_has_a_task_of_its_own():
-    """Small ones share one."""
+    """Small ones share what is left."""
     large = [_share(index, 2 << 30) for index in range(2)]
     small = [_share(index, 1 << 20) for index in range(2, 10)]
 
-    chains = chains_of([*small, *large], slots=2)
+    chains = chains_of([*small, *large], slots=3)
 
     assert [len(chain.shares) for chain in chains] == [1, 1, 8]
 
