@@ -13,6 +13,9 @@ KUBERNETES := tests/harness/kubernetes/setup.sh
 CHOSEN = $(BIN)/python -m tests.harness.kubernetes chosen
 NODE = $(if $(filter-out 0,$(REQUIRE_CLUSTER)),$$($(CHOSEN)))
 
+# What Python has compiled it keeps, whatever the environment says: hundreds of processes would compile it again.
+export PYTHONDONTWRITEBYTECODE :=
+
 help:  ## list the commands
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 

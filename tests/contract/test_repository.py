@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ GENERATED = re.compile(
 )
 
 
+@cache
 def _tracked() -> list[Path]:
     try:
         listed = subprocess.run(
@@ -31,6 +33,7 @@ def _tracked() -> list[Path]:
     return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
+@cache
 def _lines() -> list[tuple[Path, int, str]]:
     return [
         (path, number, line)

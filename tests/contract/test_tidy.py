@@ -3,6 +3,7 @@
 import ast
 import re
 import statistics
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +13,17 @@ FILE_LINES_MAX = 400
 FILE_LINES_MEDIAN_MAX = 120
 FUNCTION_LINES_MAX = 60
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
 
 
 def test_files_are_short():
@@ -27,8 +39,8 @@ def test_functions_are_short():
     long = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in definitions(path)
+        if not isinstance(node, ast.ClassDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
     }
@@ -43,11 +55,7 @@ def test_names_say_something():
         for path in SOURCES
         for name in [
             path.stem,
-            *(
-                node.name
-                for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            ),
+            *(node.name for node in definitions(path)),
         ]
         if VAGUE.search(name)
     ]
@@ -60,7 +68,7 @@ def test_modules_open_by_saying_what_they_are():
     silent = [
         str(path.relative_to(ROOT))
         for path in SOURCES
-        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+        if path.read_text().strip() and not ast.get_docstring(tree(path))
     ]
 
     assert [] == silent

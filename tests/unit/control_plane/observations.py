@@ -1,7 +1,9 @@
 """Observations to assess: a flow that works, and what is otherwise in each case."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,27 @@ REACHED = SideSummary(reach=Reach.REACHABLE, cluster_id="east-id")
 WELL = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
 
 
+@cache
+def _smallest() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((EXAMPLES / "valid" / "smallest.yaml").read_text())
+    found["metadata"]["namespace"] = "mirrors"
+    return found
+
+
 def document(**spec: Any) -> dict[str, Any]:
     """The smallest flow, with *spec* besides."""
-    text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
-    found: dict[str, Any] = yaml.safe_load(text)
-    found["metadata"]["namespace"] = "mirrors"
+    found = deepcopy(_smallest())
     found["spec"] |= spec
     return found
 
 
+@cache
+def _smallest_flow() -> MirrorFlow:
+    return flow_of(_smallest())
+
+
 def mirror_flow(**spec: Any) -> MirrorFlow:
-    return flow_of(document(**spec))
+    return flow_of(document(**spec)) if spec else _smallest_flow()
 
 
 def resource(flow: MirrorFlow | None = None, *, status: Status | None = None, **changes: Any) -> Resource:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -575,12 +576,18 @@ def _document(observation: Observation, status: Status) -> dict[str, Any]:
     return {**found, "status": status_document(status)}
 
 
+@cache
+def _status_of(situation: str) -> Status:
+    """After some minutes of it."""
+    return settled(SITUATIONS[situation][0]())
+
+
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_status_of(situation: str) -> None:
     """Ready, and the whole of it as it is recorded."""
     make, status, reason = SITUATIONS[situation]
     observation = make()
-    found = settled(observation)
+    found = _status_of(situation)
     ready = next(one for one in found.conditions if one.type == "Ready")
     path = STATUSES / f"{situation}.yaml"
     text = yaml.safe_dump(_document(observation, found), sort_keys=False, width=200)
@@ -600,7 +607,7 @@ def test_every_recorded_status_is_one_of_a_situation() -> None:
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_status_that_was_written_is_read_again(situation: str) -> None:
     """From the document in the cluster, with what a later release may have added."""
-    found = settled(SITUATIONS[situation][0]())
+    found = _status_of(situation)
     written = status_document(found)
     later = {**written, "moods": 3, "conditions": [{**one, "mood": 1} for one in written["conditions"]]}
 
@@ -612,19 +619,18 @@ def test_what_stays_as_it_is_writes_nothing(situation: str) -> None:
     """Time alone changes no status, and leaves nothing to wait for."""
     observation = SITUATIONS[situation][0]()
 
-    assert settled(observation, steps=8) == settled(observation, steps=40)
+    status = _status_of(situation)
+
+    assert status == settled(observation, steps=40)
     assert (
-        settled(observation)
-        == assess(
-            replace(observation, resource=replace(observation.resource, status=settled(observation)))
-        ).status
+        status == assess(replace(observation, resource=replace(observation.resource, status=status))).status
     )
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_programs_that_wait_are_told_one_thing(situation: str) -> None:
     """kstatus looks at Reconciling first: what has come to a stand must not look as if it were on its way."""
-    told = {one.type: one.status.value for one in settled(SITUATIONS[situation][0]()).conditions}
+    told = {one.type: one.status.value for one in _status_of(situation).conditions}
 
     assert {"Reconciling": "True", "Stalled": "True"}.items() != {
         kind: told[kind] for kind in ("Reconciling", "Stalled")

@@ -104,7 +104,13 @@ def _sign(name: str, issuer: Identity | None, *, ca: bool, names: tuple[str, ...
 def keytool(*arguments: str | Path) -> None:
     """Run the JDK's keytool; its output is shown when it fails."""
     done = subprocess.run(
-        ["keytool", "-J-Xshare:auto", "-J-XX:TieredStopAtLevel=1", *map(str, arguments)],
+        [
+            "keytool",
+            "-J-Xshare:auto",
+            "-J-XX:TieredStopAtLevel=1",
+            "-J-XX:+UseSerialGC",
+            *map(str, arguments),
+        ],
         capture_output=True,
         text=True,
         check=False,
