@@ -15,6 +15,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
+from mirrorflow_operator.assess.moving import deployment_of, is_moving, left_alone
 from mirrorflow_operator.assess.observation import (
     FRESH_S,
     ConnectorSeen,
@@ -30,7 +31,8 @@ from mirrorflow_operator.assess.writing import held_s, status_document
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB, MIRROR_FLOW
+from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB, MIRROR_FLOW
+from mirrorflow_operator.cluster.news import id_of, news_of, removal_of
 from mirrorflow_operator.cluster.observed import Child
 from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
 from mirrorflow_operator.cluster.view import Id, View
@@ -42,7 +44,7 @@ from mirrorflow_operator.errors import (
 )
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
-from mirrorflow_operator.plan.changes import reasons_to_roll
+from mirrorflow_operator.plan.colocation import Pods, hosts, pod_kind, pods
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT, held_back, in_turn, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
@@ -67,7 +69,8 @@ class _Remembered:
     uid: str
     memory: Memory = field(default_factory=Memory)
     converged: frozenset[object] = frozenset()  # what was looked at when nothing was missing
-    wanted: tuple[int, frozenset[ConnectorKind]] | None = None  # of which generation, and what its plan has
+    # Of which generation, and the connectors of its plan with their names.
+    wanted: tuple[int, Mapping[ConnectorKind, str]] | None = None
     written_at: float | None = None
     written: Status | None = None  # and what the cluster made of it, where that is not the same
     answered: Status | None = None
@@ -109,9 +112,9 @@ class Reconciler:
         remembered = self._remembered.get(key)
         if remembered is None or remembered.uid != resource.uid:
             remembered = self._remembered[key] = _Remembered(uid=resource.uid)
-        self.poller.put(key, self._places(key))
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
+        self.poller.put(key, self._places(key, self._wanted(resource, admission)))
         failure: OperatorError | None = None
         _, decision = await self._decide(resource, admission, remembered)
         remembered.holding = decision.holding
@@ -153,14 +156,18 @@ class Reconciler:
             return  # it was never let in: nothing of it is there to be stopped
         chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
         shaped = shapes(admission.flow, chosen, self.view.deployments(key))
-        looked_at = self._looked_at(resource, admission, runs, shaped)
+        homes = self._pods(resource, admission, runs)
+        left = left_alone(admission.flow, homes, self.view.deployments(key))
+        looked_at = self._looked_at(resource, admission, runs, (shaped, left))
         if looked_at == remembered.converged:
             return
         planned = self._planned(admission.flow, admission.version, runs, shaped)
+        waiting = {names.object_name(resource.name, kind) for kind in left}
+        changing = [one for one in planned if one["metadata"]["name"] not in waiting]
         there, alive = (job.name for job in self.view.jobs(key)), self.view.seeds_alive(key)
-        await self._apply(resource, in_turn(planned, there=frozenset(there), alive=alive), children)
-        await self._prune(resource, planned, runs)
-        remembered.converged = self._looked_at(resource, admission, runs, shaped)
+        await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
+        await self._prune(resource, {*map(id_of, planned)}, waiting, runs, homes)
+        remembered.converged = self._looked_at(resource, admission, runs, (shaped, left))
 
     def _planned(
         self, flow: MirrorFlow, version: str, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
@@ -174,6 +181,7 @@ class Reconciler:
             layout=POD_LAYOUT,
             shapes=shaped,
             verifies=self.authorities is not None,
+            source_waits=runs.holds_connector,
         )
         if runs.holds_connector:
             found = held_back(found, flow)
@@ -187,30 +195,35 @@ class Reconciler:
         before = dict(children)
         made = []
         for one in planned:
-            found = children.get(_id_of(one))
+            found = children.get(id_of(one))
             if not await self.applier.apply(resource, one, found):
                 continue
             if one["kind"] == DEPLOYMENT.name and found is None:
                 made.append(one["metadata"]["name"])
-            news = _news(one, found, planned, before)
+            news = news_of(one, found, planned, before)
             if news is not None:
                 await self.events.say(resource, *news)
         if made:
             await self.events.say(resource, "Created", f"Deployments {', '.join(made)}.")
 
-    async def _prune(self, resource: Resource, planned: list[Object], runs: Runs) -> None:
-        wanted = {_id_of(one) for one in planned}
+    async def _prune(
+        self, resource: Resource, wanted: set[Id], waiting: set[str], runs: Runs, homes: Pods
+    ) -> None:
+        """*waiting*: names of what is left as it is for now."""
+        words = {
+            names.connector_word(kind): names.connector_word(host) for kind, host in hosts(homes).items()
+        }
         for child in list(self.view.children(resource.key).values()):
             if child.id in wanted or child.deleting or child.owner_uid != resource.uid:
+                continue
+            if child.name in waiting:
                 continue
             if not child.is_managed():
                 continue  # admission would refuse it, and the rest of the flow would wait for that
             if child.kind is JOB and child.name in runs.kept:
                 continue
             await self.applier.prune(child)
-            await self.events.say(
-                resource, "Removed", f"{child.kind.name} {child.name}: the flow needs it no more."
-            )
+            await self.events.say(resource, *removal_of(child, words))
 
     async def _assess(
         self,
@@ -226,7 +239,7 @@ class Reconciler:
             resource=resource,
             admission=admission,
             now_s=now_s,
-            connectors=await self._connectors(resource, admission, now_s),
+            connectors=await self._connectors(resource, admission, decision.runs, now_s),
             jobs=jobs,
             schedule=self.view.schedule(resource.key),
             runs=decision.runs,
@@ -238,24 +251,34 @@ class Reconciler:
         return assess(observation)
 
     async def _connectors(
-        self, resource: Resource, admission: Admission, now_s: float
+        self, resource: Resource, admission: Admission, runs: Runs, now_s: float
     ) -> tuple[ConnectorSeen, ...]:
-        key = resource.key
-        wanted = self._wanted(resource, admission)
-        deployments = self.view.deployments(key)
-        pods: dict[str, list[PodSeen]] = {}
-        for word, pod in self.view.pods(key):
-            pods.setdefault(word, []).append(await self._whole(resource.namespace, pod, now_s))
-        return tuple(
-            ConnectorSeen(kind=kind, deployment=deployments.get(word), pods=tuple(pods.get(word, ())))
-            for kind in ConnectorKind
-            if (word := names.connector_word(kind)) in deployments or kind in wanted or word in pods
-        )
+        wanted, flow = self._wanted(resource, admission), admission.flow
+        homes, deployments = self._pods(resource, admission, runs), self.view.deployments(resource.key)
+        running: dict[str, list[PodSeen]] = {}
+        for _, pod in self.view.pods(resource.key):
+            for word in pod.connectors:
+                name = _name_in(pod, word, wanted)
+                running.setdefault(word, []).append(await self._whole(resource.namespace, pod, now_s, name))
+        found = []
+        for kind in ConnectorKind:
+            word, home = names.connector_word(kind), deployment_of(kind, homes, deployments)
+            if home is None and kind not in wanted and word not in running:
+                continue
+            seen = ConnectorSeen(
+                kind=kind,
+                deployment=home,
+                pods=tuple(running.get(word, ())),
+                said_in=None if flow is None else pod_kind(flow.spec.connectors, kind),
+                is_moving=is_moving(kind, home, deployments),
+            )
+            found.append(seen)
+        return tuple(found)
 
-    async def _whole(self, namespace: str, pod: PodSeen, now_s: float) -> PodSeen:
-        """*pod* with what was said about it, and by it."""
+    async def _whole(self, namespace: str, pod: PodSeen, now_s: float, connector: str = "") -> PodSeen:
+        """*pod* with what was said about it, and by it, of *connector* where it has several."""
         events = await self.pod_events.of(namespace, pod, now_s)
-        return replace(pod, events=events, reading=self.poller.reading(pod.uid))
+        return replace(pod, events=events, reading=self.poller.reading(pod.uid, connector))
 
     async def _jobs(self, resource: Resource, now_s: float) -> tuple[JobSeen, ...]:
         found = []
@@ -265,15 +288,23 @@ class Reconciler:
             found.append(replace(job, pods=tuple(pods), events=events))
         return tuple(found)
 
-    def _wanted(self, resource: Resource, admission: Admission) -> frozenset[ConnectorKind]:
-        """The connectors of the plan, which every poll asks for: planned once for each generation."""
+    def _wanted(self, resource: Resource, admission: Admission) -> Mapping[ConnectorKind, str]:
+        """The connectors of the plan with their names, which every poll asks for: planned once for each generation."""
         if admission.flow is None:
-            return frozenset()
+            return {}
         remembered = self._remembered[resource.key]
         if remembered.wanted is None or remembered.wanted[0] != resource.generation:
-            kinds = frozenset(one.kind for one in plan(admission.flow, POD_LAYOUT).connectors)
-            remembered.wanted = (resource.generation, kinds)
+            planned = plan(admission.flow, POD_LAYOUT).connectors
+            named = {one.kind: one.connector_properties["name"] for one in planned}
+            remembered.wanted = (resource.generation, named)
         return remembered.wanted[1]
+
+    def _pods(self, resource: Resource, admission: Admission, runs: Runs) -> Pods:
+        """Which connectors are to share a pod; those of a flow that cannot be read are where they are."""
+        if admission.flow is None:
+            return {}
+        wanted = self._wanted(resource, admission)
+        return pods(admission.flow.spec.connectors, wanted, source_waits=runs.holds_connector)
 
     async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> float | None:
         """Writes *status* where it says something new. The seconds for which it is held back, if it is."""
@@ -306,12 +337,19 @@ class Reconciler:
         remembered.answered = None if now_there is None else now_there.resource.status
         return None
 
-    def _places(self, key: Key) -> list[Place]:
+    def _places(self, key: Key, wanted: Mapping[ConnectorKind, str]) -> list[Place]:
         """Pods of connectors and of Spark's drivers that have an address and are not on their way out."""
         connectors = [
-            Place(uid=pod.uid, host=pod.ip, ready=pod.ready, tls=self._verified(key, word, pod))
+            Place(
+                uid=pod.uid,
+                host=pod.ip,
+                ready=pod.ready,
+                connector=_name_in(pod, one, wanted),
+                tls=self._verified(key, word, pod),
+            )
             for word, pod in self.view.pods(key)
             if _answers(pod)
+            for one in pod.connectors
         ]
         drivers = [
             Place(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
@@ -327,13 +365,19 @@ class Reconciler:
         return self.authorities.verified(names.pod_host(flow, namespace, word))
 
     def _looked_at(
-        self, resource: Resource, admission: Admission, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
+        self,
+        resource: Resource,
+        admission: Admission,
+        runs: Runs,
+        way: tuple[Mapping[ConnectorKind, Shape], object],
     ) -> frozenset[object]:
+        shaped, left = way
         children = self.view.children(resource.key).values()
         return frozenset(
             (
                 (resource.uid, resource.generation, admission.version, admission.refusal),
                 *shaped.items(),
+                left,
                 (runs, self.view.seeds_alive(resource.key)),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
@@ -344,38 +388,9 @@ def _answers(pod: PodSeen) -> bool:
     return bool(pod.ip) and pod.phase == "Running" and not pod.deleting
 
 
-def _id_of(planned: Object) -> Id:
-    return planned["kind"], planned["metadata"]["namespace"], planned["metadata"]["name"]
-
-
-def _news(
-    one: Object, found: Child | None, planned: list[Object], before: Mapping[Id, Child]
-) -> tuple[str, str] | None:
-    """Reason and note of the Event that *one*, which was *found* otherwise and has been written now, is worth."""
-    name = one["metadata"]["name"]
-    if one["kind"] == JOB.name and found is None:
-        return "Started", f"Job {name}."
-    if one["kind"] != DEPLOYMENT.name or found is None:
-        return None
-    why = _why_it_rolls(one, planned, before)
-    if why:
-        return "Rolling", f"{name} gets new pods: {', '.join(why)}."
-    count = one["spec"]["replicas"]
-    if found.content()["spec"].get("replicas") != count:
-        return "Scaled", f"{name} is to have {count} pods."
-    return None
-
-
-def _why_it_rolls(deployment: Object, planned: list[Object], before: Mapping[Id, Child]) -> tuple[str, ...]:
-    _, namespace, name = _id_of(deployment)
-    files = (CONFIG_MAP.name, namespace, name)
-    old, old_files = before.get((DEPLOYMENT.name, namespace, name)), before.get(files)
-    if old is None:
-        return ()
-    new_files = next(one for one in planned if _id_of(one) == files)
-    return reasons_to_roll(
-        old.content(),
-        deployment,
-        old_files.content().get("data", {}) if old_files is not None else {},
-        new_files["data"],
-    )
+def _name_in(pod: PodSeen, word: str, wanted: Mapping[ConnectorKind, str]) -> str:
+    """What the connector called *word* is asked for by in *pod*: by its name where there are others."""
+    if len(pod.connectors) < 2:
+        return ""
+    kind = next((one for one in ConnectorKind if names.connector_word(one) == word), None)
+    return "" if kind is None else wanted.get(kind, kind.value)

@@ -8,7 +8,8 @@ resource, and stands in condition `Accepted`. Costs are bounded by the schema's 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from mirrorflow_operator.api.reserved_keys import FIELD_OF_KEY
+from mirrorflow_operator.api.connectors import ConnectorName
+from mirrorflow_operator.api.reserved_keys import FIELD_OF_KEY, KEYS_OF_WORKER
 
 Rule = dict[str, str]
 Path = str  # as in validate: spec.topics.include; [] stands for every member of a list
@@ -198,6 +199,74 @@ _IDLE_PODS: Final = _rule(
     "it is more than tasks, and a pod without a task is idle: lower it, or raise tasks",
     ".autoscale.maxReplicas",
 )
+# What is not said of a pod, by field; what `affinity` holds no rule can see.
+_UNSAID: Final = {
+    "image": "!has({0}.image)",
+    "resources": " && ".join(
+        f"!has({{0}}.resources.{part}.{amount})"
+        for part in ("requests", "limits")
+        for amount in ("cpu", "memory")
+    ),
+    "serviceAccount": "!has({0}.serviceAccount.annotations) || size({0}.serviceAccount.annotations) == 0",
+    "template": " && ".join(
+        (
+            *(
+                f"(!has({{0}}.template.{name}) || size({{0}}.template.{name}) == 0)"
+                for name in (
+                    "labels",
+                    "annotations",
+                    "nodeSelector",
+                    "tolerations",
+                    "topologySpread",
+                    "imagePullSecrets",
+                    "env",
+                )
+            ),
+            "!has({0}.template.priorityClassName)",
+            "{0}.template.terminationGracePeriodSeconds == 30",
+        )
+    ),
+}
+_WORKERS: Final = "|".join(key.replace(".", "[.]") for key in KEYS_OF_WORKER)
+
+
+def _colocated() -> Iterator[Rule]:
+    """Of `spec.connectors`; who comes after another in a pod says nothing of the pod."""
+    yield _rule(
+        "!has(self.colocate) || size(self.colocate) != 1",
+        "one connector alone shares its pod with nobody: name another, or remove the list",
+        ".colocate",
+    )
+    said = "the connector is in spec.connectors.colocate, and "
+    for name in ConnectorName:
+        apart = f"!has(self.colocate) || !('{name.value}' in self.colocate)"
+        own = f"self.{name.value}"
+        yield _rule(
+            f"{apart} || {own}.replicas == 1",
+            f"{said}what shares a pod has one: write 1, or remove the connector from the list",
+            f".{name.value}.replicas",
+        )
+        if name is ConnectorName.SOURCE:  # the only one that may have it at all
+            yield _rule(
+                f"{apart} || !has({own}.autoscale)",
+                f"{said}what shares a pod has one: remove it, or the connector from the list",
+                f".{name.value}.autoscale",
+            )
+            continue
+        first = apart if name is ConnectorName.HEARTBEAT else f"{apart} || !('source' in self.colocate)"
+        for field, unsaid in _UNSAID.items():
+            yield _rule(
+                f"{first} || ({unsaid.format(own)})",
+                f"{said}its pod is that of the first among them: set it there",
+                f".{name.value}.{field}",
+            )
+        yield _rule(
+            f"{first} || !has({own}.config) || {own}.config.all(k, !k.matches('^({_WORKERS})'))",
+            f"{said}a key belongs to the process, which is that of the first among them: set it there",
+            f".{name.value}.config",
+        )
+
+
 _RATE: Final = _rule(
     "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).compareTo(quantity('1')) >= 0",
     "it is no rate: write a number of bytes such as 50Mi, or set spec.state to Paused",
@@ -268,6 +337,7 @@ RULES: Final[Mapping[Path, tuple[Rule, ...]]] = {
             'it has not five fields: write minute, hour, day, month and weekday, such as "0 3 * * *"',
         ),
     ),
+    "spec.connectors": tuple(_colocated()),
     "spec.connectors.heartbeat": (
         _rule("self.tasks <= 1", "heartbeats are one task: write 1", ".tasks"),
         _rule("self.replicas <= 1", "heartbeats are one task: write 1", ".replicas"),

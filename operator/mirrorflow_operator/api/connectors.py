@@ -3,11 +3,12 @@
 The part of its pod that may be changed is `template`'s.
 """
 
+from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import ApiModel, Properties
+from mirrorflow_operator.api.model import LIST_SET, ApiModel, Properties
 from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.template import Annotations, Template
 
@@ -66,9 +67,39 @@ class Connector(ApiModel):
     )
 
 
+class ConnectorName(Enum):
+    """The connectors as the resource calls them; where several share a pod, it is the first one's of these."""
+
+    SOURCE = "source"
+    CHECKPOINT = "checkpoint"
+    HEARTBEAT = "heartbeat"
+
+
 class Connectors(ApiModel):
     """The three connectors of a flow."""
 
     source: Connector = Field(default_factory=Connector, description="Copies records.")
     checkpoint: Connector = Field(default_factory=Connector, description="Translates group offsets.")
     heartbeat: Connector = Field(default_factory=Connector, description="Emits heartbeats.")
+    colocate: tuple[ConnectorName, ...] = Field(
+        (),
+        max_length=len(ConnectorName),
+        description="Connectors that share one pod: that of the first among them of source, checkpoint and heartbeat.",
+        json_schema_extra=LIST_SET,
+    )
+
+    def named(self, name: ConnectorName) -> Connector:
+        """What is said of one of them."""
+        match name:
+            case ConnectorName.SOURCE:
+                return self.source
+            case ConnectorName.CHECKPOINT:
+                return self.checkpoint
+            case ConnectorName.HEARTBEAT:
+                return self.heartbeat
+
+    def host(self, name: ConnectorName) -> ConnectorName:
+        """The connector whose image, resources, ServiceAccount, template and worker are those of the pod of *name*."""
+        if name not in self.colocate:
+            return name
+        return next(one for one in ConnectorName if one in self.colocate)

@@ -51,6 +51,14 @@ MORE_CLIENT_PREFIXES = (
     "producer.override.",
     "consumer.override.",
 )
+# In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
+KEYS_OF_WORKER = (
+    "offset.storage.",
+    "config.storage.",
+    "status.storage.",
+    "group.id",
+    "task.shutdown.graceful.timeout.ms",
+)
 SECURITY_KEYS = ("security.", "ssl.", "sasl.", "bootstrap.servers")
 
 

@@ -7,7 +7,12 @@ CRD's CEL rules say the same; these also serve `mirrorflow`, which has no API se
 
 from collections.abc import Callable, Iterable
 
-from mirrorflow_operator.api import validate_cluster, validate_connectors, validate_topics
+from mirrorflow_operator.api import (
+    validate_cluster,
+    validate_colocation,
+    validate_connectors,
+    validate_topics,
+)
 from mirrorflow_operator.api.quantity import amount
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
@@ -109,4 +114,5 @@ RULES: tuple[Rule, ...] = (
     executors_have_room,
     *validate_cluster.RULES,
     *validate_connectors.RULES,
+    *validate_colocation.RULES,
 )

@@ -15,4 +15,4 @@ def has_pods_of_before(seen: ConnectorSeen) -> bool:
     replaces = found is not None and (
         found.observed_generation < found.generation or found.replicas > found.updated
     )
-    return any(pod.deleting for pod in running) or (bool(running) and replaces)
+    return any(pod.deleting for pod in running) or (bool(running) and (replaces or seen.is_moving))

@@ -41,6 +41,7 @@ class DeploymentSeen:
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
     form: str = ""  # as `plan.pod.FORMS` has it
+    connectors: tuple[str, ...] = ()  # the words of those that its pods run
     selector: str = ""  # of its pods, as text
 
 
@@ -62,6 +63,7 @@ class PodSeen:
     phase: str = "Pending"
     ready: bool = False
     ip: str = ""
+    connectors: tuple[str, ...] = ()  # the words of those that it runs
     is_secure: bool = False  # it speaks TLS
     deleting: bool = False
     image: str = ""
@@ -85,11 +87,13 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSeen:
-    """One connector that the plan wants: its Deployment (None: there is none yet) and its pods."""
+    """One connector that the plan wants: its Deployment (None: there is none yet) and its pods, which may be others', too."""
 
     kind: ConnectorKind
     deployment: DeploymentSeen | None = None
-    pods: tuple[PodSeen, ...] = ()
+    pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
+    said_in: ConnectorKind | None = None  # of whom it is said what the pod is like; None: of itself
+    is_moving: bool = False  # there is another Deployment whose pods run it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

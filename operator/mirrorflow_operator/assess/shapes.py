@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.assess.observation import DeploymentSeen
+from mirrorflow_operator.plan.colocation import connector_spec
 from mirrorflow_operator.plan.names import connector_word
-from mirrorflow_operator.plan.objects import connector_spec
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.pod import FORMS
 from mirrorflow_operator.plan.several import Live, Shape, next_shape, shape_of

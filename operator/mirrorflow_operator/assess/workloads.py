@@ -18,6 +18,7 @@ from mirrorflow_operator.plan.names import connector_word, object_name
 QUOTE_MAX: Final = 300  # letters of what Kubernetes or a process said, within a sentence of ours
 SETTINGS_EXIT: Final = 2  # the replicator's, where its settings are wrong; its last line says which
 EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats its warnings within this as long as they hold
+_AT_WORK: Final = frozenset({"RUNNING", "PAUSED"})
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 )
@@ -50,12 +51,20 @@ def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -
     return Workload(
         seen=seen,
         trouble=next(_troubles(seen, flow, now_s), None),
-        serves=any(pod.ready and not pod.deleting for pod in seen.pods),
+        serves=any(_serves(pod) and not pod.deleting for pod in seen.pods),
     )
 
 
+def _serves(pod: PodSeen) -> bool:
+    """Of several connectors in one pod each speaks for itself: one that cannot begin says nothing of the others."""
+    if pod.ready or len(pod.connectors) < 2:
+        return pod.ready
+    said = None if pod.reading is None else pod.reading.summary
+    return said is not None and said.state in _AT_WORK and not said.tasks_failed
+
+
 def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Trouble]:
-    word = connector_word(seen.kind)
+    word, said_in = connector_word(seen.kind), connector_word(seen.said_in or seen.kind)
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             said = bounded(condition.message, QUOTE_MAX)
@@ -66,7 +75,7 @@ def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
     # The newest first: it is what the spec of now has made.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:
-            yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{word}", flow, now_s)
+            yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{said_in}", flow, now_s)
 
 
 def pod_troubles(
@@ -137,7 +146,7 @@ def is_rolling(seen: ConnectorSeen) -> bool:
     Once it has been, pods that are not ready (a cluster is away) are not a roll-out.
     """
     found = seen.deployment
-    if found is None:
+    if found is None or seen.is_moving:
         return True
     was_whole = any(
         one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
@@ -194,4 +203,5 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
 
 def workload_name(flow: str, seen: ConnectorSeen) -> str:
     """What `kubectl logs` takes."""
-    return f"deploy/{object_name(flow, seen.kind)}"
+    found = seen.deployment
+    return f"deploy/{object_name(flow, seen.kind) if found is None else found.name}"

@@ -24,6 +24,7 @@ from mirrorflow_operator.assess.observation import (
 from mirrorflow_operator.assess.writing import status_of
 from mirrorflow_operator.cluster.kinds import Kind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
+from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
@@ -161,7 +162,7 @@ def connector_word_of(body: Object) -> str:
 def deployment_seen(body: Object) -> DeploymentSeen:
     """The workload's counts and conditions."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
-    containers = spec["template"]["spec"]["containers"]
+    container = _replicator(spec["template"])
     selector = spec.get("selector", {}).get("matchLabels") or {}
     return DeploymentSeen(
         name=metadata["name"],
@@ -180,8 +181,9 @@ def deployment_seen(body: Object) -> DeploymentSeen:
             )
             for one in status.get("conditions") or ()
         ),
-        image=next((one.get("image", "") for one in containers if one["name"] == CONTAINER), ""),
-        form=next((one["args"][0] for one in containers if one["name"] == CONTAINER and one.get("args")), ""),
+        image=container.get("image", ""),
+        form=next(iter(container.get("args") or ()), ""),
+        connectors=connectors_in(container, connector_word_of(body)),
         selector=",".join(f"{name}={value}" for name, value in sorted(selector.items())),
     )
 
@@ -247,6 +249,7 @@ def pod_seen(body: Object) -> PodSeen:
         phase=status.get("phase", "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         ip=status.get("podIP", ""),
+        connectors=connectors_in(_replicator(body), connector_word_of(body)),
         is_secure=(metadata.get("annotations") or {}).get(SCHEME_ANNOTATION) == HTTPS,
         deleting="deletionTimestamp" in metadata,
         image=next(
@@ -264,6 +267,11 @@ def pod_seen(body: Object) -> PodSeen:
         if scheduled.get("status") == "False"
         else "",
     )
+
+
+def _replicator(body: Object) -> Object:
+    """The container of connectors in a pod, or in the template of pods; empty where there is none."""
+    return next((one for one in body["spec"]["containers"] if one["name"] == CONTAINER), {})
 
 
 def _label(body: Object, name: str) -> str:

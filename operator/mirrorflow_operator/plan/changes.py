@@ -6,7 +6,9 @@ Names of settings, never their values: an event is read by more people than a Se
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.differing import holds
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION
 from mirrorflow_operator.plan.pod import CONTAINER
 
@@ -39,10 +41,14 @@ def _reasons(
 ) -> Iterator[str]:
     old_pod, new_pod = before["spec"], after["spec"]
     one, other = _container(old_pod), _container(new_pod)
-    if one.get("args") != other.get("args"):
+    if _form(one) != _form(other):
         yield f"form {_form(one)} -> {_form(other)}"
+    runs, is_to_run = _connectors(before), _connectors(after)
+    if runs != is_to_run:
+        yield f"connectors {runs} -> {is_to_run}"
     old_notes, new_notes = _annotations(before), _annotations(after)
-    if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION):
+    # With another connector come all of its properties, which is no news.
+    if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION) and runs == is_to_run:
         changed = sorted(_changed_keys(old_files, new_files))
         more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
         yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
@@ -71,6 +77,11 @@ def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _form(container: Mapping[str, Any]) -> str:
     return next(iter(container.get("args") or ()), "unknown")
+
+
+def _connectors(template: Mapping[str, Any]) -> str:
+    labels = template.get("metadata", {}).get("labels") or {}
+    return " and ".join(connectors_in(_container(template["spec"]), labels.get(CONNECTOR_LABEL, "")))
 
 
 def _changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

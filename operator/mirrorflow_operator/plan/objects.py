@@ -1,23 +1,24 @@
 """A MirrorFlow and its plan -> the Kubernetes objects that should exist for it; what is not here should not exist.
 
 Pure and total: the same flow and image give the same bytes, so applying them a second time changes nothing. One workload
-for each connector (KIP-304); what they share, and no more, belongs to the flow. Owner references are added where the
+for each connector (KIP-304), or for those that share a pod; what they share else, and no more, belongs to the flow. Owner references are added where the
 owner's uid is known.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from mirrorflow_operator.api.connectors import Connector, Connectors
+from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import names, several
+from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_kind, pods
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
-from mirrorflow_operator.plan.pod import CONNECTOR_FILE, HTTP_PORT, pod
+from mirrorflow_operator.plan.pod import HTTP_PORT, pod
 from mirrorflow_operator.plan.pod_parts import WORKER_FILE
 from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.several import Shape
@@ -40,18 +41,21 @@ def objects(
     layout: SecretLayout,
     shapes: Mapping[ConnectorKind, Shape] = AS_SPECIFIED,
     verifies: bool = False,
+    source_waits: bool = False,
 ) -> list[Object]:
     """Every object of *flow*, in the order in which they are needed; *shapes* are forms and numbers of pods that are not the spec's.
 
     *verifies*: the operator knows an authority by which it can ask connectors over TLS; those that have a certificate then
-    serve nothing else.
+    serve nothing else. *source_waits* as `pods` has it.
     """
     secure = verifies and is_certified(flow)
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
-    for connector in plan.connectors:
-        spec = connector_spec(flow.spec.connectors, connector.kind)
-        shape = shapes.get(connector.kind) or several.shape_of(flow, spec)
-        found.extend(_of_connector(flow, connector, image, layout, shape=shape, secure=secure))
+    planned = {connector.kind: connector for connector in plan.connectors}
+    for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
+        shape = shapes.get(host) or several.shape_of(flow, connector_spec(flow.spec.connectors, host))
+        # Nodes run what their config topic has: on the way from several pods to a shared one, the others wait.
+        inside = [planned[kind] for kind in (kinds[:1] if shape.is_shared else kinds)]
+        found.extend(_of_pod(flow, inside, image, layout, shape=shape, secure=secure))
     return found
 
 
@@ -60,38 +64,36 @@ def is_certified(flow: MirrorFlow) -> bool:
     return flow.spec.internal_rest.tls is not None
 
 
-def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
-    """What the resource says of the connector's workload."""
-    match kind:
-        case ConnectorKind.SOURCE:
-            return connectors.source
-        case ConnectorKind.CHECKPOINT:
-            return connectors.checkpoint
-        case ConnectorKind.HEARTBEAT:
-            return connectors.heartbeat
-
-
-def _of_connector(
-    flow: MirrorFlow, plan: ConnectorPlan, image: str, layout: SecretLayout, *, shape: Shape, secure: bool
+def _of_pod(
+    flow: MirrorFlow,
+    inside: Sequence[ConnectorPlan],
+    image: str,
+    layout: SecretLayout,
+    *,
+    shape: Shape,
+    secure: bool,
 ) -> Iterator[Object]:
-    spec = connector_spec(flow.spec.connectors, plan.kind)
+    """Of the connectors *inside* one pod, whose is the first's."""
+    first = inside[0]
+    spec = connector_spec(flow.spec.connectors, pod_kind(flow.spec.connectors, first.kind))
     account = flow.metadata.name
     if spec.service_account.annotations:
-        account = names.object_name(flow.metadata.name, plan.kind)
-        yield _service_account(flow, account, plan.kind, spec.service_account.annotations)
-    worker = _worker_properties(flow, plan, spec, layout, is_shared=shape.is_shared, secure=secure)
-    config = _config_map(flow, plan, worker)
+        account = names.object_name(flow.metadata.name, first.kind)
+        yield _service_account(flow, account, first.kind, spec.service_account.annotations)
+    worker = _worker_properties(flow, first, spec, layout, is_shared=shape.is_shared, secure=secure)
+    config = _config_map(flow, inside, worker)
     yield config
     if shape.is_shared:
-        yield from several.shared_objects(flow, plan.kind)
+        yield from several.shared_objects(flow, first.kind)
     yield _deployment(
         flow,
-        plan,
+        inside,
         config,
+        spec=spec,
         image=image,
         account=account,
         layout=layout,
-        mounts=mounts((worker, plan.connector_properties), layout),
+        mounts=mounts((worker, *(one.connector_properties for one in inside)), layout),
         shape=shape,
         secure=secure,
     )
@@ -139,25 +141,30 @@ def _service_account(
     }
 
 
-def _config_map(flow: MirrorFlow, plan: ConnectorPlan, worker: Mapping[str, str]) -> Object:
-    """Both property files; secrets are references in them."""
-    name = names.object_name(flow.metadata.name, plan.kind)
+def _config_map(flow: MirrorFlow, inside: Sequence[ConnectorPlan], worker: Mapping[str, str]) -> Object:
+    """The property files; secrets are references in them."""
+    kinds = [one.kind for one in inside]
+    name = names.object_name(flow.metadata.name, kinds[0])
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, plan.kind),
+        "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, kinds[0]),
         "data": {
             WORKER_FILE: format_properties(worker),
-            CONNECTOR_FILE: format_properties(plan.connector_properties),
+            **{
+                file: format_properties(one.connector_properties)
+                for file, one in zip(file_names(kinds), inside, strict=True)
+            },
         },
     }
 
 
 def _deployment(
     flow: MirrorFlow,
-    plan: ConnectorPlan,
+    inside: Sequence[ConnectorPlan],
     config: Object,
     *,
+    spec: Connector,
     image: str,
     account: str,
     layout: SecretLayout,
@@ -166,8 +173,8 @@ def _deployment(
     secure: bool,
 ) -> Object:
     """The new pod is there before the old one goes: what a roll costs is one hand-over."""
-    name, spec = flow.metadata.name, connector_spec(flow.spec.connectors, plan.kind)
-    selector = names.selector(name, plan.kind)
+    name, kinds = flow.metadata.name, [one.kind for one in inside]
+    selector = names.selector(name, kinds[0])
     annotations = {HASH_ANNOTATION: content_hash(config["data"])}
     if secure:
         annotations[names.SCHEME_ANNOTATION] = names.HTTPS
@@ -177,7 +184,7 @@ def _deployment(
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": names.metadata(
-            name, flow.metadata.namespace, names.object_name(name, plan.kind), plan.kind
+            name, flow.metadata.namespace, names.object_name(name, kinds[0]), kinds[0]
         ),
         "spec": {
             "replicas": shape.replicas,
@@ -193,9 +200,10 @@ def _deployment(
                 image=spec.image or image,
                 service_account=account,
                 selector=selector,
-                labels=names.labels(name, plan.kind),
+                labels=names.labels(name, kinds[0]),
                 annotations=annotations,
                 config_map=config["metadata"]["name"],
+                files=file_names(kinds),
                 mounts=mounts,
                 layout=layout,
                 is_shared=shape.is_shared,

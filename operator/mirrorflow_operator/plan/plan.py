@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mirrorflow_operator.api.connectors import ConnectorName
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import properties
 from mirrorflow_operator.plan.layout import SecretLayout
@@ -70,28 +71,29 @@ def plan_of_all(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
     shared = properties.shared_properties(flow, secrets)
     spec = flow.spec
     parts = (
-        (ConnectorKind.SOURCE, properties.source_properties(spec), spec.connectors.source),
-        (ConnectorKind.CHECKPOINT, properties.checkpoint_properties(spec), spec.connectors.checkpoint),
-        (ConnectorKind.HEARTBEAT, properties.heartbeat_properties(spec), spec.connectors.heartbeat),
+        (ConnectorKind.SOURCE, properties.source_properties(spec), ConnectorName.SOURCE),
+        (ConnectorKind.CHECKPOINT, properties.checkpoint_properties(spec), ConnectorName.CHECKPOINT),
+        (ConnectorKind.HEARTBEAT, properties.heartbeat_properties(spec), ConnectorName.HEARTBEAT),
     )
+    named, host = spec.connectors.named, spec.connectors.host
     return Plan(
         flow=flow.metadata.name,
         connectors=tuple(
             ConnectorPlan(
                 name=kind.value,
                 kind=kind,
-                worker_properties={**worker, **properties.config_of_worker(connector.config)},
+                worker_properties={**worker, **properties.config_of_worker(named(host(name)).config)},
                 connector_properties=properties.without_contradiction(
                     {
                         "name": kind.value,
                         "connector.class": CONNECTOR_PACKAGE + kind.value,
-                        "tasks.max": str(connector.tasks),
+                        "tasks.max": str(named(name).tasks),
                         **shared,
                         **own,
-                        **properties.config_of_connector(connector.config),
+                        **properties.config_of_connector(named(name).config),
                     }
                 ),
             )
-            for kind, own, connector in parts
+            for kind, own, name in parts
         ),
     )

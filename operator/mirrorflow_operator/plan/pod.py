@@ -1,9 +1,9 @@
-"""The pod of one connector: one container, no privilege, no token, and of secrets only what its properties refer to.
+"""The pod of one connector, or of those that share it: one container, no privilege, no token, and of secrets only what its properties refer to.
 
 It passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mirrorflow_operator.api.connectors import Connector
@@ -22,7 +22,6 @@ from mirrorflow_operator.plan.pod_parts import (
 )
 from mirrorflow_operator.plan.several import INTERNAL_PORT, pod_environment
 
-CONNECTOR_FILE: Final = "connector.properties"
 HTTP_PORT: Final = 8080
 CONTAINER: Final = "replicator"
 FORMS: Final[Mapping[bool, str]] = {
@@ -48,12 +47,13 @@ def pod(
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     config_map: str,
+    files: Sequence[str],
     mounts: Mounts,
     layout: SecretLayout,
     is_shared: bool,
     is_secure: bool,
 ) -> dict[str, Any]:
-    """The pod template of a Deployment; *is_shared*: it is one of several that share the connector's work;
+    """The pod template of a Deployment, whose ConfigMap has *files* of connectors; *is_shared*: it is one of several that share the connector's work;
     *is_secure*: it speaks TLS.
     """
     template = connector.template
@@ -64,7 +64,7 @@ def pod(
         "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
         "securityContext": POD_SECURITY,
         "containers": [
-            _container(connector, image, mounts, layout, is_shared=is_shared, is_secure=is_secure)
+            _container(connector, image, files, mounts, layout, is_shared=is_shared, is_secure=is_secure)
         ],
         "volumes": volumes(config_map, mounts, tmp_size=TMP_SIZE),
         **scheduling(template, selector),
@@ -81,6 +81,7 @@ def pod(
 def _container(
     connector: Connector,
     image: str,
+    files: Sequence[str],
     mounts: Mounts,
     layout: SecretLayout,
     *,
@@ -93,7 +94,7 @@ def _container(
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,
-        "args": [FORMS[is_shared], f"{CONFIG_FOLDER}/{WORKER_FILE}", f"{CONFIG_FOLDER}/{CONNECTOR_FILE}"],
+        "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *files))],
         # What a process says as it ends is what its settings lack: the status repeats it. The product's logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": ports,

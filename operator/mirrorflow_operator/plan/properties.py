@@ -7,6 +7,7 @@ MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says
 from collections.abc import Iterable, Mapping
 
 from mirrorflow_operator.api.quantity import whole
+from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
 from mirrorflow_operator.api.topics import ConfigException, NamingPolicy, Position, StartFrom, SyncMode
 from mirrorflow_operator.plan.clients import client_config, cluster_properties
@@ -29,14 +30,6 @@ CONFIG_EXCLUDE = (
     "message\\.timestamp\\.type",
     "unclean\\.leader\\.election\\.enable",
     "min\\.insync\\.replicas",
-)
-# In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
-_OF_WORKER = (
-    "offset.storage.",
-    "config.storage.",
-    "status.storage.",
-    "group.id",
-    "task.shutdown.graceful.timeout.ms",
 )
 _OF_NAMES = {"transforms", "predicates"}
 _TRUE, _FALSE = "true", "false"
@@ -61,12 +54,12 @@ def worker_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
 
 def config_of_worker(config: Mapping[str, str]) -> dict[str, str]:
     """What a connector's `config` says of its worker."""
-    return {key: value for key, value in config.items() if key.startswith(_OF_WORKER)}
+    return {key: value for key, value in config.items() if key.startswith(KEYS_OF_WORKER)}
 
 
 def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
     """What a connector's `config` says of the connector."""
-    return {key: value for key, value in config.items() if not key.startswith(_OF_WORKER)}
+    return {key: value for key, value in config.items() if not key.startswith(KEYS_OF_WORKER)}
 
 
 def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:

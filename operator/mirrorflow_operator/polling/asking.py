@@ -1,4 +1,4 @@
-"""One question to one pod: `GET /progress` -> a Reading. Whatever happens is a Reading, never an exception.
+"""One question to one pod about one connector: `GET /progress` -> a Reading. Whatever happens is a Reading, never an exception.
 
 A pod is not trusted further than its own flow: the answer is bounded in bytes and in time, no redirect is followed, nothing is
 unpacked, no proxy and no cookie is used. Each question has a connection of its own: it costs 0.4 ms of processor time, over
@@ -46,6 +46,7 @@ class Place:
     host: str  # an address, never a name: nobody is asked where it is
     ready: bool = False  # Kubernetes' word; when it turns, the pod is asked soon
     port: int = HTTP_PORT
+    connector: str = ""  # by name, of those that it runs; "" for the only one
     tls: Verified | None = None
 
 
@@ -67,7 +68,11 @@ def session() -> aiohttp.ClientSession:
 async def ask(client: aiohttp.ClientSession, place: Place, *, now_s: float) -> Reading:
     """What the pod at *place* says at *now_s* (wall clock)."""
     url = URL.build(
-        scheme="http" if place.tls is None else "https", host=place.host, port=place.port, path=PATH
+        scheme="http" if place.tls is None else "https",
+        host=place.host,
+        port=place.port,
+        path=PATH,
+        query={"connector": place.connector} if place.connector else {},
     )
     try:
         async with client.get(

@@ -3,6 +3,7 @@
     poller = Poller(changed=queue.add)
     poller.put(key, [Place(uid=..., host=...)])     # whenever the flow's pods have changed; cheap when they have not
     poller.reading(uid)                             # the last word of that pod, None before the first
+    poller.reading(uid, "MirrorCheckpointConnector")   # the same of one of several connectors in it
     await poller.run()                              # until cancelled
 
 `changed(key)` is called only when a pod says something that may change what is made of its flow: figures that move within
@@ -29,6 +30,7 @@ from mirrorflow_operator.assess.telling import telling
 from mirrorflow_operator.polling.asking import Place, ask, session
 
 log = logging.getLogger(__name__)
+_Whom = tuple[str, str]  # the pod's uid, and the name of a connector where it has several
 
 INTERVAL_S: Final = 30.0
 JITTER: Final = 0.1  # of the interval, both ways
@@ -45,7 +47,7 @@ AT_ONCE_MAX: Final = 256
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Entry:
-    """One pod: what it said, and when it is asked next (the loop's clock)."""
+    """One pod, or one of its connectors: what it said, and when it is asked next (the loop's clock)."""
 
     key: Key
     place: Place
@@ -68,14 +70,14 @@ class Poller:
     chance: Callable[[], float] = random.random
     asked: int = 0  # questions since the start
     failed: int = 0  # of these, without a summary
-    _entries: dict[str, _Entry] = field(default_factory=dict)  # by the pod's uid
+    _entries: dict[_Whom, _Entry] = field(default_factory=dict)
     _of_flow: dict[Key, tuple[Place, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
-        """How many pods are asked."""
+        """How many pods are asked, each for every connector that it has."""
         return len(self._entries)
 
     def put(self, key: Key, places: Iterable[Place]) -> None:
@@ -84,12 +86,12 @@ class Poller:
         before = self._of_flow.get(key, ())
         if wanted == before:
             return
-        for gone in {one.uid for one in before} - {one.uid for one in wanted}:
+        for gone in set(map(_whom, before)) - set(map(_whom, wanted)):
             del self._entries[gone]
         for place in wanted:
-            entry = self._entries.get(place.uid)
+            entry = self._entries.get(_whom(place))
             if entry is None:
-                self._entries[place.uid] = entry = _Entry(key=key, place=place)
+                self._entries[_whom(place)] = entry = _Entry(key=key, place=place)
             elif entry.place == place:
                 continue
             entry.place = place
@@ -104,9 +106,9 @@ class Poller:
         """The flow is gone."""
         self.put(key, ())
 
-    def reading(self, uid: str) -> Reading | None:
-        """What the pod said last, or why it did not; None: it was not asked yet."""
-        entry = self._entries.get(uid)
+    def reading(self, uid: str, connector: str = "") -> Reading | None:
+        """What the pod said last, of *connector* where it has several, or why it did not; None: it was not asked yet."""
+        entry = self._entries.get((uid, connector))
         return None if entry is None else entry.reading
 
     async def run(self) -> None:
@@ -127,7 +129,7 @@ class Poller:
         while True:
             while self._heap:
                 due_s, _, entry = self._heap[0]
-                is_current = self._entries.get(entry.place.uid) is entry and entry.due_s == due_s
+                is_current = self._entries.get(_whom(entry.place)) is entry and entry.due_s == due_s
                 if is_current and due_s > loop.time():
                     break
                 heapq.heappop(self._heap)
@@ -149,7 +151,7 @@ class Poller:
             entry.asking = False
         self.asked += 1
         self.failed += reading.unread is not None
-        if self._entries.get(place.uid) is not entry:
+        if self._entries.get(_whom(place)) is not entry:
             return  # gone meanwhile
         entry.reading = reading
         entry.eager = entry.eager + 1 if _is_unsettled(reading) else _EAGER_MAX
@@ -171,6 +173,10 @@ class Poller:
         entry.due_s = loop.time() + wait_s
         heapq.heappush(self._heap, (entry.due_s, next(self._order), entry))
         self._wake.set()
+
+
+def _whom(place: Place) -> _Whom:
+    return place.uid, place.connector
 
 
 def _is_unsettled(reading: Reading) -> bool:

@@ -81,6 +81,7 @@ class StubConnectors:
         self.default = summary()
         self.answers: dict[str, bytes] = {}
         self.asked: Counter[str] = Counter()
+        self.paths: Counter[str] = Counter()
         self.open = 0
         self.open_max = 0
         self._tls = tls
@@ -127,6 +128,7 @@ class _Conversation(asyncio.Protocol):
             return
         address = self._transport.get_extra_info("sockname")[0]
         self._stubs.asked[address] += 1
+        self._stubs.paths[self._got.split(b" ", 2)[1].decode("latin-1")] += 1
         self._got = b""
         said = self._stubs.said(address)
         if said:

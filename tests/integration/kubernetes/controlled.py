@@ -53,7 +53,8 @@ def everything(
     flow: MirrorFlow, runs: Runs = EVERY_RUN, *, image: str, seed_image: str = "mirrorflow/seed:1"
 ) -> list[Object]:
     """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
-    found = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT)
+    waits = runs.holds_connector
+    found = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, source_waits=waits)
     if runs.holds_connector:
         found = held_back(found, flow)
     return [*found, *job_objects(flow, runs, defaults=SparkDefaults(image=seed_image), layout=POD_LAYOUT)]

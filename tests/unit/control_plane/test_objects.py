@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.changes import reasons_to_roll
+from mirrorflow_operator.plan.colocation import CONNECTOR_FILE
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.pod import CONNECTOR_FILE
 from mirrorflow_operator.plan.pod_parts import WORKER_FILE
 from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.several import POD_IP

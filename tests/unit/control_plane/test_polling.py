@@ -81,6 +81,23 @@ def test_a_body_without_end_is_not_read_to_its_end():
     assert _asked_once(endless).unread is Unread.UNREADABLE
 
 
+def test_of_several_connectors_in_one_pod_each_is_asked_for_by_its_name():
+    """Their answers are kept apart, and what is changed in the one leaves the other."""
+
+    async def run() -> None:
+        async with _Polling() as polling:
+            both = [_place(polling.stubs.port, connector=name) for name in ("first", "second")]
+            polling.poller.put(FLOW, both)
+            await _until(lambda: all(polling.poller.reading(HOST, one.connector) for one in both))
+            assert {"/progress?connector=first", "/progress?connector=second"} == set(polling.stubs.paths)
+            polling.poller.put(FLOW, both[:1])
+            assert polling.poller.reading(HOST, "second") is None
+            assert polling.poller.reading(HOST, "first") is not None
+            assert polling.poller.reading(HOST) is None
+
+    asyncio.run(run())
+
+
 def test_nobody_there_is_unreachable():
     """A refused connection is data."""
 

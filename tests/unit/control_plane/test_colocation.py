@@ -1,0 +1,288 @@
+"""Connectors that share a pod: what is planned, how they move without a gap, and what is said of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_operator.api.connectors import ConnectorName, Connectors
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Phase, Status
+from mirrorflow_operator.assess.ending import has_pods_of_before
+from mirrorflow_operator.assess.moving import deployment_of, is_moving, left_alone
+from mirrorflow_operator.assess.observation import DeploymentSeen, Observation
+from mirrorflow_operator.assess.progress import Reach, SideSummary
+from mirrorflow_operator.assess.workloads import is_rolling, workload_name
+from mirrorflow_operator.plan.changes import reasons_to_roll
+from mirrorflow_operator.plan.colocation import Pods, connectors_in, pods
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.names import connector_word
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.pod_parts import WORKER_FILE
+from mirrorflow_operator.plan.several import Shape
+from mirrorflow_replicator.connect.worker import load_standalone
+from tests.unit.control_plane.observations import (
+    CHECKPOINT,
+    HEARTBEAT,
+    SOURCE,
+    connector,
+    deployment,
+    mirror_flow,
+    observed,
+    pod,
+    reading,
+    settled,
+)
+
+ALL = tuple(ConnectorKind)
+BOTH = ["checkpoint", "heartbeat"]
+_lists = st.sampled_from([(), *(tuple(ConnectorName)[at:] for at in (0, 1))]) | st.sampled_from(
+    [(ConnectorName.SOURCE, one) for one in (ConnectorName.CHECKPOINT, ConnectorName.HEARTBEAT)]
+)
+_running = st.sets(st.sampled_from(ALL), min_size=1)
+
+
+def _flow(colocate: Sequence[str], **connectors: Any) -> MirrorFlow:
+    return mirror_flow(connectors={"colocate": list(colocate), **connectors})
+
+
+def _objects(flow: MirrorFlow, **how: Any) -> dict[tuple[str, str], Object]:
+    found = objects(flow, plan(flow, POD_LAYOUT), image="replicator:1", layout=POD_LAYOUT, **how)
+    return {(one["kind"], one["metadata"]["name"].removeprefix("east-to-west-")): one for one in found}
+
+
+def _words(found: Mapping[tuple[str, str], Object]) -> dict[str, tuple[str, ...]]:
+    """By Deployment, what its pods run."""
+    return {
+        name: connectors_in(one["spec"]["template"]["spec"]["containers"][0], name)
+        for (kind, name), one in found.items()
+        if kind == "Deployment"
+    }
+
+
+@given(listed=_lists, running=_running, source_waits=st.booleans())
+def test_each_connector_that_runs_has_one_pod(
+    *, listed: tuple[ConnectorName, ...], running: set[ConnectorKind], source_waits: bool
+):
+    """Whatever is listed; the source connector's is its own while a seed does its work."""
+    found = pods(Connectors(colocate=listed), running, source_waits=source_waits)
+
+    assert sorted(kind.value for kinds in found.values() for kind in kinds) == sorted(
+        kind.value for kind in running
+    )
+    assert all(kinds[0] is host for host, kinds in found.items())
+    assert not source_waits or found.get(SOURCE, (SOURCE,)) == (SOURCE,)
+
+
+def test_two_connectors_are_one_deployment_and_the_third_keeps_every_byte():
+    """Neither Service nor PodDisruptionBudget nor a policy of its own: it is one pod, which nobody else calls."""
+    apart, shared = _objects(_flow([])), _objects(_flow(BOTH))
+
+    assert apart.keys() - shared.keys() == {("ConfigMap", "heartbeat"), ("Deployment", "heartbeat")}
+    assert not shared.keys() - apart.keys()
+    assert {key for key in shared if shared[key] != apart[key]} == {
+        ("ConfigMap", "checkpoint"),
+        ("Deployment", "checkpoint"),
+    }
+    assert _words(shared) == {"source": ("source",), "checkpoint": ("checkpoint", "heartbeat")}
+
+
+def test_the_roll_says_which_connectors_come_and_go_and_not_their_properties():
+    apart, shared = _objects(_flow([])), _objects(_flow(BOTH))
+    key, files = ("Deployment", "checkpoint"), ("ConfigMap", "checkpoint")
+
+    there = reasons_to_roll(apart[key], shared[key], apart[files]["data"], shared[files]["data"])
+    back = reasons_to_roll(shared[key], apart[key], shared[files]["data"], apart[files]["data"])
+
+    assert there == ("connectors checkpoint -> checkpoint and heartbeat",)
+    assert back == ("connectors checkpoint and heartbeat -> checkpoint",)
+
+
+def test_the_replicator_reads_every_connector_of_a_shared_pod():
+    """Without a warning, and each by its own name, which is what it is asked for by."""
+    files = _objects(_flow(["source", *BOTH]))["ConfigMap", "source"]["data"]
+
+    settings = load_standalone(files.pop(WORKER_FILE), list(files.values()))
+
+    assert () == settings.warnings
+    assert [one.name for one in settings.connectors] == [kind.value for kind in ConnectorKind]
+
+
+def test_the_pod_is_as_the_first_one_listed_says_also_where_that_has_no_work():
+    flow = mirror_flow(
+        groups={"include": []},
+        connectors={"colocate": BOTH, "checkpoint": {"resources": {"limits": {"memory": "99Mi"}}}},
+    )
+    found = _objects(flow)
+
+    container = found["Deployment", "heartbeat"]["spec"]["template"]["spec"]["containers"][0]
+    assert ("Deployment", "checkpoint") not in found
+    assert container["resources"]["limits"]["memory"] == "99Mi"
+
+
+def test_a_seed_that_does_the_source_connectors_work_leaves_the_others_a_pod():
+    flow = _flow(["source", *BOTH], source={"resources": {"limits": {"memory": "99Mi"}}})
+
+    found = _objects(flow, source_waits=True)
+
+    assert _words(found) == {"source": ("source",), "checkpoint": ("checkpoint", "heartbeat")}
+    for key in (("Deployment", "source"), ("Deployment", "checkpoint")):
+        container = found[key]["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"]["limits"]["memory"] == "99Mi"
+
+
+def test_nodes_of_several_pods_run_nobody_elses_connectors():
+    """On the way back from several pods the form comes first: what is in a config topic every node runs."""
+    shared = {SOURCE: Shape(is_shared=True, replicas=1)}
+
+    assert _words(_objects(_flow(["source", *BOTH]), shapes=shared)) == {"source": ("source",)}
+
+
+def _live(kind: ConnectorKind, *words: str, **changes: Any) -> DeploymentSeen:
+    return deployment(kind, connectors=words, **changes)
+
+
+class _Cluster:
+    """Deployments as the operator's passes and the controller make them, one step at a time."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, DeploymentSeen] = {}
+
+    def pass_over(self, flow: MirrorFlow, wanted: Pods) -> None:
+        """What a pass writes: all that is not left alone."""
+        left = left_alone(flow, wanted, self.live)
+        for kind in ALL:
+            word = connector_word(kind)
+            if kind in left:
+                continue
+            if kind not in wanted:
+                self.live.pop(word, None)
+                continue
+            words = tuple(connector_word(one) for one in wanted[kind])
+            before = self.live.get(word)
+            if before is None:
+                self.live[word] = _live(kind, *words, observed_generation=0, replicas=0, updated=0, ready=0)
+            elif before.connectors != words:
+                changed = replace(before, connectors=words, generation=before.generation + 1)
+                self.live[word] = changed
+
+    def roll(self, word: str) -> None:
+        """The controller brings one Deployment to where it should be."""
+        one = self.live[word]
+        self.live[word] = replace(one, observed_generation=one.generation, replicas=1, updated=1, ready=1)
+
+
+def _is_rolled(one: DeploymentSeen) -> bool:
+    return one.observed_generation == one.generation and one.ready == 1
+
+
+@given(st.lists(_lists, min_size=2, max_size=4), st.data())
+def test_no_connector_is_without_a_ready_pod_while_they_move(
+    lists: list[tuple[ConnectorName, ...]], data: st.DataObject
+):
+    """However the list changes, and in whatever order pods become ready; in the end all is as it is wanted."""
+    cluster = _Cluster()
+    old: dict[str, tuple[str, ...]] = {}  # what ready pods of a Deployment run, until it has rolled
+    for number, listed in enumerate(lists):
+        flow = _flow([one.value for one in listed])
+        wanted = pods(flow.spec.connectors, ALL)
+        for _ in range(20):
+            cluster.pass_over(flow, wanted)
+            old = {word: runs for word, runs in old.items() if word in cluster.live}
+            if number:
+                assert {word for runs in old.values() for word in runs} == set(map(connector_word, ALL))
+            rolling = [word for word, one in cluster.live.items() if not _is_rolled(one)]
+            if rolling:
+                word = data.draw(st.sampled_from(rolling))
+                cluster.roll(word)
+                old[word] = cluster.live[word].connectors
+        assert {word: one.connectors for word, one in cluster.live.items()} == {
+            connector_word(kind): tuple(map(connector_word, kinds)) for kind, kinds in wanted.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("state", "left"), [("Running", {HEARTBEAT}), ("Paused", {HEARTBEAT}), ("Stopped", set())]
+)
+def test_a_pod_that_does_not_come_up_takes_nothing_away_but_a_flow_that_is_stopped_waits_for_none(
+    state: str, left: set[ConnectorKind]
+):
+    flow = mirror_flow(state=state, connectors={"colocate": BOTH})
+    live = {
+        "source": _live(SOURCE, "source"),
+        "checkpoint": _live(CHECKPOINT, "checkpoint", "heartbeat", replicas=2, updated=1, ready=1),
+        "heartbeat": _live(HEARTBEAT, "heartbeat"),
+    }
+
+    assert left_alone(flow, pods(flow.spec.connectors, ALL), live) == left
+
+
+def test_what_moves_is_told_as_rolling_until_its_old_pod_has_gone():
+    flow = _flow(BOTH)
+    wanted = pods(flow.spec.connectors, ALL)
+    home = _live(CHECKPOINT, "checkpoint", "heartbeat")
+    alone = _live(HEARTBEAT, "heartbeat")
+    before = {"checkpoint": home, "heartbeat": alone}
+
+    assert deployment_of(HEARTBEAT, wanted, before) == home
+    assert is_moving(HEARTBEAT, home, before)
+    assert not is_moving(CHECKPOINT, home, before)
+    assert not is_moving(HEARTBEAT, home, {"checkpoint": home})
+    moving = connector(HEARTBEAT, deployment=home, is_moving=True)
+    assert is_rolling(moving)
+    assert has_pods_of_before(moving)
+    assert workload_name("east-to-west", moving) == "deploy/east-to-west-checkpoint"
+
+
+def _shared(*, ready: bool, **of_heartbeats: Any) -> Observation:
+    home = _live(CHECKPOINT, "checkpoint", "heartbeat", ready=int(ready))
+    one: dict[str, Any] = {"connectors": ("checkpoint", "heartbeat"), "ready": ready}
+    checkpoint = connector(CHECKPOINT)
+    first = replace(checkpoint, deployment=home, pods=(replace(checkpoint.pods[0], **one),))
+    second = connector(
+        HEARTBEAT,
+        deployment=home,
+        said_in=CHECKPOINT,
+        pods=(replace(pod(reading=reading(**of_heartbeats)), **one),),
+    )
+    return replace(observed(flow=_flow(BOTH)), connectors=(connector(), first, second))
+
+
+def _phases(status: Status) -> dict[str, tuple[Phase, int]]:
+    assert status.connectors is not None
+    found = ((word, getattr(status.connectors, word)) for word in ("source", *BOTH))
+    return {word: (one.phase, one.replicas) for word, one in found}
+
+
+def test_each_has_its_own_phase_by_what_is_said_of_it():
+    """A pod that is not ready because heartbeats cannot begin says nothing of checkpoints."""
+    lost = SideSummary(reach=Reach.UNREACHABLE, reason="Unreachable", since_s=300.0)
+
+    well = _phases(settled(_shared(ready=True)))
+    ill = _phases(settled(_shared(ready=False, state="FAILED", source=lost)))
+
+    assert well == dict.fromkeys(("source", *BOTH), (Phase.RUNNING, 1))
+    assert ill == dict.fromkeys(("source", "checkpoint"), (Phase.RUNNING, 1)) | {
+        "heartbeat": (Phase.FAILED, 1)
+    }
+
+
+def test_what_a_pod_lacks_is_to_be_set_where_its_resources_are_said():
+    observation = _shared(ready=True)
+    *others, heartbeats = observation.connectors
+    killed: dict[str, Any] = {
+        "ready": False,
+        "terminated_reason": "OOMKilled",
+        "exit_code": 137,
+        "restarts": 3,
+    }
+    pods_ = tuple(replace(one, reading=None, **killed) for one in heartbeats.pods)
+
+    status = settled(replace(observation, connectors=(*others, replace(heartbeats, pods=pods_))))
+
+    ready = next(one for one in status.conditions if one.type == "Ready")
+    assert "spec.connectors.checkpoint.resources.limits.memory" in ready.message
