@@ -183,6 +183,9 @@ class SourceSettings:
     sync_acls_s: float | None = 600.0  # None: never
     acls_report_only: bool = False
     tasks_max: int = 1
+    balance_tasks_s: float | None = (
+        60.0  # where nodes share them: by load, looked at so often; None: by count
+    )
     start: StartPosition = StartPosition.EARLIEST
     start_timestamp_ms: int = 0
     on_source_loss: LossPolicy = LossPolicy.FAIL

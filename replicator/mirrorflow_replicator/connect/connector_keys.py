@@ -120,6 +120,14 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused",
             ),
             ("predicates", "names of TopicNameMatches; every other class is refused"),
+            (
+                "mirrorflow.balance.tasks.enabled",
+                "default true: where several nodes share the tasks, partitions are given to tasks by bytes per second and lag; false: as many to each",
+            ),
+            (
+                "mirrorflow.balance.tasks.interval.seconds",
+                "default 60: how often that is measured; negative is never",
+            ),
             ("mirrorflow.bytes.per.second", "limit of the flow, for example `50Mi`; default none"),
         ),
     ),

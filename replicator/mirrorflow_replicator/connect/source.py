@@ -46,6 +46,7 @@ FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
 DAY_MS = 86_400_000
 TRANSACTION_MIN_MS = 5_000  # commits come every half second, or ten times as seldom
+BALANCE_S = 60  # load is a matter of minutes: a move costs its partition a second or so
 SYNC_S = 600  # MM2's, for topics, their settings and their ACLs
 TASKS_MAX = 1_000  # processes; more is a typing error
 _LOSS = tuple(policy.value for policy in LossPolicy)
@@ -96,6 +97,7 @@ def parse_source(
         sync_acls_s=interval_s(read, "sync.topic.acls", SYNC_S),
         acls_report_only=read.flag("mirrorflow.sync.topic.acls.report.only", default=False),
         tasks_max=read.whole("tasks.max", 1, minimum=1, maximum=TASKS_MAX),
+        balance_tasks_s=interval_s(read, "mirrorflow.balance.tasks", BALANCE_S),
         start=start,
         start_timestamp_ms=start_ms,
         on_source_loss=LossPolicy(read.choice("mirrorflow.source.loss.policy", _LOSS, LossPolicy.FAIL.value)),

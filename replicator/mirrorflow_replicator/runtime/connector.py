@@ -23,6 +23,7 @@ from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.credentials import Resolve
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.runtime.acl_syncing import AclSync
+from mirrorflow_replicator.runtime.balancing import Balancing
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.holding import Retention
 from mirrorflow_replicator.runtime.sides import Sides
@@ -48,8 +49,11 @@ NEVER = float("inf")
 class SourceConnector:
     """One MirrorSourceConnector. `run` ends only by cancellation; everything else is read-only and always safe to ask."""
 
-    def __init__(self, settings: SourceSettings, *, resolve: Resolve) -> None:
+    def __init__(
+        self, settings: SourceSettings, *, resolve: Resolve, balancing: Balancing | None = None
+    ) -> None:
         self._settings = settings
+        self._balancing = balancing  # None: tasks have as many partitions each, whatever those cost
         self._resolve = resolve
         self._selection = make_selection(settings)
         self._rules = make_config_rules(settings)
@@ -110,6 +114,7 @@ class SourceConnector:
             *_shown(arranged),
             *_shown(self._config_warnings),
             *_shown(self._acl_warnings),
+            *((self._balancing.warning,) if self._balancing is not None and self._balancing.warning else ()),
             *self._gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
@@ -178,6 +183,7 @@ class SourceConnector:
         # Right after the first assignment: a copy that starts is worth more than one with the last setting in place.
         configs_at = NEVER if self._settings.sync_configs_s is None else refresh_at
         acls_at = NEVER if self._settings.sync_acls_s is None else refresh_at
+        balance_at = NEVER if self._balancing is None else refresh_at
         while True:
             if now() >= refresh_at:
                 arrangement = await self._topics.arrange()
@@ -195,8 +201,12 @@ class SourceConnector:
                 self._acl_warnings = await self._acls.sync(self.names)
                 assert self._settings.sync_acls_s is not None
                 acls_at = now() + self._settings.sync_acls_s
+            elif now() >= balance_at:
+                await self._balance(hand)
+                assert self._settings.balance_tasks_s is not None
+                balance_at = now() + self._settings.balance_tasks_s
             self.problem, self._failures = None, 0
-            await self._sleep_until(min(refresh_at, configs_at, acls_at))
+            await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
 
     async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """Target topics whose retention a bulk job holds, and what could not be given back of a job that is over."""
@@ -246,7 +256,25 @@ class SourceConnector:
         )
         self._arrangement = arrangement
         held = self.held if self.assignment is None else self.assignment
-        assignment = assign(_copied(arrangement, held), self._settings.tasks_max, held)
+        copied = _copied(arrangement, held)
+        if self._balancing is None:
+            assignment = assign(copied, self._settings.tasks_max, held)
+        else:
+            assignment = self._balancing.place(copied, held)
+        if assignment != self.assignment:
+            await hand(assignment)
+            self.assignment = assignment
+
+    async def _balance(self, hand: Hand) -> None:
+        """Let tasks have about as much to do each. Where one task does all there is nothing to measure either."""
+        if self._balancing is None or self.assignment is None or len(self.assignment) < 2:
+            return
+        try:
+            assignment = await self._balancing.look(*self.clusters, self.assignment)
+        except MirrorFlowError as error:
+            # What is copied goes on as it is; where a cluster is away the next refresh says so.
+            self._balancing.warning = f"Tasks are not balanced by load: {error}"
+            return
         if assignment != self.assignment:
             await hand(assignment)
             self.assignment = assignment

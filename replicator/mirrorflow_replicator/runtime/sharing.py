@@ -23,6 +23,7 @@ from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.assignment import Assignment
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.runtime.balancing import Balancing
 from mirrorflow_replicator.runtime.children import Child, Spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
@@ -106,6 +107,7 @@ class SharedConnector(HostedConnector, Shared):
         self._given: dict[int, Assign] = {}
         self._leading: asyncio.Task[None] | None = None
         self._setbacks = Setbacks(connector.name, pause_max_s=RETRY_MAX_S)  # of beginning tasks
+        self._discovery = self._discover()
 
     def share(self, share: Share) -> None:
         """From now on *share* is ours."""
@@ -172,9 +174,15 @@ class SharedConnector(HostedConnector, Shared):
             await ended(self._leading)
             self._leading = None
             # Its connections went with it; tasks that stay have their own.
-            self._discovery = SourceConnector(
-                self._settings, resolve=Resolver(self._settings.providers).resolve_client
-            )
+            self._discovery = self._discover()
+
+    def _discover(self) -> SourceConnector:
+        settings = self._settings
+        return SourceConnector(
+            settings,
+            resolve=Resolver(settings.providers).resolve_client,
+            balancing=None if settings.balance_tasks_s is None else Balancing(settings),
+        )
 
     async def _begin(self) -> None:
         if self._share.leads and self._leading is None:

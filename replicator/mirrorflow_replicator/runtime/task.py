@@ -182,6 +182,9 @@ class CopyTask:
         self._anchoring.initial = initial
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
+        if not wanted <= self.lanes.keys():
+            # Whoever has had them until now may have written since we have looked.
+            await self._parts.positions.read_new()
         for source in sorted(wanted - set(self.lanes)):
             lane = Lane(source, self._parts.route(source.topic), self._around)
             lane.position = self._parts.positions.positions.get(source)

@@ -18,6 +18,7 @@ GROUP = {
     "session_timeout_ms": "6000",  # the least that brokers take
 }
 EVERY_S = 0.02
+TORRENT_BYTES = 60_000  # each time: three megabytes a second
 
 
 @contextmanager
@@ -149,3 +150,30 @@ class Pulse:
                     gap_s = now - self._seen_s.get(number, now)
                     self._longest_s[number] = max(self._longest_s.get(number, 0.0), gap_s)
                     self._seen_s[number] = now
+
+
+class Torrent:
+    """Writes some megabytes a second to some partitions of a topic."""
+
+    def __init__(self, source: KafkaCluster, topic: str, partitions: Sequence[int]) -> None:
+        self._producer = Producer({"bootstrap.servers": source.internal_bootstrap, "linger.ms": 0})
+        self._topic, self._partitions = topic, partitions
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.written = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(30)
+        self._producer.flush(30)
+
+    def _write(self) -> None:
+        while not self._stopped.wait(EVERY_S):
+            for number in self._partitions:
+                self._producer.produce(self._topic, bytes(TORRENT_BYTES), partition=number)
+                self.written += 1
+            self._producer.poll(0)

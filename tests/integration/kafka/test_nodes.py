@@ -23,7 +23,7 @@ from tests.integration.kafka.distributed import (
     wait_for_state,
 )
 from tests.integration.kafka.internal_calls import ask, session_key, signed
-from tests.integration.kafka.nodes import Pulse, nodes, wait_until_shared, workers
+from tests.integration.kafka.nodes import Pulse, Torrent, nodes, wait_until_shared, workers
 
 # On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
 UNDISTURBED_S = 4.0
@@ -207,6 +207,52 @@ def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callab
                 timeout_s=WAIT_S,
             )
             assert 403 == put_fence(node, signed(b"", former))
+
+
+def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
+    site: Site, unique_topic: Callable[[], str], record_property: Callable[[str, object], None]
+) -> None:
+    """Two busy partitions that one task copies beside idle ones of the others: one moves, and no process restarts."""
+    topic, later = unique_topic(), unique_topic()
+    site.source.create_topic(topic, partitions=6)
+    copy = f"{site.alias}.{topic}"
+    config = site.connector(f"{topic}|{later}", tasks_max="3", mirrorflow_balance_tasks_interval_seconds="1")
+    with nodes(site, 3) as all_nodes:
+        change(all_nodes[0], "PUT", f"/connectors/{NAME}/config", config, expect=201)
+        wait_until_shared(all_nodes, 3)
+        first = assigned(all_nodes[0])
+        assert [{f"{topic}-{number}", f"{topic}-{number + 3}"} for number in range(3)] == first
+        pids = {pid for node in all_nodes for pid in node.task_pids()}
+        with Pulse(site.source, site.target, topic, copy, 6) as pulse:
+            pulse.begin()
+            with Torrent(site.source, topic, (0, 3)) as torrent:
+                wait_until(
+                    "the hot pair is separated", lambda: assigned(all_nodes[1]) != first, timeout_s=WAIT_S
+                )
+            second = assigned(all_nodes[1])
+            assert 1 == len(first[0] - second[0])
+            assert first[0] - second[0] < {f"{topic}-0", f"{topic}-3"}
+            assert all(had <= has for had, has in zip(first[1:], second[1:], strict=True))
+            wait_until("all go on", lambda: pulse.silent_s() < 1.0, timeout_s=WAIT_S)
+
+            site.source.create_topic(later, partitions=4)
+            load(site.source, later, 40)
+            wait_for_copies(site, later, 40)
+            third = assigned(all_nodes[2])
+            assert 10 == sum(map(len, third))
+            assert all(had <= has for had, has in zip(second, third, strict=True))
+            longest_s = {number: round(longest, 2) for number, longest in pulse.longest_s().items()}
+            print(f"the longest pauses: {json.dumps(longest_s)}")
+            record_property("longest_s", longest_s)
+            assert all(longest_s[number] < UNDISTURBED_S for number in (1, 2, 4, 5)), longest_s
+        wait_for_copies(site, topic, pulse.written + torrent.written)
+        assert pids == {pid for node in all_nodes for pid in node.task_pids()}
+
+
+def assigned(node: Replicator) -> list[set[str]]:
+    """The partitions of each task, as they are written down."""
+    tasks = sorted(node.rest(f"/connectors/{NAME}/tasks")[1], key=lambda one: int(one["id"]["task"]))
+    return [{*one["config"]["task.assigned.partitions"].split(",")} for one in tasks]
 
 
 def post(node: Replicator, body: bytes, headers: Mapping[str, str]) -> int:

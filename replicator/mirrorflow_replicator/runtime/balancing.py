@@ -1,0 +1,128 @@
+"""Looks at what the partitions of a source connector cost, and says when some should be another task's.
+
+    ends of the source's logs, positions, some batches ──> loads ──> `flow.balancing`
+
+It needs no right that the connector does not have, and asks no task: tasks may run on other nodes, or be Java's. As long as a Java
+worker stores positions of the connector nothing is moved: a partition that goes from Java's tasks to ours or back begins a
+new generation of the flow, which stops all others for a moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_replicator.flow.assignment import Assignment
+from mirrorflow_replicator.flow.balancing import Balance, moved, place
+from mirrorflow_replicator.flow.loads import Rates, loads
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.known_positions import PositionStore
+from mirrorflow_replicator.kafka.stores import position_store
+from mirrorflow_replicator.kafka.witnesses import LATEST, read_once
+from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_replicator.wire.batch import split
+
+# Of the busiest partitions whose records are not known, or not of late: at most so many batches are read at a look.
+SAMPLES_MAX = 16
+SAMPLE_BYTES = 64 << 10  # a whole batch at least
+SAMPLE_RECORDS = 200  # before the end: markers of transactions among them count little
+SAMPLE_AGE_LOOKS = 10
+JAVA_LOOKS = 10  # after a position of Java's: Java stores them each minute, and only of what is copied
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class Balancing:
+    """See the module. One for each time that a connector is led; it begins with nothing measured."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._store: PositionStore | None = None
+        self._rates = Rates()
+        self._balance = Balance()
+        self._record_bytes: dict[TopicPartition, float] = {}
+        self._sampled: dict[TopicPartition, int] = {}  # at which look
+        self._looks = 0
+        self._strangers: frozenset[tuple[TopicPartition, int]] = frozenset()
+        self._java_until = 0  # which look
+        self.loads: Mapping[TopicPartition, float] = {}
+        self.warning = ""  # what could not be measured, and why
+
+    def place(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
+        """Who copies *partitions*, where tasks have *held*."""
+        return place(partitions, self._settings.tasks_max, held, self.loads)
+
+    async def look(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
+        """Measure, and say who copies what from now on; mostly *assignment* as it is. Raises ClusterError."""
+        partitions = [one for task in assignment for one in task]
+        positions = await self._positions(target)
+        committed = self._settings.read_committed
+        listed = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
+        ends = {one: answer.offset for one, answer in listed.items() if not answer.error}
+        gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
+        behind = {
+            one: end - positions.positions[one].source_offset - 1
+            for one, end in ends.items()
+            if one in positions.positions
+        }
+        self._rates = self._rates.looked(ends, asyncio.get_running_loop().time())
+        self._looks += 1
+        await self._sample(source, {one: max(gained[one], behind.get(one, 0)) for one in ends})
+        self.loads = loads(self._rates.per_s, behind, self._record_bytes)
+        if self._is_shared_with_java(positions):
+            self._balance = Balance()
+            return assignment
+        self._balance, better = self._balance.looked(assignment, self.loads)
+        _tell(assignment, better, self.loads)
+        return better
+
+    async def _positions(self, target: Cluster) -> PositionStore:
+        if self._store is None:
+            store = position_store(self._settings, target)
+            await store.open()
+            self._store = store
+        else:
+            await self._store.read_new()
+        return self._store
+
+    def _is_shared_with_java(self, positions: PositionStore) -> bool:
+        strangers = frozenset((one, foreign.at) for one, foreign in positions.foreign.items())
+        if strangers - self._strangers and self._looks > 1:
+            self._java_until = self._looks + JAVA_LOOKS
+        self._strangers = strangers
+        return self._looks < self._java_until
+
+    async def _sample(self, source: Cluster, news: Mapping[TopicPartition, int]) -> None:
+        """Read a few batches of the busiest partitions of *news*, offsets before the end that are there."""
+        for known in (self._record_bytes, self._sampled):
+            for gone in known.keys() - news.keys():
+                del known[gone]
+        since = self._looks - SAMPLE_AGE_LOOKS
+        due = [one for one, count in news.items() if count > 0 and self._sampled.get(one, since) <= since]
+        busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -news[one], one))
+        self.warning = ""
+        for one in busiest[:SAMPLES_MAX]:
+            start = self._rates.ends[one] - min(SAMPLE_RECORDS, news[one])
+            try:
+                fetched = await read_once(source, one, start, max_bytes=SAMPLE_BYTES)
+                batches = list(split(fetched.records))
+            except NotAuthorizedError as error:
+                self.warning = (
+                    f"Tasks are balanced by records, not by bytes, where no record can be read: {error}"
+                )
+                return
+            except MirrorFlowError as error:
+                log.info("no record of %s is measured for now: %s", one, error)
+                continue
+            offsets = sum(batch.next_offset - batch.base_offset for batch in batches)
+            if offsets:
+                self._record_bytes[one] = sum(batch.size_bytes for batch in batches) / offsets
+                self._sampled[one] = self._looks
+
+
+def _tell(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
+    homes = {one: task for task, had in enumerate(after) for one in had}
+    for one in moved(before, after):
+        log.info("%s goes to task %d, for %.0f bytes/s of it", one, homes[one], loads.get(one, 0.0))
