@@ -202,6 +202,9 @@ class SourceSettings:
     target_admin: ClientSettings
     # `config.providers` and its keys: what the references in the clients' properties are resolved by.
     providers: Mapping[str, str] = field(default_factory=dict)
+    with_java: bool = (
+        False  # Java's tasks may take over: ours write in transactions of their own, as those do
+    )
 
     @property
     def naming_words(self) -> str:

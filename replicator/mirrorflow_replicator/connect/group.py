@@ -10,15 +10,28 @@ from mirrorflow_replicator.connect import clients
 from mirrorflow_replicator.connect.group_protocol import PROTOCOLS
 from mirrorflow_replicator.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
 from mirrorflow_replicator.connect.values import PropertyReader
-from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
+from mirrorflow_replicator.connect.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY, WITH_JAVA_KEY
 from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.settings import GroupSettings, SessionKeySettings
 
+EXACTLY_ONCE_KEY = "exactly.once.source.support"
 PORT_MAX = 65_535
 SESSION_MS = 10_000  # Connect's
 HEARTBEAT_MS = 500  # Connect's is 3000; a node hears of a meeting by its next heartbeat
 REBALANCE_MS = 30_000  # Connect's is 60000; ours come as soon as they hear of it
 KEY_TTL_MS = 3_600_000  # Connect's
+
+
+def is_with_java(read: PropertyReader) -> bool:
+    """Whether Java's tasks and ours of the worker that *read* reads follow each other exactly. Raises InvalidSettingError."""
+    asked = read.flag(WITH_JAVA_KEY, default=False)
+    if asked and read.text(EXACTLY_ONCE_KEY, "disabled") != "enabled":
+        raise InvalidSettingError(
+            key=WITH_JAVA_KEY,
+            problem=f"Java's tasks write in transactions with {EXACTLY_ONCE_KEY}=enabled alone",
+            action=f"set {EXACTLY_ONCE_KEY}=enabled for all nodes, or leave {WITH_JAVA_KEY} out",
+        )
+    return asked and read.flag(SEVERAL_KEY, default=False)
 
 
 def group_settings(

@@ -15,6 +15,7 @@ goes on within seconds, and records wait for nobody.
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dic
     """The next round: *held* is what each member, at least one, has, *wanted* all that is to be done."""
     members = {member: frozenset(units) for member, units in held.items()}
     everything = frozenset(wanted)
-    kept = _kept(members, everything)
+    disputed = _held_by_several(members) & everything
+    kept = {member: set(units & everything - disputed) for member, units in members.items()}
     homeless = everything.difference(*members.values())
     given: dict[str, set[Unit]] = {member: set() for member in members}
     for kind_of in (_kind_of_connector, _kind_of_task):
@@ -52,7 +54,9 @@ def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dic
             kind: {member: len(units) for member, units in by_member.items()}
             for kind, by_member in homes.items()
         }
-        counts = {kind: sum(had[kind].values()) + len(lost[kind]) for kind in kinds}
+        # There is to be room for what is disputed in the next round.
+        disputed_of = Counter(kind_of(unit) for unit in disputed)
+        counts = {kind: sum(had[kind].values()) + len(lost[kind]) + disputed_of[kind] for kind in kinds}
         totals = {member: len(kept[member]) + len(given[member]) for member in members}
         quotas = even_shares(had, counts, totals)
         for kind in kinds:
@@ -75,14 +79,13 @@ def _kind_of_task(unit: Unit) -> str | None:
     return None if unit.task == CONNECTOR else unit.connector
 
 
-def _kept(members: Mapping[str, Units], wanted: Units) -> dict[str, set[Unit]]:
-    """What stays where it is as far as its being wanted goes; of two who hold the same, one keeps it."""
-    kept: dict[str, set[Unit]] = {}
-    taken: set[Unit] = set()
-    for member in sorted(members, key=lambda one: (len(members[one]), one)):
-        kept[member] = {unit for unit in members[member] if unit in wanted and unit not in taken}
-        taken |= kept[member]
-    return kept
+def _held_by_several(members: Mapping[str, Units]) -> Units:
+    """What nobody is to keep, as with Java's leader: of two who hold it, one was taken for dead and does not know it.
+
+    Ours come back with nothing. A Java worker comes back with all it had, and its tasks, fenced meanwhile, have failed for good.
+    """
+    holders = Counter(unit for units in members.values() for unit in units)
+    return frozenset(unit for unit, count in holders.items() if count > 1)
 
 
 def _give(

@@ -209,11 +209,13 @@ class Claim:
     stream: str
 
 
-def stream_definition(*, read_committed: bool, header_words: str = "") -> str:
+def stream_definition(*, read_committed: bool, header_words: str = "", with_java: bool = False) -> str:
     """The definition of the stream in words: whatever changes which records are counted, or how a copy is recognised.
 
     *header_words* are what is done to headers: who resumes compares copies with the source's records, headers included, and
     records copied under other settings would not be found again.
     """
     level = f"isolation.level={'read_committed' if read_committed else 'read_uncommitted'}"
-    return f"{level} headers={header_words}" if header_words else level
+    words = f"{level} headers={header_words}" if header_words else level
+    # Tasks that write in transactions of their own do not go by the flow's numbers.
+    return f"{words} transactions=tasks" if with_java else words

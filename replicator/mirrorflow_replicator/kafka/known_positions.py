@@ -34,6 +34,9 @@ class PositionStore(Protocol):
     async def read_new(self) -> frozenset[TopicPartition]:
         """Read what others have written since; the partitions whose position was written or reset."""
 
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until `read_new` finds all that is decided; False where that takes too long."""
+
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
         """Store *positions*, each with the ladder of the one before."""
 

@@ -82,6 +82,10 @@ class OffsetsLog:
             await self._log.read_new(take)
         return frozenset(changed)
 
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until nobody's transaction hides positions of others; False where that takes too long."""
+        return await self._log.settled(timeout_s)
+
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
         """Append *positions*, each with the ladder of the one before; returns when all are replicated.
 

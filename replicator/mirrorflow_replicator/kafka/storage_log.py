@@ -8,6 +8,7 @@ What the bytes say is for those above: `kafka.offsets`, `kafka.worker_topics`. O
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -28,6 +29,7 @@ PRODUCE_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms
 # A new leader is known within a few seconds; after 0.2 + 0.4 + ... + 3.2 s the failure is told.
 WRITE_ATTEMPTS_MAX = 6
 WRITE_RETRY_S = 0.2
+SETTLE_S = 0.05  # a transaction of positions is open for some milliseconds
 
 
 class StorageLog:
@@ -76,6 +78,22 @@ class StorageLog:
             self._read_to[partition.partition] = start
         behind = [partition for partition in wanted if self._read_to[partition.partition] < ends[partition]]
         await asyncio.gather(*(self._read(partition, ends[partition], take) for partition in behind))
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until no transaction is open below where the topic ends now; False where that takes too long.
+
+        One that is open hides from `read_new` also what others have committed behind it.
+        """
+        wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
+        ends = await admin.offsets_at(self._cluster, wanted, LATEST, read_committed=False)
+        given_up_s = time.monotonic() + timeout_s
+        while True:
+            stable = await self._offsets(wanted, LATEST)
+            if all(stable[partition] >= end for partition, end in ends.items()):
+                return True
+            if time.monotonic() > given_up_s:
+                return False
+            await asyncio.sleep(SETTLE_S)
 
     async def append(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
         """Write keys with values, None as a tombstone; each partition's in their order, one batch at a time.

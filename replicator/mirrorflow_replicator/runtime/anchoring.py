@@ -86,6 +86,8 @@ class Anchoring:
         if newest is not None and newest.generation > self._identity.generation:
             # Its copiers have read the log before our anchors were in it, and do not know that we are about to write.
             raise FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
+        if any(self._copied_by_java(lane) for lane in lanes):
+            raise FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
         self._stop_where_taken(lanes)
         for lane in lanes:
             if lane.state is not State.STOPPED:
@@ -112,6 +114,13 @@ class Anchoring:
     def _known(self, lane: Lane) -> bool:
         lane.anchor = self._log.decisions.anchor(lane.source, self._identity.generation)
         return lane.anchor is not None
+
+    def _copied_by_java(self, lane: Lane) -> bool:
+        """Whether Java has copied it since it was begun in our generation: then its numbers are over (clause 9)."""
+        anchor, position = lane.anchor, lane.position
+        if lane.stream is not None or anchor is None or position is None or self._settings.with_java:
+            return False
+        return position.sequence < 0 and position.source_offset >= anchor.source_offset
 
     def _earlier(self, lane: Lane) -> Anchor | None:
         """Its anchor in the newest generation before ours that has one."""

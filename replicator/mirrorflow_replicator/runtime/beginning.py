@@ -4,6 +4,7 @@ Whoever runs one, a task process or a bulk job, makes it here, so that both copy
 """
 
 import asyncio
+import logging
 from collections import Counter
 
 from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
@@ -20,6 +21,11 @@ from mirrorflow_replicator.runtime.syncing import Syncing, SyncsLog
 from mirrorflow_replicator.runtime.task import CopyTask, Parts
 from mirrorflow_replicator.settings import SourceSettings
 
+# For transactions of others in the offsets topic: Java's time out after a minute, and are looked for each ten seconds.
+SETTLED_S = 75.0
+
+log = logging.getLogger("mirrorflow.task")
+
 
 async def begin(
     settings: SourceSettings,
@@ -31,13 +37,24 @@ async def begin(
     task: int,
     copier: str,
     initial: bool,
+    own: Identity | None = None,
+    claimed: bool = False,
 ) -> CopyTask:
-    """A task that serves, without partitions yet; *store* is open. It closes *clusters* when it stops. Raises ClusterError."""
+    """A task that serves, without partitions yet; *store* is open. It closes *clusters* when it stops.
+
+    *claimed*, *own*: as in `messages.Assign`. Raises ClusterError.
+    """
     source, target = clusters
     decisions = IdentityLog(
         target, settings.source_alias, replication_factor=settings.offsets.replication_factor
     )
     await decisions.ensure()
+    if claimed and not await store.settled(SETTLED_S):
+        log.warning(
+            "A transaction hides positions in %s for %g s; who holds it is not a task of this flow.",
+            settings.offsets.topic,
+            SETTLED_S,
+        )
     await asyncio.gather(decisions.read(), store.read_new())
     errors: Counter[str] = Counter()
     parts = Parts(
@@ -49,7 +66,8 @@ async def begin(
         route=make_naming(settings).route,
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
-        syncs=_syncing(settings, errors, target, resolve),
+        syncs=_syncing(settings, errors, target, resolve, with_maps=own is None),
+        own=own,
     )
     begun = CopyTask(settings, task, parts, copier=copier, initial=initial)
     await begun.start()
@@ -57,11 +75,13 @@ async def begin(
 
 
 def _syncing(
-    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
+    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve, *, with_maps: bool
 ) -> Syncing | None:
     if settings.syncs is None:
         return None
     log = SyncsLog(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
+    if not with_maps:
+        return Syncing(log, lag_max=settings.syncs.lag_max, errors=errors, now_ms=now_ms, maps=None)
     map_log = MapLog(
         target,
         offset_map_topic(settings.source_alias),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import PartitionReport, TaskReport
@@ -22,6 +23,8 @@ from mirrorflow_replicator.settings import SourceSettings
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 RESTART_GRACE_S = 10.0  # a task drains for 3 s and then writes positions
+# Soon at first: a meeting of the group, or its new leader, takes a second.
+CLAIM_RETRY_MIN_S, CLAIM_RETRY_MAX_S = 0.1, 5.0
 KILLED_S = 5.0  # what is killed is gone at once, unless the machine itself hangs
 HEALTHY_S = 30.0  # a process that lived so long begins its back-off anew
 # A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
@@ -32,6 +35,7 @@ log = logging.getLogger("mirrorflow.worker")
 
 
 Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+Claim = Callable[[int, Assign], Awaitable[Assign]]
 
 
 async def spawn() -> asyncio.subprocess.Process:
@@ -48,7 +52,11 @@ async def spawn() -> asyncio.subprocess.Process:
 
 
 class Child:
-    """One task's process; *start* makes it."""
+    """One task's process; *start* makes it.
+
+    With *claim* each assignment is for a process that has had none, and is given as *claim* gives it back: others may have
+    to be fenced first, and what the one before wrote with is no more. It raises MirrorFlowError as long as that cannot be.
+    """
 
     def __init__(
         self,
@@ -58,6 +66,7 @@ class Child:
         copier: str,
         on_report: Callable[[TaskReport], None],
         start: Spawn = spawn,
+        claim: Claim | None = None,
     ) -> None:
         self.task = task
         self.state = "UNASSIGNED"
@@ -68,6 +77,9 @@ class Child:
         self._begin = Begin(settings=settings, task=task, copier=copier)
         self._on_report = on_report
         self._start = start
+        self.claim = claim
+        self._claiming: asyncio.Task[None] | None = None
+        self._has_work = False  # this life of it was given an assignment
         self._assign: Assign | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -82,7 +94,12 @@ class Child:
         wanted = set(message.partitions)
         for gone in [partition for partition in self.partitions if partition not in wanted]:
             del self.partitions[gone]
-        self._tell(message)
+        if self.claim is None:
+            self._has_work = self._tell(message)
+        elif self._has_work:
+            self.restart()
+        elif self._process is not None and self._claiming is None:
+            self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
 
     def adopt(self, identity: Identity) -> None:
         """Begin again with another identity: in a new process, so that nothing of the old one is left."""
@@ -118,15 +135,19 @@ class Child:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
+        self._end_claiming()
 
     def set_level(self, logger: str, level: str) -> None:
         """Let it log what is wanted now."""
         self._tell(Level(logger=logger, level=level))
 
-    def _tell(self, message: Assign | Stop | Level) -> None:
+    def _tell(self, message: Assign | Stop | Level) -> bool:
+        """False where no process is there to hear it: the next one is told when it has started."""
         process = self._process
-        if process is not None and process.stdin is not None and not process.stdin.is_closing():
-            process.stdin.write(encode(message))
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            return False
+        process.stdin.write(encode(message))
+        return True
 
     async def _keep_running(self) -> None:
         pause_s = RESTART_MIN_S
@@ -160,13 +181,41 @@ class Child:
         for logger, level in LOGGERS.was_set.items():
             process.stdin.write(encode(Level(logger=logger, level=level)))
         if self._assign is not None:
-            # Its predecessor was our own child and is dead: nobody's silence has to be waited for.
-            repeated = replace(self._assign, gone=self.restarts > 0)
-            process.stdin.write(encode(repeated))
+            if self.claim is not None:
+                self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+            else:
+                # Its predecessor was our own child and is dead: nobody's silence has to be waited for.
+                repeated = replace(self._assign, gone=self.restarts > 0)
+                self._has_work = self._tell(repeated)
         while line := await process.stdout.readline():
             if line != HELLO:
                 self._take(decode_report(line))
+        self._end_claiming()
         return await process.wait()
+
+    async def _hand_claimed(self) -> None:
+        """Give this life of the process the newest assignment, when its partitions are claimed."""
+        assert self.claim is not None
+        pause_s, told = CLAIM_RETRY_MIN_S, ""
+        while (wanted := self._assign) is not None:
+            try:
+                message = await self.claim(self.task, wanted)
+            except MirrorFlowError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("task %d does not begin yet: %s", self.task, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, CLAIM_RETRY_MAX_S)
+                continue
+            if wanted is self._assign:
+                self._has_work = self._tell(replace(message, gone=self.restarts > 0))
+                return
+
+    def _end_claiming(self) -> None:
+        self._has_work = False
+        if self._claiming is not None:
+            self._claiming.cancel()
+            self._claiming = None
 
     def _take(self, report: TaskReport) -> None:
         self.newest = report

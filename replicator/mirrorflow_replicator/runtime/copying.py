@@ -133,6 +133,8 @@ class TaskProcess:
                         task=self._begin.task,
                         copier=self._begin.copier,
                         initial=message.initial,
+                        own=message.own,
+                        claimed=message.claimed,
                     )
                 await self._task.assign(
                     message.partitions,

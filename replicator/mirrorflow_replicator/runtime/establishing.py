@@ -26,7 +26,7 @@ async def identify(
     decisions = await log.read()
     decided = decisions.identity
     java, beginnings = False, []
-    if decided is not None:
+    if decided is not None and not settings.with_java:  # there positions without our fields are our own, too
         if may_change:
             beginnings = altered(decisions, decided.generation, store.positions, store.foreign)
         for partition, position in store.positions.items():
@@ -39,7 +39,11 @@ async def identify(
         target_cluster_id=target.cluster_id,
         policy=settings.naming_words,
         flow=settings.flow,
-        stream=stream_definition(read_committed=settings.read_committed, header_words=settings.header_words),
+        stream=stream_definition(
+            read_committed=settings.read_committed,
+            header_words=settings.header_words,
+            with_java=settings.with_java,
+        ),
     )
     identity = await establish(
         log,

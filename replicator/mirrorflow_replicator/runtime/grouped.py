@@ -36,16 +36,18 @@ from mirrorflow_replicator.connect.worker_records import (
     State,
     TargetState,
 )
+from mirrorflow_replicator.errors import NotAuthorizedError
 from mirrorflow_replicator.flow.report import ConnectorReport
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.membership import Membership
 from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.runtime.claiming import Claiming
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.herding import Herding
 from mirrorflow_replicator.runtime.hosted import Hosted, host
 from mirrorflow_replicator.runtime.leading import Leading
 from mirrorflow_replicator.runtime.node import LOOK_S, Node
-from mirrorflow_replicator.runtime.others import Others
+from mirrorflow_replicator.runtime.others import Others, TasksChangedError
 from mirrorflow_replicator.runtime.shared_statuses import SharedStatuses
 from mirrorflow_replicator.runtime.shared_task import SharedTask
 from mirrorflow_replicator.runtime.sharing import Share, Shared, SharedConnector, share_of
@@ -150,7 +152,10 @@ class Grouped(Herding):
             case Fence(name=name):
                 self._must_exist(name)
                 assert self._cluster is not None
-                await self._others.fence(name, self._cluster, self._configs)
+                try:
+                    await self._others.fence(name, self._cluster, self._configs)
+                except TasksChangedError as error:
+                    raise ConnectError(409, str(error)) from error
                 return Response(status=204)
             case Restart(name=name) if name in self._configs.configs.connectors:
                 await self._configs.put(
@@ -246,6 +251,8 @@ class Grouped(Herding):
         """Let run what is ours; return when nothing else runs any more."""
         assert self._leading is not None
         if self._leads:
+            if self._leading.is_new:
+                await self._fence_leader()
             await self._leading.lead()
         else:
             self._leading.follow()
@@ -254,6 +261,16 @@ class Grouped(Herding):
         for hosted in [*self._running.hosted.values()]:
             if isinstance(hosted, Shared):
                 await hosted.settled()
+
+    async def _fence_leader(self) -> None:
+        """Java's leader writes to the config topic in transactions where its tasks do, and may be a zombie as they may."""
+        assert self._cluster is not None
+        assert self._configs is not None
+        if self._configs.configs.fenced:
+            try:
+                await self._others.fence_leader(self._cluster)
+            except NotAuthorizedError as error:
+                log.warning("A Java worker that led before is not fenced: %s", error)
 
     def _arrange(self) -> None:
         super()._arrange()
@@ -294,11 +311,18 @@ class Grouped(Herding):
                 publish=partial(self._writing().assignment, name),
                 start=self._spare.take,
                 grace_s=grace_s,
+                claiming=self._claiming(name),
             )
         whole = partial(host, settings, samples=self._samples)
         if whole() is None:
             return None
         return SharedTask(settings, make=whole, publish=partial(self._writing().one, name), grace_s=grace_s)
+
+    def _claiming(self, name: str) -> Claiming:
+        assert self._cluster is not None
+        assert self._configs is not None
+        assert self._node is not None
+        return Claiming(name, self._configs, self._node, self._others, self._cluster, read=self._read_on)
 
     def _writing(self) -> TaskWriting:
         assert self._configs is not None

@@ -84,6 +84,7 @@ class Lane:
         self.single_writer = False
         self.guarantee_reason = ""
         self.refusals = 0  # in a row
+        self.lost_batches = 0  # of which nobody knows whether they are there, so far
         self.unanswered: deque[Span] = deque(maxlen=UNANSWERED_KEPT)
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
         self.record_timestamp_ms = -1
@@ -227,6 +228,7 @@ class Lane:
         if self.stream.delivered.ordinal != span.last:
             # It follows a refused one where that one should be: the target is asked before anything counts.
             self.unanswered.append(span)
+            self.lost_batches += 1
             self.doubt()
             return
         self.alone, self.has_moved = False, True
@@ -272,6 +274,7 @@ class Lane:
     def lost(self) -> None:
         """The oldest batch in flight has no answer."""
         assert self.stream is not None
+        self.lost_batches += 1
         self.unanswered.append(self.stream.refuse())
         self.doubt()
 

@@ -52,6 +52,11 @@ class Leading:
             await topic.put(*records, now_ms=now_ms())
         self._led = True
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this node has not led since another did."""
+        return not self._led
+
     def follow(self) -> None:
         """Another one leads."""
         self._led = False

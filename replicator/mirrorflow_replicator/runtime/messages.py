@@ -32,6 +32,10 @@ class Assign:
     initial: bool
     gone: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
+    claimed: bool = False  # the partitions' former tasks, who may be Java's, have been fenced just now
+    own: Identity | None = (
+        None  # what it writes with in transactions of its own; None: with the flow's identity
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

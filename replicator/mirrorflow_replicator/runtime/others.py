@@ -15,7 +15,7 @@ from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.connect.session_keys import SessionKey, sign
 from mirrorflow_replicator.connect.view import NO_SIGNATURE, ConnectError, Request, Response
 from mirrorflow_replicator.connect.worker_records import TaskCount
-from mirrorflow_replicator.errors import BrokerError, UnreachableError
+from mirrorflow_replicator.errors import BrokerError, MirrorFlowError, UnreachableError
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.tls import build_context
 from mirrorflow_replicator.kafka.transactions import init_producer_id
@@ -25,11 +25,21 @@ from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.settings import GroupSettings, WorkerSettings
 
 FORWARD_S = 60.0  # less than the 90 s after which the client is told that its time is over
-POST_S = 30.0
+ASK_S = 30.0
 FENCE_TIMEOUT_MS = 60_000  # of a transaction that is never begun
 CONFLICT = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's words
 )
+
+
+class TasksChangedError(MirrorFlowError):
+    """A round of fencing was overtaken."""
+
+    reason = "TasksChanged"
+    retriable = True
+
+    def __init__(self, connector: str) -> None:
+        super().__init__(f"The tasks of {connector} have changed meanwhile; try again.")
 
 
 class Others:
@@ -70,21 +80,30 @@ class Others:
         Raises UnreachableError, BrokerError where it does not.
         """
         body = json.dumps(tasks, ensure_ascii=False, separators=(",", ":")).encode()
+        await self._ask(url, "POST", name, "tasks", body, key)
+
+    async def ask_to_fence(self, url: str, name: str, key: SessionKey | None) -> None:
+        """Have the leader at *url* fence earlier tasks of connector *name*. Raises UnreachableError, BrokerError."""
+        await self._ask(url, "PUT", name, "fence", b"", key)
+
+    async def _ask(
+        self, url: str, method: str, name: str, what: str, body: bytes, key: SessionKey | None
+    ) -> None:
         signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
         answer = await call(
             url,
-            "POST",
-            f"{self._prefix}/connectors/{quote(name, safe='')}/tasks",
+            method,
+            f"{self._prefix}/connectors/{quote(name, safe='')}/{what}",
             body=body,
             signature=signature,
             tls=self._tls(url),
             server_name=self._group.server_name,
-            timeout_s=POST_S,
+            timeout_s=ASK_S,
         )
         if answer.status // 100 != 2:
             raise BrokerError(
                 cluster=self._group.client.alias,
-                request=f"POST tasks of {name} to {url}",
+                request=f"{method} {what} of {name} to {url}",
                 code=answer.status,
                 name=f"HTTP {answer.status}",
                 retriable=True,
@@ -93,7 +112,7 @@ class Others:
     async def fence(self, name: str, cluster: Cluster, topic: ConfigTopic) -> None:
         """Take the transactional ids of earlier tasks of *name* away from them, and write down how many there are now.
 
-        Ours do not use those ids, but Java's tasks of the same group do. Raises ClusterError, ConnectError.
+        Java's tasks of the group use those ids, and ours beside them. Raises ClusterError, TasksChangedError.
         """
         await topic.read_new()
         configs = topic.configs
@@ -103,12 +122,24 @@ class Others:
         if before is not None and not before == count == 1:
             for number in range(before):
                 await init_producer_id(
-                    cluster, f"{self._group.group_id}-{name}-{number}", timeout_ms=FENCE_TIMEOUT_MS
+                    cluster, self.transactional_id(name, number), timeout_ms=FENCE_TIMEOUT_MS
                 )
             await topic.read_new()
             if len(configs.tasks.get(name, ())) != count:
-                raise ConnectError(409, "The tasks of this connector have changed meanwhile; try again.")
+                raise TasksChangedError(name)
         await topic.put(TaskCount(connector=name, tasks=count), now_ms=now_ms())
+
+    async def fence_leader(self, cluster: Cluster) -> None:
+        """Take the config topic away from a Java worker that led before and may not know that it does not any more.
+
+        What it left open there would hide what others write behind it. Raises ClusterError.
+        """
+        name = f"connect-cluster-{self._group.group_id}"  # Java's DistributedConfig.transactionalProducerId
+        await init_producer_id(cluster, name, timeout_ms=FENCE_TIMEOUT_MS)
+
+    def transactional_id(self, name: str, task: int) -> str:
+        """Of *task* of connector *name*, whoever runs it (Java's Worker.taskTransactionalId)."""
+        return f"{self._group.group_id}-{name}-{task}"
 
     def _tls(self, url: str) -> ssl.SSLContext | None:
         """Made for each request: certificates are renewed, and requests are rare."""

@@ -39,6 +39,7 @@ MERGED_BYTES_MAX = 1_048_588
 UNLIMITED_BYTES = 1 << 31
 COALESCE_LOOK_AHEAD = 4_096  # batches looked at for merging: a full batch of the smallest records
 NO_AGE_MS = -(1 << 63)  # no timestamp is below it: nothing is old
+ANY_AGE_MS = 1 << 63  # all timestamps are
 
 
 class _Encoded(NamedTuple):

@@ -232,6 +232,7 @@ class Pinning:
         for lane in lanes:
             lane.pin.hold()
         await self._drain(lanes)
+        await self._complete(lanes)
         quiet = {lane: lane.doubts for lane in lanes if lane.state is State.COPYING and lane.is_drained}
         delivered = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
         await self._end()
@@ -254,6 +255,9 @@ class Pinning:
         now_s = time.monotonic()
         self._pause_s = min(max(COMMIT_EVERY_S, (now_s - began_s) / COMMIT_SHARE_MAX), self._pause_max_s)
         self._touch_s = self._next_touch_s()
+
+    async def _complete(self, lanes: Sequence[Lane]) -> None:
+        """Add what else belongs into the transaction of *lanes*, before it ends."""
 
     async def _drain(self, lanes: Iterable[Lane]) -> None:
         """Wait until nothing of *lanes* is in flight."""

@@ -25,6 +25,7 @@ from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.runtime.balancing import Balancing
 from mirrorflow_replicator.runtime.children import Child, Spawn
+from mirrorflow_replicator.runtime.claiming import Claiming, NotOursError
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
 from mirrorflow_replicator.runtime.messages import Assign
@@ -99,11 +100,13 @@ class SharedConnector(HostedConnector, Shared):
         publish: Publish,
         start: Spawn,
         grace_s: float,
+        claiming: Claiming,
     ) -> None:
         HostedConnector.__init__(self, connector, settings, samples=samples, start=start)
         Shared.__init__(self)
         self._publish = publish
         self._grace_s = grace_s
+        self._claiming = claiming
         self._given: dict[int, Assign] = {}
         self._leading: asyncio.Task[None] | None = None
         self._setbacks = Setbacks(connector.name, pause_max_s=RETRY_MAX_S)  # of beginning tasks
@@ -204,7 +207,17 @@ class SharedConnector(HostedConnector, Shared):
             )
             if self._given.get(task) != message:
                 self._given[task] = message
-                self._child(task).assign(message)
+                child = self._child(task)
+                if self._claiming.is_needed(self._settings):
+                    child.claim = self._claim
+                child.assign(message)
+
+    async def _claim(self, task: int, message: Assign) -> Assign:
+        """*message* when nobody of before can write to its partitions any more."""
+        claimed = await self._claiming.claim(self._settings, task, message)
+        if self._share.tasks.get(task) != message.partitions:
+            raise NotOursError(self._connector.name, task)
+        return claimed
 
     async def _lead(self) -> None:
         beside = [asyncio.create_task(self._pulse.run(self._discovery))]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.stream import Span
-from mirrorflow_replicator.runtime.packing import NO_AGE_MS
+from mirrorflow_replicator.runtime.packing import ANY_AGE_MS, NO_AGE_MS
 from mirrorflow_replicator.wire.fetch import FetchedPartition
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Surroundings:
         clock_ms: Callable[[], int],
         syncs: "Syncing | None" = None,
         pinning: "Pinning | None" = None,
+        pins_all: bool = False,
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
@@ -49,6 +50,7 @@ class Surroundings:
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written
         self.pinning = pinning
+        self._pins_all = pins_all  # whatever their age, all records go inside a transaction
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
@@ -64,6 +66,9 @@ class Surroundings:
     def look_at_clock(self) -> None:
         """Set `now_ms`: before anything is sent and when something is answered, for all that is sent or answered then."""
         self.now_ms = self._clock_ms()
+        if self._pins_all:
+            self.pin_before_ms = ANY_AGE_MS
+            return
         self.pin_before_ms = self.now_ms - self.old_after_ms if self.can_pin else NO_AGE_MS
 
 

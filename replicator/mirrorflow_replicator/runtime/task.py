@@ -19,6 +19,7 @@ from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.flow.report import TaskReport
+from mirrorflow_replicator.flow.stream import Span
 from mirrorflow_replicator.flow.transforms import Route
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -31,6 +32,7 @@ from mirrorflow_replicator.runtime import memory
 from mirrorflow_replicator.runtime.aligner import Aligner
 from mirrorflow_replicator.runtime.anchoring import Anchoring
 from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.runtime.committing import CommittedFlushing, Committing, Resuming
 from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pace import Pace, PauseWatch
@@ -65,6 +67,7 @@ class Parts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: Syncing | None = None
+    own: Identity | None = None  # what it writes with in transactions of its own; None: with *identity*
 
 
 class CopyTask:
@@ -103,15 +106,7 @@ class CopyTask:
             now_ms=now_ms,
             positions=parts.positions,
         )
-        self._aligner = Aligner(
-            source=parts.source,
-            target=parts.target,
-            identity=parts.identity,
-            anchoring=self._anchoring,
-            copier=copier,
-            read_committed=settings.read_committed,
-            stale=self._wiring.stale,
-        )
+        self._aligner = self._align(copier)
         self._trouble = Trouble(
             source=parts.source,
             target=parts.target,
@@ -120,7 +115,7 @@ class CopyTask:
             errors=self.errors,
             spawn=self._spawn,
         )
-        self._flushing = Flushing(
+        self._flushing = (Flushing if parts.own is None else CommittedFlushing)(
             parts.positions,
             copier=copier,
             interval_s=settings.flush_interval_s,
@@ -131,7 +126,23 @@ class CopyTask:
         self._pinning = self._pin(settings)
         self._around = self._surroundings()
 
+    def _align(self, copier: str) -> Aligner:
+        aligner: Callable[..., Aligner] = (
+            Aligner if self._parts.own is None else partial(Resuming, self._parts.own, self._parts.positions)
+        )
+        return aligner(
+            source=self._parts.source,
+            target=self._parts.target,
+            identity=self._parts.identity,
+            anchoring=self._anchoring,
+            copier=copier,
+            read_committed=self._settings.read_committed,
+            stale=self._wiring.stale,
+        )
+
     def _pin(self, settings: SourceSettings) -> Pinning:
+        if self._parts.own is not None:
+            return Committing(self._parts.target, self._parts.own, settings, pump=self._wiring.pump)
         return Pinning(
             self._parts.target,
             self._parts.identity,
@@ -145,12 +156,13 @@ class CopyTask:
             read_committed=self._settings.read_committed,
             doubtful=self._aligner.doubtful,
             source_trouble=self._trouble.of_source,
-            refused=self._trouble.of_target,
+            refused=self._refused,
             stopped=self._trouble.stopped,
             changed=self._lane_changed,
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             pinning=self._pinning,
+            pins_all=self._parts.own is not None,
         )
 
     async def start(self) -> None:
@@ -259,6 +271,11 @@ class CopyTask:
     def _lane_changed(self, lane: Lane) -> None:
         self._changed[lane] = None
         self._flushing.changed(lane)
+
+    def _refused(self, lane: Lane, code: int, message: str, span: Span) -> None:
+        if isinstance(self._pinning, Committing):
+            self._pinning.refused(code)
+        self._trouble.of_target(lane, code, message, span)
 
     def _was_paused(self) -> None:
         for lane in self.lanes.values():

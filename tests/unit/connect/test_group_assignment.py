@@ -80,6 +80,17 @@ def test_no_more_moves_than_an_even_share_asks_for(
     assert not any(share.revoked for share in again.values())
 
 
+@given(groups())
+def test_what_two_hold_neither_keeps(group: tuple[dict[str, Units], Units]) -> None:
+    """A Java worker that was taken for dead comes back with its former tasks, fenced and failed as they are."""
+    held, wanted = group
+    for unit in frozenset().union(*held.values()):
+        holders = [member for member, units in held.items() if unit in units]
+        if len(holders) > 1:
+            shares = share_out(held, wanted)
+            assert all(unit in shares[member].revoked for member in holders)
+
+
 def test_tasks_of_a_connector_are_spread() -> None:
     wanted = {Unit(connector=name, task=task) for name in "ab" for task in (-1, 0, 1)}
     now = settled({"x": frozenset(), "y": frozenset()}, frozenset(wanted))

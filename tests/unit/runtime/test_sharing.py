@@ -1,12 +1,14 @@
 """One node's part of a source connector: what ends of itself there is not passed over in silence."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from mirrorflow_replicator.connect.samples import Samples
 from mirrorflow_replicator.connect.worker import load_standalone
 from mirrorflow_replicator.flow.assignment import Assignment
+from mirrorflow_replicator.runtime.claiming import Claiming
 from mirrorflow_replicator.runtime.sharing import Share, SharedConnector
 
 WORKER = "bootstrap.servers=127.0.0.1:1\noffset.storage.topic=o\n"
@@ -38,6 +40,7 @@ def test_a_discovery_that_ends_ends_the_connector() -> None:
             publish=nothing,
             start=lambda *_, **__: pytest.fail("no task is given"),
             grace_s=1,
+            claiming=cast("Claiming", None),
         )
         connector.share(Share(leads=True))
         running = asyncio.create_task(connector.run())

@@ -1,0 +1,93 @@
+"""Before a task begins: whoever had its partitions before cannot write any more, Java's tasks among them (KIP-618).
+
+    the leader fences the tasks of before ──> the task's own id is taken ──> is it still ours? ──> it begins
+
+As Java's worker does it: by transactional ids, `GROUP-CONNECTOR-TASK`. Asking the leader is for tasks that were written down
+anew since, whose partitions may have been under another number; taking the id is for who had this one. Then the offsets
+topic holds all that they have committed, and what they left open is aborted.
+
+Promises: a claim that returns was true after all others had been fenced, with the partitions that are written down now.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from mirrorflow_replicator.connect.group_protocol import Unit
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.transactions import init_producer_id
+from mirrorflow_replicator.kafka.worker_topics import ConfigTopic
+from mirrorflow_replicator.runtime.messages import Assign
+from mirrorflow_replicator.runtime.node import Node
+from mirrorflow_replicator.runtime.others import FENCE_TIMEOUT_MS, Others
+from mirrorflow_replicator.settings import SourceSettings
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class NotOursError(MirrorFlowError):
+    """What was to be claimed is another node's, or the group is just deciding."""
+
+    reason = "NotOurs"
+    retriable = True
+
+    def __init__(self, connector: str, task: int) -> None:
+        super().__init__(f"Task {task} of {connector} is not, or not yet, this node's to begin.")
+
+
+class Claiming:
+    """Of connector *name*. *read* reads the config topic to its end, and hands out what it says."""
+
+    def __init__(
+        self,
+        name: str,
+        configs: ConfigTopic,
+        node: Node,
+        others: Others,
+        cluster: Cluster,
+        *,
+        read: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._name = name
+        self._configs = configs
+        self._node = node
+        self._others = others
+        self._cluster = cluster
+        self._read = read
+
+    def is_needed(self, settings: SourceSettings) -> bool:
+        """Whether Java's tasks may have, or have had, a part of it."""
+        return settings.with_java or self._name in self._configs.configs.fenced
+
+    async def claim(self, settings: SourceSettings, task: int, message: Assign) -> Assign:
+        """*message* with what *task* writes with. Raises MirrorFlowError where it is not to begin yet."""
+        name = self._name
+        self._must_be_ours(task)
+        await self._fence()
+        transactional_id = self._others.transactional_id(name, task)
+        timeout_ms = settings.transaction_timeout_ms if settings.with_java else FENCE_TIMEOUT_MS
+        producer_id, epoch = await init_producer_id(self._cluster, transactional_id, timeout_ms=timeout_ms)
+        written = self._configs.configs.tasks.get(name)
+        await self._read()
+        self._must_be_ours(task)
+        if written != self._configs.configs.tasks.get(name):
+            raise NotOursError(name, task)
+        log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
+        own = replace(
+            message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
+        )
+        return replace(message, claimed=True, own=own if settings.with_java else None)
+
+    async def _fence(self) -> None:
+        node, name, configs = self._node, self._name, self._configs.configs
+        if node.leads:
+            await self._others.fence(name, self._cluster, self._configs)
+        else:
+            key = configs.session_key if node.signs else None
+            await self._others.ask_to_fence(node.leader_url, name, key)
+
+    def _must_be_ours(self, task: int) -> None:
+        node, unit = self._node, Unit(connector=self._name, task=task)
+        if node.meeting or not node.leader_url or unit not in node.held:
+            raise NotOursError(self._name, task)
