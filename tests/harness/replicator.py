@@ -40,7 +40,7 @@ class Replicator:
     """One process. *form* is `standalone` or `mm2`, *files* its properties; `standalone` and `mm2` make the usual ones.
 
     A file that is a text is written as it is; *arguments* follow the files. *source* is where all of its topics are, if
-    they are all in one cluster.
+    they are all in one cluster. *directory* is where it works: relative paths are its own, as on a host of its own.
     """
 
     form: str
@@ -50,6 +50,7 @@ class Replicator:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = "replicator"
     source: KafkaCluster | None = None
+    directory: Path | None = None
     child: Child | None = field(default=None, init=False)
     _address_file: Path | None = field(default=None, init=False)
 
@@ -131,6 +132,7 @@ class Replicator:
             [sys.executable, "-m", "mirrorflow_replicator", self.form, *map(str, paths), *self.arguments],
             log=stem.with_name(f"{stem.name}.log"),
             environment={**self.environment, "MIRRORFLOW_HTTP_FILE": str(self._address_file)},
+            directory=self.directory,
         )
 
     @property

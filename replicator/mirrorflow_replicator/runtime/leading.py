@@ -66,7 +66,7 @@ class Leading:
         known = self._topic.configs.connectors
         names = tuple(sorted(file["name"] for file in self._files if known.get(file["name"]) != file))
         if names and (self.problem is None or self.problem.connectors != names):
-            log.warning("%s", FilesDifferError(names))
+            log.warning("%s: %s", FilesDifferError.reason, FilesDifferError(names))
         self.problem = FilesDifferError(names) if names else None
 
     def _is_replaced(self, file: Mapping[str, str]) -> bool:

@@ -128,6 +128,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
     stdout: int | None = None,
+    directory: Path | None = None,
 ) -> Child:
     """Starts *command*, output appended to *log*; it is killed when the calling thread ends, however that happens."""
     with log.open("ab") as output:
@@ -137,6 +138,7 @@ def start(
             stdout=output if stdout is None else stdout,
             stderr=output,
             env=None if environment is None else {**os.environ, **environment},
+            cwd=directory,
             start_new_session=True,  # Ctrl-C is for the tests, which then end their children in order
         )
     return Child(name=name, process=process, log=log)

@@ -138,6 +138,9 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
             wait_until_ready(one)
         file.wait_until_shared(all_three, 4)
         wait_for_copies(file.site, added, 100)
+        for one in all_three:
+            tasks = one.rest(f"/connectors/{file.connector}/tasks")[1]
+            assert {f"{topic}|{added}"} == {task["config"]["topics"] for task in tasks}
         said = [
             json.loads(record.value)["properties"]["topics"]
             for record in records(file.site.target, configs_topic(file.site))

@@ -147,7 +147,19 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
             node.start()
             start(node)
             wait_until_shared(both, 2)
+            if node is both[0]:  # the other leads, and goes by the old file
+                wait_until(
+                    "the node whose file is another says so",
+                    lambda node=node: "mirrorflow_setting_warnings 1\n" in node.metrics(),  # type: ignore[misc]
+                    timeout_s=WAIT_S,
+                )
+                assert f"FilesDiffer: {NAME}: " in node.log_text()
         wait_for_copies(site, added, 100)
+        wait_until(
+            "nobody is told that any more",
+            lambda: all("mirrorflow_setting_warnings 0\n" in node.metrics() for node in both),
+            timeout_s=WAIT_S,
+        )
         assert all(node.rest(f"/connectors/{NAME}/config") == (200, new) for node in both)
         load(site.source, added, 50)
         wait_for_copies(site, added, 150)

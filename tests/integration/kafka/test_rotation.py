@@ -3,19 +3,27 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import family, sockets_to, wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.dedicated import FACTORS, last_meeting, wait_until_ready
+from tests.integration.kafka.nodes import workers
 from tests.integration.kafka.running import RunningCommand
 
 WAIT_S = 120.0  # a look is due every five seconds
 TOPIC = "orders"
 FIRST = "mirror-secret"
+USERS = tuple(User(name=name, password=FIRST) for name in ("mirror", "left", "right"))
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 FLOW = """
 apiVersion: mirrorflow.io/v1alpha1
 kind: MirrorFlow
@@ -45,13 +53,13 @@ spec:
 
 @pytest.fixture(scope="module")
 def vault() -> Iterator[KafkaCluster]:
-    with KafkaCluster(name="vault", listeners=("SASL_SSL",)) as cluster:
+    with KafkaCluster(name="vault", listeners=("SASL_SSL",), users=USERS) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def safe() -> Iterator[KafkaCluster]:
-    with KafkaCluster(name="safe", listeners=("SASL_SSL",)) as cluster:
+    with KafkaCluster(name="safe", listeners=("SASL_SSL",), users=USERS) as cluster:
         yield cluster
 
 
@@ -80,10 +88,10 @@ class Mounted:
         link.replace(self._folder / "..data")
 
 
-def set_password(cluster: KafkaCluster, password: str) -> None:
+def set_password(cluster: KafkaCluster, password: str, user: str = "mirror") -> None:
     """From now on the broker takes this one alone; who is connected stays so."""
     change = UserScramCredentialUpsertion(
-        "mirror", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), password.encode()
+        user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), password.encode()
     )
     for future in cluster.admin.alter_user_scram_credentials([change]).values():
         future.result(WAIT_S)
@@ -93,7 +101,7 @@ def port(cluster: KafkaCluster) -> int:
     return int(cluster.bootstrap_for("SASL_SSL").rpartition(":")[2])
 
 
-def all_replaced(run: RunningCommand, cluster: KafkaCluster, before: set[str]) -> bool:
+def all_replaced(run: RunningCommand | Replicator, cluster: KafkaCluster, before: set[str]) -> bool:
     """Whether no connection of before is left, and new ones are there."""
     now = sockets_to(run.pid, port(cluster))
     return bool(now) and not now & before
@@ -171,6 +179,83 @@ def test_passwords_and_certificates_rotate_under_load(
 
     assert_copied(vault, TOPIC, safe, f"vault.{TOPIC}", count=producer.acknowledged)
     assert not any(word in run.said() for word in ("second-", "third-wrong", "fourth"))
+
+
+def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str, str]:
+    """An mm2.properties for several nodes; who comes in is what each finds in its own folder."""
+    lines = {
+        "clusters": "kept, held",
+        "kept->held.enabled": "true",
+        "kept->held.topics": topic,
+        "config.providers": "file, dir",
+        "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+        "dedicated.mode.enable.internal.rest": "true",
+        "listeners": "http://127.0.0.1:0",
+        "held.session.timeout.ms": "6000",
+        "tasks.max": "4",
+        "emit.heartbeats.enabled": "false",
+        "offset-syncs.topic.location": "target",
+        **dict.fromkeys(FACTORS, "1"),
+    }
+    for alias, cluster in (("kept", vault), ("held", safe)):
+        assert cluster.certificates is not None
+        lines |= {
+            f"{alias}.bootstrap.servers": cluster.bootstrap_for("SASL_SSL"),
+            f"{alias}.security.protocol": "SASL_SSL",
+            f"{alias}.sasl.mechanism": "SCRAM-SHA-512",
+            f"{alias}.sasl.jaas.config": (
+                f'{SCRAM} username="${{file:who.properties:name}}" password="${{dir:{cluster.name}:password}}";'
+            ),
+            f"{alias}.ssl.truststore.type": "PEM",
+            f"{alias}.ssl.truststore.location": str(cluster.certificates.ca_pem),
+        }
+    return lines
+
+
+def test_a_rotation_on_one_node_is_no_affair_of_another(
+    vault: KafkaCluster, safe: KafkaCluster, tmp_path: Path
+) -> None:
+    """Nodes of one file, each with users and passwords of its own: where one of them changes, nobody restarts or meets."""
+    topic, copy, connector = "shared", "kept.shared", quote("kept->held.MirrorSourceConnector", safe="")
+    vault.create_topic(topic, partitions=4)
+    load(vault, topic, 400)
+    nodes, passwords = [], {}
+    for name in ("left", "right"):
+        passwords[name] = Mounted(tmp_path / name / "vault", password=FIRST)
+        Mounted(tmp_path / name / "safe", password=FIRST)
+        (tmp_path / name / "who.properties").write_text(f"name={name}\n")
+        node = Replicator.mm2(nodes_file(vault, safe, topic), folder=tmp_path)
+        node.name, node.directory = name, tmp_path / name
+        nodes.append(node)
+    with nodes[0] as left, nodes[1] as right:
+        for node in nodes:
+            wait_until_ready(node)
+        wait_until(
+            "both have tasks",
+            lambda: len(homes := workers(left, connector)) == 4 and len(set(homes.values())) == 2,
+            timeout_s=WAIT_S,
+        )
+        left.wait_for_copy(safe, copy, 400)
+
+        def told() -> list[object]:
+            met = [last_meeting(node) for node in nodes]
+            return [
+                *met,
+                *(family(node.pid) for node in nodes),
+                safe.end_offsets("mm2-configs.kept.internal"),
+                sockets_to(left.pid, port(vault)),
+            ]
+
+        before, own = told(), sockets_to(right.pid, port(vault))
+        set_password(vault, "another", user="right")
+        passwords["right"].turn(password="another")
+        wait_until("its connections are others", partial(all_replaced, right, vault, own), timeout_s=WAIT_S)
+        load(vault, topic, 400)
+        left.wait_for_copy(safe, copy, 800)
+        assert before == told()
+        assert [0, 0] == [node.stop() for node in nodes]
+    assert_copied(vault, topic, safe, copy, count=800)
 
 
 def arrived(cluster: KafkaCluster) -> int:
