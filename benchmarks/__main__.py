@@ -21,6 +21,7 @@ from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
     Extent,
+    archive,
     distance,
     exactly_once,
     failover,
@@ -51,6 +52,7 @@ MODULES = (
     exactly_once,
     seed,
     verify,
+    archive,
 )
 CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
 

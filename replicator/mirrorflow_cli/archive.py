@@ -1,7 +1,6 @@
 """`mirrorflow archive`: a flow's topics written to Parquet, by Spark on this machine."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.job_display import Telling, display_of
@@ -33,17 +32,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str]) -> int:
     """Run *job* with the archive that the flags name, and *more*."""
     telling = Telling(line=line_of, done=lambda report: (report.done, report.partitions))
-    properties = {"archive": address_of(arguments.archive), **more}
+    properties = {"archive": arguments.archive, **more}
     return run_job(arguments, job, properties, display_of(telling, as_json=arguments.json))
-
-
-def address_of(folder: str) -> str:
-    """A path of this machine as Spark takes it, whatever its default file system is; an address stays."""
-    return (
-        folder
-        if "://" in folder or folder.startswith("file:")
-        else Path(folder).expanduser().resolve().as_uri()
-    )
 
 
 def line_of(report: Any) -> str:

@@ -6,7 +6,6 @@ decided; 2 the arguments or the file are wrong.
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from mirrorflow_cli.job_display import JsonLines, Telling, display_of
@@ -25,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the table of windows (Parquet), verification.json and report.html below it",
     )
     parser.add_argument(
+        "--archive", metavar="FOLDER", help="compare the target with this archive, in the place of the source"
+    )
+    parser.add_argument(
         "--ignore-timestamps", action="store_true", help="compare all but timestamps, on every topic"
     )
     parser.add_argument(
@@ -38,20 +40,23 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.sample is not None:
         properties["sample"] = arguments.sample
     if arguments.out is not None:
-        properties["output"] = str(Path(arguments.out).expanduser().resolve())
+        properties["output"] = arguments.out
     for key, is_set in (
         ("ignore.timestamps", arguments.ignore_timestamps),
         ("decode.all", arguments.decode_all),
     ):
         if is_set:
             properties[key] = "true"
+    job = "verify.command"
+    if arguments.archive is not None:
+        job, properties["archive"] = "archive.verifying", arguments.archive
     if arguments.json:
-        return run_job(arguments, "verify.command", properties, JsonLines())
+        return run_job(arguments, job, properties, JsonLines())
     verdict = _Verdict()
-    status = run_job(arguments, "verify.command", properties, verdict)
+    status = run_job(arguments, job, properties, verdict)
     print(verdict.message)
     if arguments.out is not None:
-        from mirrorflow_seed.verify.command import output_folder  # noqa: PLC0415 the extra `seed`
+        from mirrorflow_seed.verify.result import output_folder  # noqa: PLC0415 the extra `seed`
 
         print(f"Result: {output_folder(properties['output'], arguments.run_id)}")
     return status

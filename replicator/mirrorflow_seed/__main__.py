@@ -12,8 +12,9 @@ Exit status: 0 done (verify: equal); 1 failed (verify: different); 2 wrong argum
 import argparse
 import importlib
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mirrorflow_replicator.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes
@@ -23,7 +24,7 @@ from mirrorflow_seed.settings import FlowFiles, load_job
 # Name -> package and what it does; a package is loaded when its command is asked for.
 COMMANDS = {
     "seed": ("seed", "fill the target with what the source has, then leave it to the live connector"),
-    "verify": ("verify", "compare source and target, window by window"),
+    "verify": ("verify", "compare source and target, or an archive and the target, window by window"),
     "export": ("archive", "write a flow's topics to an archive"),
     "restore": ("archive", "fill a cluster from an archive"),
 }
@@ -40,10 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["executor"]:
             return kubernetes.execute(given[1:])
         parsed = _parser().parse_args(given)
-        command = importlib.import_module(f"mirrorflow_seed.{COMMANDS[parsed.command][0]}.command")
         files = FlowFiles(worker=parsed.worker, source=parsed.source)
-        overrides = dict(pair.split("=", 1) for pair in parsed.set)
-        return int(command.execute(parsed, files, load_job(parsed.job, overrides)))
+        job = load_job(parsed.job, overrides_of(os.environ, parsed.set))
+        package = "archive" if parsed.command == "verify" and job.archive else COMMANDS[parsed.command][0]
+        command = importlib.import_module(f"mirrorflow_seed.{package}.command")
+        return int(command.execute(parsed, files, job))
     except SeedError as error:
         return _end(error.status, str(error))
     except SettingError as error:
@@ -75,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
             help="one property of the job",
         )
     return parser
+
+
+def overrides_of(environment: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
+    """What stands over job.properties: a run's name that only its pod knows (`RUN_ID`), and, over that, *pairs*."""
+    named = {"run.id": environment["RUN_ID"]} if environment.get("RUN_ID") else {}
+    return named | dict(pair.split("=", 1) for pair in pairs)
 
 
 def _pair(text: str) -> str:

@@ -5,6 +5,7 @@
     ├── SparkMissingError    pyspark or Java is not there (status 2)
     ├── ForeignRecordsError  a target topic holds records that are not this flow's (status 1)
     ├── JobFailedError       the job was started and could not be done (status 1)
+    ├── LocationError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
         ├── ArchiveOccupiedError    there is something where it is to be written
         ├── ArchiveIncompleteError  it has no manifest
@@ -60,13 +61,21 @@ class JobFailedError(SeedError):
     """The job was started and could not be done."""
 
 
-class ArchiveError(SeedError):
-    """An archive cannot be written or read; *location* is its folder."""
+class _OfFolderError(SeedError):
+    """*problem* is half a sentence on *location*, *action* what to do about it."""
 
     def __init__(self, *, location: str, problem: str, action: str = "") -> None:
         self.location = location
         self.problem = problem
         super().__init__(f"{location}: {problem}" + (f"; {action}." if action else "."))
+
+
+class LocationError(_OfFolderError):
+    """A folder, or the file system that it is in, cannot be used."""
+
+
+class ArchiveError(_OfFolderError):
+    """An archive cannot be written or read; *location* is its folder."""
 
 
 class ArchiveOccupiedError(ArchiveError):

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mirrorflow_operator.api.connectors import ImageName, Resources
-from mirrorflow_operator.api.model import ApiModel, RunId
+from mirrorflow_operator.api.model import ApiModel, ObjectName, RunId
 from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.template import Template
 
@@ -67,6 +67,20 @@ class Seed(SparkJob):
     )
 
 
+class Output(ApiModel):
+    """Where the results of verifications are kept."""
+
+    claim_name: ObjectName = Field(
+        description="A PersistentVolumeClaim beside the flow; the driver alone mounts it, and makes a folder of the flow's name."
+    )
+    fs_group: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="The group that may write the volume. Absent: none, where the platform or the volume sees to it.",
+    )
+
+
 class Verify(SparkJob):
     """Compare both sides."""
 
@@ -79,6 +93,9 @@ class Verify(SparkJob):
     )
     sample: Annotated[str, Field(max_length=10, pattern=r"^(0(\.[0-9]+)?|1(\.0+)?)$")] = Field(
         "1.0", description="The part of all windows that is compared, more than 0, up to 1."
+    )
+    output: Output | None = Field(
+        None, description="Keep table, JSON and page of each run; absent: the log has the summary alone."
     )
 
 

@@ -39,6 +39,8 @@ MASTER: Final = "k8s://https://kubernetes.default.svc:443"
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
 SCHEDULED: Final = "scheduled"  # in place of a runId
+# Of what a verification leaves; a folder below it for each flow.
+OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
 SCRATCH_SIZE: Final = "2Gi"  # what Spark writes while it works; nothing is shuffled or cached
 MEBIBYTE: Final = 1_024 * 1_024
 # Spark refuses a heap below 450 MiB; the bytes that are copied are Python's, beside it.
@@ -95,6 +97,8 @@ def _job_properties(flow: MirrorFlow, job: SparkJob, *, run_id: str, image: str)
         found["foreign.records"] = "accept" if job.foreign_records is ForeignRecords.ACCEPT else "refuse"
     if isinstance(job, Verify):
         found["sample"] = job.sample
+        if job.output is not None:
+            found["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
     return found | _spark_properties(job, image)
 
 

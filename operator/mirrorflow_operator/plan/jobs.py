@@ -5,17 +5,18 @@ runId, or another spec, is another Job, since Kubernetes lets nobody change the 
 mode in the Job's one pod, and starts executors itself, with the chart's ServiceAccount.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.runs import SparkJob, Verify
+from mirrorflow_operator.api.runs import Output, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.job_files import (
     BLOCK_PORT,
     DRIVER_PORT,
     JOB_FILE,
+    OUTPUT_FOLDER,
     SCHEDULED,
     SCRATCH_SIZE,
     SOURCE_FILE,
@@ -44,6 +45,9 @@ DRIVER: Final = "driver"
 PROGRESS_PORT: Final = 8083
 TERMINATION_FILE: Final = "/dev/termination-log"
 RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
+# What Kubernetes calls the Job of each time of a schedule.
+JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
+OUTPUT: Final = "output"
 # A driver tells its tasks to stop, waits for what they have in flight, and ends its executors.
 GRACE_S: Final = 60
 # Of drivers that failed by themselves; Kubernetes waits 10 s, 20 s ... 5 min between two.
@@ -142,7 +146,11 @@ def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object
             "successfulJobsHistoryLimit": ENDED_KEPT,
             "failedJobsHistoryLimit": ENDED_KEPT,
             "suspend": suspend,
-            "jobTemplate": {"metadata": {"labels": run.labels}, "spec": _job(run, name)},
+            "jobTemplate": {
+                "metadata": {"labels": run.labels},
+                # Each time is a run of its own: another sample, and another folder of results.
+                "spec": _job(run, name, environment=[of_the_pod("RUN_ID", JOB_NAME_FIELD)]),
+            },
         },
     }
 
@@ -152,7 +160,7 @@ def _config_map(run: _Run, name: str, run_id: str) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": run.metadata(name), "data": data}
 
 
-def _job(run: _Run, config_map: str) -> Object:
+def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Object:
     """One driver after the other, and no other before the last has ended."""
     # That records differ is an answer, not a failure to be tried again.
     final = [EXIT_USAGE] if run.kind is RunKind.SEED else [EXIT_FAILED, EXIT_USAGE]
@@ -169,7 +177,7 @@ def _job(run: _Run, config_map: str) -> Object:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": _driver_pod(run, config_map),
+        "template": _driver_pod(run, config_map, environment),
     }
 
 
@@ -177,19 +185,20 @@ def _at_exit(action: str, statuses: list[int]) -> Object:
     return {"action": action, "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": statuses}}
 
 
-def _driver_pod(run: _Run, config_map: str) -> Object:
+def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
     template, mounted = run.job.template, run_mounts(run.plan, run.layout)
+    output = run.job.output if isinstance(run.job, Verify) else None
     container = {
         "name": DRIVER,
         "image": run.image,
         "args": _arguments(run.kind),
-        "env": [*_environment(), *environment(template)],
+        "env": [*_environment(), *told, *environment(template)],
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
         "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(mounted, run.layout),
+        "volumeMounts": [*volume_mounts(mounted, run.layout), *_output_mounts(output)],
     }
     return {
         "metadata": {
@@ -203,12 +212,26 @@ def _driver_pod(run: _Run, config_map: str) -> Object:
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
-            "securityContext": POD_SECURITY,
+            "securityContext": {**POD_SECURITY, **_output_group(output)},
             "containers": [container],
-            "volumes": volumes(config_map, mounted, tmp_size=SCRATCH_SIZE),
+            "volumes": [*volumes(config_map, mounted, tmp_size=SCRATCH_SIZE), *_output_volumes(output)],
             **scheduling(template, run.selector),
         },
     }
+
+
+def _output_mounts(output: Output | None) -> list[Object]:
+    return [] if output is None else [{"name": OUTPUT, "mountPath": OUTPUT_FOLDER}]
+
+
+def _output_volumes(output: Output | None) -> list[Object]:
+    claim = None if output is None else {"claimName": output.claim_name}
+    return [] if claim is None else [{"name": OUTPUT, "persistentVolumeClaim": claim}]
+
+
+def _output_group(output: Output | None) -> Object:
+    """A new volume is root's own; with a group, Kubernetes gives it to that."""
+    return {} if output is None or output.fs_group is None else {"fsGroup": output.fs_group}
 
 
 def _arguments(kind: RunKind) -> list[str]:

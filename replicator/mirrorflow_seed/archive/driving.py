@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_seed.archive.copying import FileOrder, Restored, restore_file
-from mirrorflow_seed.archive.location import Location
+from mirrorflow_seed.archive.looking import ONE_TASK_CONF
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.archive.preparing import Prepared
 from mirrorflow_seed.archive.rows import FILE_SCHEMA
 from mirrorflow_seed.archive.telling import Teller
 from mirrorflow_seed.errors import ArchiveDamagedError, JobFailedError
+from mirrorflow_seed.location import Location
 from mirrorflow_seed.report import Cost
 from mirrorflow_seed.seed.chain import Order, Outcome, Receipt
 from mirrorflow_seed.seed.orders import Desk
@@ -32,16 +33,6 @@ POLL_S = 0.5
 # A file that a task gave back (a cluster was away, a rate is low) is given to the next one.
 TRIES_MAX = 50
 NO_END_S = 1e9  # a file is small: it is not taken from its task
-# One file is one task, whatever its size: its rows come in their order.
-ONE_TASK_CONF = {
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    # Row by row: a batch of some thousand rows of a megabyte each would not fit.
-    "spark.sql.parquet.enableVectorizedReader": "false",
-}
-
 log = logging.getLogger("mirrorflow.restore")
 
 

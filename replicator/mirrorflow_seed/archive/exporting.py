@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrorflow_seed.archive.assembling import topics_of, written_files
-from mirrorflow_seed.archive.location import DATA_PREFIX, Location
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -34,6 +33,7 @@ from mirrorflow_seed.errors import (
     ArchiveOccupiedError,
     JobFailedError,
 )
+from mirrorflow_seed.location import DATA_PREFIX, Location
 from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.report import Cost
 from mirrorflow_seed.session import cause_of, session_of

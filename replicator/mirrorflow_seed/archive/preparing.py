@@ -51,7 +51,7 @@ class Restoration:
 
         Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
         """
-        self._fits()
+        require_isolation(self.manifest, self.settings, self.location)
         arrangement = await survey.arrange()
         if arrangement.uncopied:
             raise JobFailedError(" ".join(list(arrangement.uncopied.values())[:NAMED_MAX]))
@@ -90,15 +90,6 @@ class Restoration:
             if key.topic in found.names and archived[key].files
         )
 
-    def _fits(self) -> None:
-        isolation = "read_committed" if self.settings.read_committed else "read_uncommitted"
-        if self.manifest.isolation != isolation:
-            raise ArchiveUnfitError(
-                location=self.location,
-                problem=f"it was read {self.manifest.isolation}, and the flow reads {isolation}",
-                action=f"restore it by a flow with isolation.level={self.manifest.isolation}",
-            )
-
     def _reaches_back(self, found: Prepared) -> None:
         """A flow that has copied less than where the archive begins would leave a hole."""
         for key, archived in self.manifest.partitions.items():
@@ -109,3 +100,14 @@ class Restoration:
                     problem=f"it begins at offset {archived.start} of {key}, and the flow has copied that up to {at}",
                     action="restore an archive that reaches back so far",
                 )
+
+
+def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:
+    """Raises ArchiveUnfitError where the flow counts other records than the archive has."""
+    isolation = "read_committed" if settings.read_committed else "read_uncommitted"
+    if manifest.isolation != isolation:
+        raise ArchiveUnfitError(
+            location=location,
+            problem=f"it was read {manifest.isolation}, and the flow reads {isolation}",
+            action=f"use a flow with isolation.level={manifest.isolation}",
+        )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from mirrorflow_seed.archive.checking import compare
 from mirrorflow_seed.archive.copying import without_source
 from mirrorflow_seed.archive.driving import Driver
-from mirrorflow_seed.archive.location import Location
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -32,6 +31,7 @@ from mirrorflow_seed.errors import (
     ArchiveDamagedError,
     ArchiveIncompleteError,
 )
+from mirrorflow_seed.location import Location
 from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk

@@ -27,6 +27,7 @@ from mirrorflow_replicator.settings import ClientSettings
 from mirrorflow_replicator.wire import fetch
 from mirrorflow_replicator.wire.cursor import Cursor, uvarint
 from mirrorflow_seed.archive.manifest import Manifest
+from mirrorflow_seed.archive.shelf import Shelf
 from mirrorflow_seed.archive.spool import Spool
 
 NODE: Final = 0
@@ -43,7 +44,12 @@ class ArchiveCluster(Cluster):
     """The topics of *manifest*; records only of the partition that *spool* belongs to."""
 
     def __init__(
-        self, alias: str, manifest: Manifest, *, of: TopicPartition | None = None, spool: Spool | None = None
+        self,
+        alias: str,
+        manifest: Manifest,
+        *,
+        of: TopicPartition | None = None,
+        spool: Spool | Shelf | None = None,
     ) -> None:
         super().__init__(
             ClientSettings(alias=alias, client_id="", properties={}), resolve=lambda given: given
@@ -126,14 +132,17 @@ class ArchiveCluster(Cluster):
         """The body of an answer to a fetch of (topic, partition, offset, most bytes); whether there is a record in it."""
         found: list[tuple[str, int, bytearray]] = []
         for topic, number, offset, max_bytes in wanted:
-            data = bytearray()
-            if self.spool is not None and self.of == (topic, number):
-                if offset < self.spool.start:
-                    self.wanted_earlier = offset
-                else:
-                    data = self.spool.read(offset, max_bytes)
-            found.append((topic, number, data))
+            found.append((topic, number, self.data_of(TopicPartition(topic, number), offset, max_bytes)))
         return _answer(found, self.partitions), any(data for _, _, data in found)
+
+    def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
+        """Whole batches of *partition* from the one on that holds *offset*; empty where there are none."""
+        if self.spool is None or self.of != partition:
+            return bytearray()
+        if offset < self.spool.start:
+            self.wanted_earlier = offset
+            return bytearray()
+        return self.spool.read(offset, max_bytes)
 
 
 class _ArchiveConnection(Connection):

@@ -9,14 +9,11 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mirrorflow_replicator.errors import (
@@ -33,20 +30,17 @@ from mirrorflow_seed.session import require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
 from mirrorflow_seed.verify.job import run_job
 from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
-from mirrorflow_seed.verify.page import page
 from mirrorflow_seed.verify.planning import plan
+from mirrorflow_seed.verify.result import Result
 from mirrorflow_seed.verify.splits import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS
 from mirrorflow_seed.verify.stretch import StretchResult, Terms, clusters
 from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.tables import write_windows
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+Work = Callable[[FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport], None]], Verification]
 _LOG: Final = logging.getLogger(__name__)
-TABLE: Final = "windows"
-SUMMARY: Final = "verification.json"
-PAGE: Final = "report.html"
 
 
 class _StoppedError(SeedError):
@@ -59,9 +53,17 @@ def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -
 
 
 def run(
-    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+    files: FlowFiles,
+    job: JobSettings,
+    *,
+    display: Display | None = None,
+    spark: "SparkContext | None" = None,
+    work: "Work | None" = None,
+    light: bool = True,
 ) -> int:
     """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on.
+
+    *work* compares, `verification` unless it is given; not *light* where records pass through Spark's JVM.
 
     Raises SeedError, SettingError, ClusterError.
     """
@@ -69,7 +71,7 @@ def run(
     outlet = Outlet(VerifyReport(run_id=job.run_id), display=display)
     try:
         with _stoppable():
-            found = _verify(files, job, outlet, spark)
+            found = _verify(files, job, outlet, spark, work or verification, light=light)
     except _StoppedError:
         _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
@@ -86,25 +88,23 @@ def run(
         outlet.close()
 
 
-def output_folder(output: str, run_id: str) -> Path:
-    """Where a run's result lies below *output*. A run id is free text; what no file should be called gets a digest instead."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run_id)
-    if name != run_id:
-        name = f"{name}-{blake2b(run_id.encode(), digest_size=4).hexdigest()}"
-    return Path(output) / f"run-{name}"
-
-
-def _verify(files: FlowFiles, job: JobSettings, outlet: Outlet, spark: "SparkContext | None") -> Verification:
-    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark) as context:
-        found = verification(files, job, context, say=outlet.say)
-        # In a cluster nothing else of it stays: names, offsets and hashes, no record.
+def _verify(
+    files: FlowFiles,
+    job: JobSettings,
+    outlet: Outlet,
+    spark: "SparkContext | None",
+    work: "Work",
+    *,
+    light: bool,
+) -> Verification:
+    result = Result(job)
+    with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=light) as context:
+        result.prepare(context)
+        found = work(files, job, context, outlet.say)
+        # In a cluster without an output nothing else of it stays: names, offsets and hashes, no record.
         _LOG.info("%s", json.dumps(found.as_json()))
-        if job.output:
-            folder = output_folder(job.output, job.run_id)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_windows(context, f"file://{folder.resolve() / TABLE}", found)
-            (folder / SUMMARY).write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
-            (folder / PAGE).write_text(page(found), encoding="utf-8")
+        result.leave(context, found)
+    result.leave_alone(found)
     return found
 
 
@@ -112,27 +112,35 @@ def verification(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkContext",
-    *,
     say: Callable[[VerifyReport], None] = lambda _: None,
 ) -> Verification:
     """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
-    terms = Terms(
+    plan_ = planned(settings, job)
+    first = first_report(job, plan_)
+    say(first)
+    results = run_job(spark, plan_.splits, files, terms_of(settings, job), first=first, say=say)
+    return together(settings, job, plan_, results, time.perf_counter() - began)
+
+
+def terms_of(settings: SourceSettings, job: JobSettings) -> Terms:
+    """How stretches are compared. Raises JobSettingError."""
+    return Terms(
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
         bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
     )
-    plan_ = planned(settings, job)
+
+
+def first_report(job: JobSettings, plan_: VerifyPlan) -> VerifyReport:
+    """Before anything is compared."""
     expected = len(plan_.undecided) + sum(one.windows for one in plan_.splits)
-    first = VerifyReport(
+    return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,
         windows=Windows(total=expected, undecided=len(plan_.undecided)),
     )
-    say(first)
-    results = run_job(spark, plan_.splits, files, terms, first=first, say=say)
-    return _together(settings, job, plan_, results, time.perf_counter() - began)
 
 
 def planned(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
@@ -157,13 +165,14 @@ async def _planned(settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
         return await plan(sides["source"], sides["target"], settings, cut)
 
 
-def _together(
+def together(
     settings: SourceSettings,
     job: JobSettings,
     plan_: VerifyPlan,
-    results: list[StretchResult],
+    results: Sequence[StretchResult],
     seconds: float,
 ) -> Verification:
+    """The run as a whole."""
     windows = [*plan_.undecided, *(window for one in results for window in one.windows)]
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
     return Verification(

@@ -33,6 +33,7 @@ NOT_TOGETHER = (
     "No record of the source was found on the target, or the reverse, so nothing says which belong together."
 )
 NOT_FOUND = "The place of this window on the target was not found, or there are several."
+NO_END = "The flow has copied more than this source has, and nothing says where that begins on the target."
 NO_TARGET = "The target has no such partition, and no position says that anything was copied."
 
 
@@ -46,6 +47,7 @@ class PlanSettings:
     split_windows: int = SPLIT_WINDOWS
     keys_max: int = KEYS_MAX
     timestamps: bool = True  # False: not compared anywhere
+    target_goes_on: bool = False  # the source ended earlier than the flow's copying, being an archive
 
 
 @dataclass(slots=True)
@@ -79,6 +81,9 @@ class Partition:
     is_compacted: bool
     can_expire: bool
     timestamps: bool
+    is_end_unknown: bool = (
+        False  # the target has records behind the source's end, and nobody knows from where on
+    )
 
 
 class Layout:
@@ -117,6 +122,8 @@ class Layout:
         try:
             if one.on_target is None:
                 await self._without_target()
+            elif one.is_end_unknown:
+                self._undecided(source.begin, source.end, NO_END)
             elif one.is_compacted:
                 self._by_key()
             else:

@@ -10,6 +10,7 @@ on the target before its frozen end. So a flow may run while it is verified.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from mirrorflow_replicator.connect.plugins import make_naming, make_selection
@@ -82,22 +83,33 @@ async def _partitions(
             source_topic_id=source.metadata.topic_id(at.topic),
             target_topic_id=target.metadata.topic_id(place.topic),
         )
-        result.append(
-            Partition(
-                at=at,
-                target=place,
-                source=Ends(begin=source_begins[at], end=source_ends[at]),
-                on_target=Ends(begin=target_begins[place], end=target_ends[place])
-                if place in target_ends
-                else None,
-                known=here,
-                settled_before=None if place in unstable else here.settled_before,
-                is_compacted=at.topic in compacted,
-                can_expire=at.topic in expiring,
-                timestamps=cut.timestamps and at.topic not in stamping,
-            )
+        there_too = Ends(begin=target_begins[place], end=target_ends[place]) if place in target_ends else None
+        one = Partition(
+            at=at,
+            target=place,
+            source=Ends(begin=source_begins[at], end=source_ends[at]),
+            on_target=there_too,
+            known=here,
+            settled_before=None if place in unstable else here.settled_before,
+            is_compacted=at.topic in compacted,
+            can_expire=at.topic in expiring,
+            timestamps=cut.timestamps and at.topic not in stamping,
         )
+        result.append(ended_with_source(one) if cut.target_goes_on else one)
     return result
+
+
+def ended_with_source(one: Partition) -> Partition:
+    """*one* without what the flow has copied behind the source's end, which a source that is an archive may have."""
+    there, end = one.on_target, one.source.end
+    if there is None or (one.known.settled_before or 0) <= end:
+        return one
+    exact = [guess.offset for guess in one.known.on_target(end) if guess.is_exact]
+    if not exact:
+        return replace(one, is_end_unknown=True)
+    at = max(there.begin, min(exact[0], there.end))
+    # The cleaner may have taken a key's record here because a newer one lies behind the end.
+    return replace(one, on_target=Ends(begin=there.begin, end=at), can_expire=True)
 
 
 async def _stable_ends(

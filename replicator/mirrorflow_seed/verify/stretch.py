@@ -57,7 +57,7 @@ async def compare_stretches(
 ) -> list[StretchResult]:
     """One after the other, over the same connections. Raises ClusterError, SettingError."""
     async with clusters(settings) as sides:
-        return [await _compared(sides, settings, split, terms) for split in splits]
+        return [await compare_stretch(sides, settings, split, terms) for split in splits]
 
 
 async def read_stretch(settings: SourceSettings, split: Split) -> int:
@@ -117,9 +117,10 @@ async def _readers(
         await asyncio.gather(*(reader.close() for reader in readers.values()))
 
 
-async def _compared(
+async def compare_stretch(
     sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, terms: Terms
 ) -> StretchResult:
+    """One, between clusters that are connected. Raises ClusterError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(split.topic)
     of_source = RecordDigest(terms.run_id, split.partition, edits=edits, timestamps=split.timestamps)

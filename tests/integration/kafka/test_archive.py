@@ -21,13 +21,16 @@ from mirrorflow_seed.errors import (
     ArchiveOccupiedError,
     ArchiveUnfitError,
     ForeignRecordsError,
+    SeedError,
 )
 from mirrorflow_seed.report import ArchiveReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
+from mirrorflow_seed.verify import command as verifying
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
 from tests.integration.kafka.seeding import CORES, SeedProcess, files_of
+from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -107,6 +110,14 @@ def test_everything_that_a_record_is_comes_back(
     )
     assert one == other
     assert len(one) == 4
+    kept_in = (tmp_path / "archive").as_uri()
+    verified = verify(files, spark, tmp_path / "verified", archive=kept_in)
+    assert [] == verified.not_equal
+    assert (0, 7_004, 7_004) == (
+        verified.status,
+        verified.report.source_records,
+        verified.report.target_records,
+    )
     kept = flow.target.topic_config(flow.remote(plain))
     assert (kept["retention.ms"], kept["segment.ms"]) == ("864000000", "360000000")
     paths = [
@@ -128,10 +139,76 @@ def test_everything_that_a_record_is_comes_back(
     load(flow.source, plain, 500, size_bytes=100)
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
+        replicator.stop()  # in order, so that the map of offsets is written
     flow.assert_exact(plain)
+    # What was copied since is no difference: it is behind the archive's end.
+    later = verify(files, spark, tmp_path / "later", archive=kept_in, sample="0.999")
+    assert [] == later.not_equal
+    assert (0, 7_004) == (later.status, later.report.target_records)
     identity = flow.decisions().identity
     assert identity is not None
     assert identity.generation == 1
+
+
+def test_a_verification_by_an_archive_finds_what_one_by_the_source_finds(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """The same windows, outcomes and first differing records; of a compacted topic, and with the source gone, too."""
+    stem = unique_topic()
+    topic, newest = f"{stem}-a", f"{stem}-b"
+    for name, policy in ((topic, "delete"), (newest, "compact")):
+        config = {"cleanup.policy": policy}
+        flow.source.create_topic(name, partitions=2, config=config)
+        copy = flow.target.create_topic(flow.remote(name), partitions=2, config=config)
+        for partition in range(2):
+            sent = plain(2_500, partition)
+            write(flow.source, name, sent)
+            number, timestamp, key, _, headers = sent[1_234]
+            sent[1_234] = (number, timestamp, key, b"other", headers)
+            del sent[1_999]
+            write(flow.target, copy, sent if partition else sent[: 1_999 - 999])
+    files, small = files_of(flow, f"{stem}-.*"), {"window_offsets": "1000", "split_windows": "1"}
+    archive(files, spark, tmp_path / "archive", archive_file_bytes="60000")
+
+    by_source = verify(files, spark, tmp_path / "source", **small)
+    flow.source.delete_topic(topic)
+    by_archive = verify(files, spark, tmp_path / "out", archive=(tmp_path / "archive").as_uri(), **small)
+
+    assert 1 == by_source.status == by_archive.status
+    assert [("changed", 1_234, 1_234), ("missing", 1_999, -1)] == by_archive.differences(1)[:2]
+    assert by_source.not_equal == by_archive.not_equal
+    assert (by_source.folder / "report.html").exists()
+
+
+def test_what_retention_takes_during_an_export_is_a_gap_that_is_told(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
+) -> None:
+    """In the report, its last sentence and the manifest; what was read before is there, and comes back."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 8_000, size_bytes=500)
+    files, folder = files_of(flow, topic), tmp_path / "archive"
+    said: list[ArchiveReport] = []
+
+    def delete_behind_the_first_files(report: object) -> None:
+        assert isinstance(report, ArchiveReport)
+        if report.records and not any(one.records for one in said):
+            flow.source.delete_records(topic, {0: 7_500})
+        said.append(report)
+
+    job = {"archive_file_bytes": "300000", "bytes_per_second": "4000000"}
+    assert exporting.run(files, _job(folder, job), display=delete_behind_the_first_files, spark=spark) == 0
+
+    [part] = manifest_of(tmp_path)["topics"][0]["partitions"]
+    lost = sum(one["end"] - one["start"] for one in part["gaps"])
+    assert lost > 0
+    assert lost == said[-1].gap_records == 8_000 - said[-1].records
+    assert f"{lost}" in said[-1].message.replace(",", "")
+    assert {0, 8_000} >= {part["start"], part["end"]}
+    files_of_gaps = [(one["start"], one["end"]) for one in part["gaps"]]
+    assert files_of_gaps == sorted(files_of_gaps)
+    bring_back(files, spark, folder)
+    assert count(flow, topic) >= 8_000 - lost
+    assert verify(files, spark, tmp_path / "out", archive=folder.as_uri()).status == 0
 
 
 def test_an_archive_of_committed_records_holds_no_aborted_ones(
@@ -189,6 +266,27 @@ def test_what_is_not_whole_or_not_free_is_refused(
     write_batches(flow.target, flow.remote(topic), [[WireRecord(0, 1, None, b"foreign")]])
     with pytest.raises(ForeignRecordsError):
         bring_back(files, spark, folder)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3a://bucket/archive", "no file system for s3a://; add its jars"),
+        ("s3://bucket/archive", "write s3a://"),
+        ("gs://bucket/archive", "no file system for gs://"),
+        ("/proc/archive", "the file system says"),
+    ],
+)
+def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
+    flow: Flow, spark: "SparkContext", unique_topic: Names, address: str, said: str
+) -> None:
+    """Before anything is read: by an export, a restore, and a verification's output."""
+    files = files_of(flow, unique_topic())
+    given = {"archive": address, "output": address, "master": f"local[{CORES}]"}
+    for run in (exporting.run, restoring.run, verifying.run):
+        with pytest.raises(SeedError, match=said) as refused:
+            run(files, job_of(given), spark=spark)
+        assert "\n" not in str(refused.value)
 
 
 def test_an_export_that_was_killed_is_no_archive_and_begins_anew(

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mirrorflow_seed.archive import verifying
 from mirrorflow_seed.report import VerifyReport
 from mirrorflow_seed.settings import FlowFiles, job_of
-from mirrorflow_seed.verify.command import SUMMARY, output_folder, run
+from mirrorflow_seed.verify.command import run
+from mirrorflow_seed.verify.result import SUMMARY, output_folder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.comparing import produce
 
@@ -57,8 +59,9 @@ def verify(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) ->
 
     given = {"run.id": "a run/1", "output": str(folder)}
     given |= {key.replace("_", "."): value for key, value in job.items()}
-    status = run(files, job_of(given), display=display, spark=spark)
-    out = output_folder(given["output"], given["run.id"])
+    start = verifying.run if "archive" in given else run
+    status = start(files, job_of(given), display=display, spark=spark)
+    out = Path(output_folder(given["output"], given["run.id"]))
     return Verdict(
         status=status, report=said[-1], summary=json.loads((out / SUMMARY).read_text()), folder=out
     )

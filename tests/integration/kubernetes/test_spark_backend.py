@@ -26,8 +26,15 @@ PROGRAM = """
 import sys
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import load_job
-with spark_context(load_job(sys.argv[1], {}), "backend") as spark:
+from mirrorflow_seed.verify.result import Result
+from tests.unit.seed.test_verification_results import verification, window
+job = load_job(sys.argv[1], {})
+result, found = Result(job), verification(window(0), window(1))
+with spark_context(job, "backend") as spark:
+    result.prepare(spark)
     print("SUM", spark.parallelize(range(8), 8).mapPartitions(lambda some: [sum(some)]).sum(), flush=True)
+    result.leave(spark, found)
+result.leave_alone(found)
 """
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
 
@@ -82,7 +89,11 @@ def test_a_driver_and_its_executors_meet_with_the_images_jars_and_rights_on_pods
 
     said = log.read_text()
     assert "SUM 28" in said, said[-4_000:]
-    assert driver.process.returncode == 0
+    assert driver.process.returncode == 0, said[-4_000:]
+    # Written by the driver, when its executors had gone: they do not have its volume.
+    left = tmp_path / "output" / "run-1"
+    assert {"windows", "verification.json", "report.html"} == {one.name for one in left.iterdir()}
+    assert len(list((left / "windows").glob("part-*.parquet"))) == 1
     assert "forbidden" not in said
     assert not namespace.get("pods", "--selector=spark-role=executor")["items"]
 
@@ -91,6 +102,7 @@ def _job(url: str, folder: Path) -> str:
     given = {
         "master": f"k8s://{url}",
         "executors.max": "1",
+        "output": folder / "output",
         kubernetes.IMAGE_KEY: "seed",
         kubernetes.TEMPLATE_KEY: folder / "executor.yaml",
         "spark.driver.port": free_port(),

@@ -84,9 +84,10 @@ def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name:
         assert executor["spec"]["automountServiceAccountToken"] is False
         assert executor["spec"]["serviceAccountName"] == "east-to-west"
         for pod in (driver, executor):
-            assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == pod["spec"][
-                "securityContext"
-            ]
+            security = {
+                key: value for key, value in pod["spec"]["securityContext"].items() if key != "fsGroup"
+            }
+            assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == security
             for container in pod["spec"]["containers"]:
                 assert {
                     "allowPrivilegeEscalation": False,
@@ -111,7 +112,9 @@ def test_driver_and_executors_have_what_the_connectors_pod_has(name: str) -> Non
     for pod in [one for pair in _templates(_jobs(name)) for one in pair]:
         spec = pod["spec"]
         assert mounted == [
-            one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"].startswith("/mnt/")
+            one
+            for one in spec["containers"][0]["volumeMounts"]
+            if one["mountPath"].startswith("/mnt/") and one["name"] != "output"
         ]
         assert volumes == [one for one in spec["volumes"] if "secret" in one]
         assert not any("secretKeyRef" in str(one) for one in spec["containers"][0]["env"])
@@ -139,6 +142,25 @@ def test_the_job_reads_the_files_that_were_written(name: str, tmp_path: Path) ->
     verified = load_job(str(job), {})
     assert flow.spec.verify is not None
     assert (verified.run_id, verified.sample) == ("scheduled", float(flow.spec.verify.sample))
+
+
+def test_results_are_kept_on_the_claim_that_the_driver_alone_mounts() -> None:
+    """In a folder of the flow, by the group that may write there; each time of a schedule is a run of its own."""
+    found = _jobs("seeded-and-verified", Runs(verify=True))
+    config = next(one for one in _of_kind(found, "ConfigMap") if one["metadata"]["name"].endswith("-verify"))
+    [(driver, executor)] = _templates(found)
+    container = driver["spec"]["containers"][0]
+
+    assert "output=/mnt/mirrorflow/output/east-to-west" in config["data"]["job.properties"].splitlines()
+    assert {"name": "output", "mountPath": "/mnt/mirrorflow/output"} in container["volumeMounts"]
+    assert {"name": "output", "persistentVolumeClaim": {"claimName": "verifications"}} in driver["spec"][
+        "volumes"
+    ]
+    assert driver["spec"]["securityContext"]["fsGroup"] == 65532
+    assert "RUN_ID" in {one["name"] for one in container["env"]}
+    assert "persistentVolumeClaim" not in json.dumps(executor)
+    assert "fsGroup" not in json.dumps(executor)
+    assert "persistentVolumeClaim" not in json.dumps(_jobs("everything"))
 
 
 def test_a_seed_is_as_large_as_the_spec_says() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mirrorflow_replicator.flow.offset_map import OffsetMap, Run, Stream
 from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.flow.transforms import Naming, Transforms
 from mirrorflow_replicator.settings import StartPosition
 from mirrorflow_seed.verify import layout
@@ -18,6 +20,7 @@ from mirrorflow_seed.verify.comparing import Comparison
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known import NOTHING, KnownPartition
 from mirrorflow_seed.verify.layout import Ends, Layout, Partition, PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.planning import ended_with_source
 from mirrorflow_seed.verify.windows import Outcome, WindowResult
 from tests.unit.seed.test_comparing import batches, record
 
@@ -187,3 +190,50 @@ def test_every_record_of_both_sides_is_in_one_window(
         assert (source == target) == (kinds(results) <= {"equal"})
     if source != target and not plan.notes:
         assert kinds(results) != {"equal"}
+
+
+@pytest.mark.parametrize(
+    ("copied", "runs", "expected"),
+    [
+        (
+            100,
+            (Run(0, 5, 200, 205, 200),),
+            205,
+        ),  # no further than the source: all of the target belongs to it
+        (200, (Run(0, 5, 200, 205, 200),), 105),
+        (
+            200,
+            (Run(0, 5, 90, 95, 90), Run(120, 95, 200, 175, 80)),
+            95,
+        ),  # the end lies in a hole of the source
+        (200, (Run(0, 5, 200, 205, 150),), None),  # nobody knows which of these offsets are records
+        (200, (), None),
+    ],
+)
+def test_what_was_copied_behind_the_end_of_an_archive_is_left_out(
+    copied: int, runs: tuple[Run, ...], expected: int | None
+) -> None:
+    """By the map of offsets; where that does not say it exactly, the partition is undecided, never different."""
+    stream = Stream(1, "", "")
+    known = KnownPartition(
+        position=Position(topic=AT.topic, partition=AT.partition, source_offset=copied - 1),
+        map=OffsetMap(stream=stream, ordinal=200, upstream_end=200, runs=runs) if runs else None,
+    )
+    one = Partition(
+        at=AT,
+        target=COPY,
+        source=Ends(begin=0, end=100),
+        on_target=Ends(begin=5, end=205),
+        known=known,
+        settled_before=known.settled_before,
+        is_compacted=False,
+        can_expire=False,
+        timestamps=True,
+    )
+
+    found = ended_with_source(one)
+
+    assert found.is_end_unknown is (expected is None)
+    assert found.on_target is not None
+    if expected is not None:
+        assert found.on_target == Ends(begin=5, end=expected)

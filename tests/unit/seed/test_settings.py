@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirrorflow_seed.__main__ import overrides_of
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import job_of
 
@@ -43,3 +44,13 @@ def test_what_cannot_be_meant_is_refused_by_its_name(key: str, value: str):
     """Before anything starts."""
     with pytest.raises(JobSettingError, match=key):
         job_of({key: value})
+
+
+def test_a_run_of_a_schedule_has_the_name_of_its_job_unless_it_is_given_one():
+    """So that each has a folder, and a sample, of its own."""
+    assert overrides_of({"RUN_ID": "east-to-west-verify-1"}, ["a=b=c"]) == {
+        "run.id": "east-to-west-verify-1",
+        "a": "b=c",
+    }
+    assert overrides_of({"RUN_ID": "x"}, ["run.id=2"]) == {"run.id": "2"}
+    assert overrides_of({"RUN_ID": ""}, []) == overrides_of({}, []) == {}

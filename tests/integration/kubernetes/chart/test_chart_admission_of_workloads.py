@@ -117,6 +117,10 @@ HOST_PATH = {"hostPath": {"path": "/"}}
 TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 CASES: dict[str, tuple[Callable[[], Object], str]] = {
     "host-path": (lambda: _with_volume(HOST_PATH), "a volume is no ConfigMap, Secret or emptyDir"),
+    "claim-of-a-connector": (
+        lambda: _with_volume({"persistentVolumeClaim": {"claimName": "any"}}),
+        "nor a driver's claim",
+    ),
     "token-volume": (lambda: _with_volume(TOKEN), "a volume is no ConfigMap, Secret or emptyDir"),
     "host-network": (lambda: _of_pod(hostNetwork=True), "the node's network or processes"),
     "host-pid": (lambda: _of_pod(hostPID=True), "the node's network or processes"),

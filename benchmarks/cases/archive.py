@@ -1,0 +1,140 @@
+"""A topic exported to Parquet and restored from it by Spark on `local[2]`: MB of records a second, Spark's start excluded.
+
+Beside them what bounds them: the same ranges read from the source and thrown away, and the seed's own copying of the same
+records between the same brokers on the same cores. Brokers use these cores, too.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import copiers
+from benchmarks.arena import Arena
+from benchmarks.cases import Case, Extent
+from benchmarks.results import Result
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_seed.errors import SeedError
+from mirrorflow_seed.settings import FlowFiles, job_of
+from tests.harness.kafka.processes import HarnessError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from mirrorflow_seed.archive.planning import Range
+
+PARTITIONS = 8
+RECORD_BYTES = 1000
+CORES = 2
+RATE = "MB/s"
+TOPIC = "archive"
+
+
+def archiving(arena: Arena, extent: Extent) -> Result:
+    from mirrorflow_seed.session import spark_context  # noqa: PLC0415 pyspark is not needed for the other cases
+
+    records = extent.of(2_000_000, 200_000)
+    result = Result(
+        name="archive",
+        title="an archive: exported to Parquet, restored, compared",
+        setting=f"{records:,} records of {RECORD_BYTES} bytes in {PARTITIONS} partitions, uncompressed; Spark's local[{CORES}];"
+        " MB of records a second, each job with its survey, Spark's start excluded. A comparison reads both sides and counts once.",
+    )
+    arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
+    master = {"master": f"local[{CORES}]"}
+    with spark_context(job_of(master), "benchmark", light=False) as spark:
+        spark.parallelize(range(CORES), CORES).map(str).collect()  # workers are started
+        for _ in range(extent.repeat):
+            _once(arena, result, spark, records)
+    result.demand_ratio(
+        "an export against reading alone", RATE, "exported", "read and thrown away", sense=">=", limit=0.1
+    )
+    return result
+
+
+def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> None:
+    from mirrorflow_seed.archive import exporting, restoring, verifying  # noqa: PLC0415 pyspark is not needed
+    from mirrorflow_seed.seed import command as seeding  # noqa: PLC0415 for the other cases
+
+    files = _files(arena.flow(TOPIC, records=records))
+
+    def add(name: str, work: Callable[[], int], **more: float) -> None:
+        result.add(name, **{RATE: records * RECORD_BYTES / 1e6 / _seconds(work), **more})
+
+    add("read and thrown away", lambda: _read(spark, files))
+    with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
+        job = job_of({"archive": f"{folder}/of"})
+        bare = job_of({"archive": f"{folder}/of", "archive.compare": "false"})
+        add("exported", lambda: exporting.run(files, job, spark=spark))
+        size = sum(one.stat().st_size for one in Path(folder).rglob("*.parquet"))
+        result.notes.append(f"The archive has {size / 1e6:,.0f} MB.")
+        add("restored, not compared", lambda: restoring.run(files, bare, spark=spark))
+        add("compared by verify --archive", lambda: verifying.run(files, job, spark=spark))
+    arena.sweep()
+    seeded = _files(arena.flow(TOPIC, records=records))
+    add("seeded", lambda: seeding.run(seeded, job_of({}), spark=spark))
+    arena.sweep()
+
+
+def _files(flow: copiers.Flow) -> FlowFiles:
+    worker, source = copiers.files_of_ours(flow)
+    return FlowFiles(worker=worker, source=source)
+
+
+def _seconds(work: Callable[[], int]) -> float:
+    began = time.perf_counter()
+    try:
+        status = work()
+    except (SeedError, MirrorFlowError) as error:
+        raise HarnessError(str(error)) from error
+    if status:
+        raise HarnessError(f"The job ended with status {status}.")
+    return time.perf_counter() - began
+
+
+def _read(spark: "SparkContext", files: FlowFiles) -> int:
+    """What an export reads, in its ranges; the status."""
+    from mirrorflow_seed.archive.exporting import FILE_BYTES  # noqa: PLC0415
+    from mirrorflow_seed.archive.planning import plan_ranges  # noqa: PLC0415
+    from mirrorflow_seed.archive.surveying import survey  # noqa: PLC0415
+
+    found = asyncio.run(survey(files.load()))
+    ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)
+    spark.parallelize(ranges, len(ranges)).mapPartitions(_Reading(files)).sum()
+    return 0
+
+
+class _Reading:
+    """Ranges read and thrown away; bytes."""
+
+    def __init__(self, files: FlowFiles) -> None:
+        self._files = files
+
+    def __call__(self, ranges: "Iterable[Range]") -> Iterator[int]:
+        for one in ranges:
+            yield asyncio.run(self._drain(one))
+
+    async def _drain(self, one: "Range") -> int:
+        from mirrorflow_seed.verify.reading import StretchReader  # noqa: PLC0415
+
+        settings = self._files.load()
+        cluster = await Cluster.connect(
+            settings.source_consumer, resolve=Resolver(settings.providers).resolve_client
+        )
+        partition = TopicPartition(one.topic, one.partition)
+        reader = StretchReader(cluster, partition, one.start, one.end, read_committed=settings.read_committed)
+        try:
+            while await reader.more() is not None:
+                pass
+        finally:
+            await reader.close()
+            await cluster.close()
+        return reader.bytes_read
+
+
+CASES: dict[str, Case] = {"archive": archiving}

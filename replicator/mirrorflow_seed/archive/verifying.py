@@ -1,0 +1,189 @@
+"""`verify` with an archive in the place of the source: the same windows, outcomes and result, and the source need not be there.
+
+    manifest ──> a plan, by a few records looked up in the files ──> for each stretch its files, spooled, and the target
+
+Of a stretch's files only its own offsets are read. What the flow has copied behind the archive's end is left out.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mirrorflow_replicator.connect.providers import Resolver
+from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_seed.archive.copying import without_source
+from mirrorflow_seed.archive.looking import LookedUp, Rows
+from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
+from mirrorflow_seed.archive.preparing import require_isolation
+from mirrorflow_seed.archive.restoring import read_manifest
+from mirrorflow_seed.archive.rows import record_of
+from mirrorflow_seed.archive.served import ArchiveCluster
+from mirrorflow_seed.archive.shelf import Shelf
+from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.location import Location
+from mirrorflow_seed.outlet import Display
+from mirrorflow_seed.report import Cost, VerifyReport
+from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S
+from mirrorflow_seed.session import cause_of
+from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
+from mirrorflow_seed.verify import command
+from mirrorflow_seed.verify.layout import VerifyPlan
+from mirrorflow_seed.verify.planning import plan
+from mirrorflow_seed.verify.splits import Split
+from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretch
+from mirrorflow_seed.verify.summary import Verification, counted
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchOrder:
+    """What a task is told; *part* has the split's topic and partition alone, and *files* are those that reach into it."""
+
+    files: FlowFiles
+    split: Split
+    terms: Terms
+    part: Manifest
+    archived: tuple[ArchivedFile, ...]
+
+
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """Compare the target with `archive`; the exit status, as of `verify`. Raises SeedError, SettingError, ClusterError."""
+    require_archive(job)
+    return command.run(files, job, display=display, spark=spark, work=verification, light=False)
+
+
+def verification(
+    files: FlowFiles,
+    job: JobSettings,
+    spark: "SparkContext",
+    say: Callable[[VerifyReport], None] = lambda _: None,
+) -> Verification:
+    """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
+    began = time.perf_counter()
+    settings = without_source(files.load())
+    location = Location(spark, require_archive(job))
+    manifest = read_manifest(location)
+    require_isolation(manifest, settings, location.text)
+    rows = Rows(spark, location)
+    plan_ = asyncio.run(_planned(settings, job, manifest, rows))
+    terms = command.terms_of(settings, job)
+    first = command.first_report(job, plan_)
+    say(first)
+    results = _compare(spark, rows, manifest, plan_, files, terms, lambda done: say(report_of(first, done)))
+    return command.together(settings, job, plan_, results, time.perf_counter() - began)
+
+
+def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
+    """*first*, with what has come of stretches since."""
+    windows = [window for one in done for window in one.windows]
+    found, before = counted(one.outcome for one in windows), first.windows
+    return replace(
+        first,
+        windows=replace(
+            before,
+            equal=found.equal,
+            reordered=found.reordered,
+            different=found.different,
+            undecided=before.undecided + found.undecided,
+        ),
+        source_records=sum(one.source_count for one in windows),
+        target_records=sum(one.target_count for one in windows),
+        differences=sum(one.differing for one in windows),
+        cost=Cost(
+            executor_seconds=sum(one.seconds for one in done), bytes_read=sum(one.bytes_read for one in done)
+        ),
+    )
+
+
+async def _planned(settings: SourceSettings, job: JobSettings, manifest: Manifest, rows: Rows) -> VerifyPlan:
+    archive = LookedUp(settings.source_alias, manifest, rows)
+    target = await _target(settings)
+    try:
+        cut = replace(command.plan_settings(job), target_goes_on=True)
+        return await plan(archive, target, settings, cut)
+    finally:
+        await target.close()
+
+
+def _compare(
+    spark: "SparkContext",
+    rows: Rows,
+    manifest: Manifest,
+    plan_: VerifyPlan,
+    files: FlowFiles,
+    terms: Terms,
+    tell: Callable[[list[StretchResult]], None],
+) -> list[StretchResult]:
+    """A Spark job of one task for each stretch, as many at once as there are cores. Raises JobFailedError."""
+    slots = max(1, min(int(spark.defaultParallelism), len(plan_.splits)))
+    if terms.bytes_per_second is not None:
+        terms = replace(terms, bytes_per_second=terms.bytes_per_second / slots)
+    done: list[StretchResult] = []
+
+    def one(split: Split) -> None:
+        key = TopicPartition(split.topic, split.partition)
+        archived = manifest.partitions[key]
+        reaching = tuple(
+            file for file in archived.files if file.start < split.source_to and file.end > split.source_from
+        )
+        topic = next(topic for topic in manifest.topics if topic.name == key.topic)
+        part = replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
+        order = StretchOrder(files=files, split=split, terms=terms, part=part, archived=reaching)
+        work = partial(compare_files, order=order)
+        try:
+            done.extend(rows.in_one_task(reaching, split.source_from, split.source_to, work))
+        except Exception as error:
+            raise JobFailedError(f"{key} cannot be compared: {cause_of(error)}") from error
+
+    with ThreadPoolExecutor(max_workers=slots) as pool:
+        waiting = {pool.submit(one, split) for split in plan_.splits}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, timeout=POLL_S)
+                for future in ended:
+                    future.result()
+                tell(list(done))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return done
+
+
+def compare_files(rows: Iterator[Any], order: StretchOrder) -> Iterator[StretchResult]:
+    """For `mapPartitions`; *rows* are those of the stretch, file by file."""
+    memory.settle_in()
+    split = order.split
+    with Shelf(order.archived, start=split.source_from, end=split.source_to) as shelf:
+        for row in rows:
+            shelf.add(record_of(row))
+        shelf.finish()
+        yield asyncio.run(_compared(order, shelf))
+
+
+async def _compared(order: StretchOrder, shelf: Shelf) -> StretchResult:
+    split, settings = order.split, without_source(order.files.load())
+    archive = ArchiveCluster(
+        settings.source_alias, order.part, of=TopicPartition(split.topic, split.partition), spool=shelf
+    )
+    target = await _target(settings)
+    try:
+        return await compare_stretch({"source": archive, "target": target}, settings, split, order.terms)
+    finally:
+        await target.close()
+
+
+async def _target(settings: SourceSettings) -> Cluster:
+    resolve = Resolver(settings.providers).resolve_client
+    return await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)

@@ -1,0 +1,155 @@
+"""A folder of an archive, or of a verification's result: any file system that Spark's Hadoop client can reach.
+
+The only module that asks that client. Paths are given and taken below the folder, with `/` between. A folder without a scheme
+is one of this machine, whatever Spark's default file system is.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mirrorflow_seed.errors import LocationError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+DATA_PREFIX: Final = "topic="
+TEMPORARY_SUFFIX: Final = ".new"
+# What Hadoop says where it has no file system for a scheme: it knows no name, or no class of that name.
+_UNKNOWN: Final = ("UnsupportedFileSystemException", "ClassNotFoundException")
+_LOCAL: Final = "file"
+# Object stores that are called otherwise elsewhere.
+_MEANT: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": "abfss", "wasbs": "abfss"}
+
+
+class Location:
+    """See the module. Raises LocationError where the file system cannot be used."""
+
+    def __init__(self, context: "SparkContext", location: str) -> None:
+        self.text = location
+        self._jvm = context._jvm  # noqa: SLF001 pyspark has no other way to Hadoop's file systems
+        with self._told():
+            path = self._path_of(address_of(location))
+            self._files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+            self._root = self._files.makeQualified(path)
+            # Without Hadoop's `.crc` beside each file, which a user would wonder about.
+            self._plain = self._files.getRaw() if scheme_of(self.uri) == _LOCAL else self._files
+
+    @property
+    def uri(self) -> str:
+        """The folder as Spark takes it."""
+        return str(self._root.toString())
+
+    def uri_of(self, path: str) -> str:
+        """Something below it, as Spark takes it."""
+        return str(self._at(path).toString())
+
+    def prepare(self) -> None:
+        """Make the folder, and see that a file can be written there: before hours of work, not behind them."""
+        with self._told():
+            self._files.mkdirs(self._root)
+        self.write(".writable", b"")
+        self.delete(".writable")
+
+    def entries(self) -> frozenset[str]:
+        """The names right in the folder; none where it does not exist."""
+        with self._told():
+            if not self._files.exists(self._root):
+                return frozenset()
+            return frozenset(str(one.getPath().getName()) for one in self._files.listStatus(self._root))
+
+    def data(self) -> Mapping[str, int]:
+        """Every file of records by its path, with its size in bytes."""
+        found: dict[str, int] = {}
+        prefix = len(self.uri.rstrip("/")) + 1
+        for name in sorted(self.entries()):
+            if not name.startswith(DATA_PREFIX):
+                continue
+            with self._told():
+                below = self._files.listFiles(self._at(name), True)
+                while below.hasNext():
+                    status = below.next()
+                    found[str(status.getPath().toString())[prefix:]] = int(status.getLen())
+        return found
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None where there is none."""
+        with self._told():
+            if not self._files.exists(self._at(path)):
+                return None
+            stream = self._files.open(self._at(path))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def write(self, path: str, content: bytes) -> None:
+        """All of a file or nothing: it gets its name when its content is there."""
+        temporary = self._at(path + TEMPORARY_SUFFIX)
+        with self._told():
+            stream = self._plain.create(temporary, True)
+            try:
+                stream.write(content)
+            finally:
+                stream.close()
+            self._files.delete(self._at(path), False)
+            is_there = self._plain.rename(temporary, self._at(path))
+        if not is_there:
+            raise LocationError(location=self.text, problem=f"{path} cannot be given its name")
+
+    def delete(self, path: str) -> None:
+        """A file, or a folder with all that is in it."""
+        with self._told():
+            self._files.delete(self._at(path), True)
+
+    def _at(self, path: str) -> Any:
+        return self._path_of(self.uri.rstrip("/") + "/" + path)
+
+    def _path_of(self, text: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What Java says, in one line: of a Py4JJavaError the exception that was thrown there."""
+        try:
+            yield
+        except Exception as error:
+            cause = getattr(error, "java_exception", None)
+            said = str(cause.toString() if cause is not None else error).splitlines() or [
+                type(error).__name__
+            ]
+            raise refusal(self.text, said[0]) from error
+
+
+def refusal(location: str, said: str) -> LocationError:
+    """The error for what Hadoop has *said* of *location*."""
+    scheme = scheme_of(location)
+    if scheme == _LOCAL or not any(one in said for one in _UNKNOWN):
+        return LocationError(
+            location=location,
+            problem=f"the file system says: {said}",
+            action="name a folder that can be reached and written: a path, or an address such as file:///backup or hdfs://names/backup",
+        )
+    if scheme in _MEANT:
+        action = (
+            f"write {_MEANT[scheme]}://, which is Hadoop's name for it, and see docs/archive.md for its jars"
+        )
+    else:
+        action = "add its jars to Spark's: by an image that has them, or --set spark.jars=... (docs/archive.md says which)"
+    return LocationError(
+        location=location, problem=f"this Spark has no file system for {scheme}://", action=action
+    )
+
+
+def scheme_of(location: str) -> str:
+    """Of an address; that of files where there is none."""
+    scheme, found, _ = location.partition(":/")
+    return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
+
+
+def address_of(location: str) -> str:
+    """A path of this machine as Spark takes it; an address stays."""
+    if scheme_of(location) != _LOCAL or location.lower().startswith(f"{_LOCAL}:/"):
+        return location
+    return Path(location).expanduser().resolve().as_uri()

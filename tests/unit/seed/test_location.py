@@ -1,0 +1,63 @@
+"""Where a folder lies, and what is said where Spark has no file system for it."""
+
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_seed.location import address_of, refusal, scheme_of
+
+
+@pytest.mark.parametrize(
+    ("location", "scheme"),
+    [
+        ("/backup/a", "file"),
+        ("backup:/a", "backup"),
+        ("a b/c", "file"),
+        ("S3A://bucket/a", "s3a"),
+        ("x", "file"),
+    ],
+)
+def test_a_scheme_is_what_stands_before_the_path(location: str, scheme: str) -> None:
+    assert scheme_of(location) == scheme
+
+
+def test_a_path_is_one_of_this_machine_and_an_address_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Spark's default file system is."""
+    monkeypatch.chdir(tmp_path)
+
+    assert address_of("a b") == (tmp_path / "a b").as_uri()
+    for address in ("s3a://bucket/a", "file:///a", "hdfs://names/a"):
+        assert address_of(address) == address
+
+
+@pytest.mark.parametrize(
+    ("location", "said", "expected"),
+    [
+        (
+            "s3a://bucket/a",
+            "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org...S3AFileSystem not found",
+            ("no file system for s3a://", "spark.jars"),
+        ),
+        (
+            "s3://bucket/a",
+            'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"',
+            ("no file system for s3://", "write s3a://"),
+        ),
+        ("hdfs://names/a", "java.net.ConnectException: refused", ("refused", "reached")),
+        (
+            "/proc/a",
+            "java.io.IOException: Mkdirs failed to create file:/proc/a",
+            ("Mkdirs failed", "written"),
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_to_do(
+    location: str, said: str, expected: tuple[str, ...]
+) -> None:
+    sentence = str(refusal(location, said))
+
+    assert sentence.startswith(f"{location}: ")
+    assert sentence.endswith(".")
+    assert all(one in sentence for one in expected)
