@@ -164,7 +164,7 @@ class Reconciler:
         planned = self._planned(admission.flow, admission.version, runs, shaped)
         waiting = {names.object_name(resource.name, kind) for kind in left}
         changing = [one for one in planned if one["metadata"]["name"] not in waiting]
-        there, alive = (job.name for job in self.view.jobs(key)), self.view.seeds_alive(key)
+        there, alive = (job.name for job in self.view.jobs(key)), self.view.drivers_alive(key)
         await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
         await self._prune(resource, {*map(id_of, planned)}, waiting, runs, homes)
         remembered.converged = self._looked_at(resource, admission, runs, (shaped, left))
@@ -378,7 +378,7 @@ class Reconciler:
                 (resource.uid, resource.generation, admission.version, admission.refusal),
                 *shaped.items(),
                 left,
-                (runs, self.view.seeds_alive(resource.key)),
+                (runs, self.view.drivers_alive(resource.key)),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )
         )

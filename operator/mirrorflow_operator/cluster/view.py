@@ -28,7 +28,6 @@ from mirrorflow_operator.cluster.observed import (
     run_kind_of,
     schedule_seen,
 )
-from mirrorflow_operator.plan.runs import RunKind
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
@@ -84,10 +83,9 @@ class View:
         """With the name of their Job, which may be gone."""
         return iter(list(self._of[key].drivers.values()) if key in self._of else [])
 
-    def seeds_alive(self, key: Key) -> frozenset[str]:
-        """The names of Jobs of seeds, which may be gone, whose drivers have not ended."""
-        seeds = f"{key[1]}-{RunKind.SEED.value}-"
-        return frozenset(job for job, pod in self.drivers(key) if job.startswith(seeds) and pod.is_alive)
+    def drivers_alive(self, key: Key) -> frozenset[str]:
+        """The names of Jobs, which may be gone, whose drivers have not ended."""
+        return frozenset(job for job, pod in self.drivers(key) if pod.is_alive)
 
     def schedule(self, key: Key) -> ScheduleSeen | None:
         """That of the flow's verification."""

@@ -112,7 +112,8 @@ def job_objects(
         if runs.verify and spec.verify.run_id:
             found.extend(_once(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
-            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.seed))
+            # Never two at once: what is asked for by runId goes first, and the schedule makes up for its time within the hour.
+            found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.seed or runs.verify))
     return found
 
 
@@ -291,9 +292,21 @@ def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
 
 
 def in_turn(planned: list[Object], *, there: frozenset[str], alive: frozenset[str]) -> list[Object]:
-    """*planned* without a new Job as long as drivers of others are *alive*: the target would refuse one of the two."""
+    """*planned* without a new Job as long as drivers of others are *alive* that must not run beside it.
+
+    Of two seeds the target would refuse one; two verifications would load both clusters twice; and while a seed ends, a target differs.
+    """
     return [
         one
         for one in planned
-        if one["kind"] != "Job" or one["metadata"]["name"] in there or not alive - {one["metadata"]["name"]}
+        if one["kind"] != "Job"
+        or one["metadata"]["name"] in there
+        or not any(_excludes(other, one["metadata"]) for other in alive - {one["metadata"]["name"]})
     ]
+
+
+def _excludes(alive: str, planned: Object) -> bool:
+    """Whether the Job called *alive* keeps the *planned* one waiting; a verification keeps no seed."""
+    labels = planned["labels"]
+    seeds = f"{labels[names.RUN_OF_LABEL]}-{RunKind.SEED.value}-"
+    return labels[names.RUN_LABEL] == RunKind.VERIFY.value or alive.startswith(seeds)

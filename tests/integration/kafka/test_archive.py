@@ -274,19 +274,21 @@ def test_what_is_not_whole_or_not_free_is_refused(
         ("s3a://bucket/archive", "no file system for s3a://; add its jars"),
         ("s3://bucket/archive", "write s3a://"),
         ("gs://bucket/archive", "no file system for gs://"),
-        ("/proc/archive", "the file system says"),
     ],
 )
 def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
     flow: Flow, spark: "SparkContext", unique_topic: Names, address: str, said: str
 ) -> None:
-    """Before anything is read: by an export, a restore, and a verification's output."""
+    """Before anything is read: by an export, a restore, and a verification's output. So is a folder that cannot be written."""
     files = files_of(flow, unique_topic())
     given = {"archive": address, "output": address, "master": f"local[{CORES}]"}
     for run in (exporting.run, restoring.run, verifying.run):
         with pytest.raises(SeedError, match=said) as refused:
             run(files, job_of(given), spark=spark)
         assert "\n" not in str(refused.value)
+    for run in (exporting.run, verifying.run):
+        with pytest.raises(SeedError, match="the file system says"):
+            run(files, job_of(given | {"archive": "/proc/any", "output": "/proc/any"}), spark=spark)
 
 
 def test_an_export_that_was_killed_is_no_archive_and_begins_anew(

@@ -100,6 +100,10 @@ def test_each_kind_of_difference_is_found_at_its_offsets(
     found = verify(files_of(flow, topic), spark, tmp_path / "out", **SMALL)
 
     assert 1 == found.status
+    [window] = [one for one in found.not_equal if one["partition"] == 0]
+    [changed] = window["first"]
+    assert len(changed["sourceDigest"]) == len(changed["targetDigest"]) == 32
+    assert changed["sourceDigest"] != changed["targetDigest"]
     for partition in (0, 4, 5, 6):
         assert [("changed", 1_234, 1_234)] == found.differences(partition), found.not_equal
     assert [("missing", 1_234, -1)] == found.differences(1)

@@ -195,6 +195,28 @@ def test_a_scheduled_verification_tells_what_differs(flows: Kubectl):
     assert told(flows, "Ready")[1] != "DifferencesFound"  # records flow all the same
 
 
+def test_a_verification_by_run_id_and_one_of_the_schedule_take_turns(flows: Kubectl):
+    """Never two at once: the new Job waits for the driver, and the schedule rests until its answer is there."""
+    document = manifest(verify={"schedule": "0 3 * * *"})
+    flows.apply(document)
+    wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
+    flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")
+    first = driver(flows, "by-hand")
+    run(flows, first)
+    until_told(flows, "Verified", "Unknown", "Verifying")
+
+    document["spec"]["verify"]["runId"] = "1"
+    flows.apply(document)
+    wait_until("the schedule rests", lambda: flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"])
+    assert {"by-hand"} == {one["metadata"]["name"] for one in jobs(flows, "verify")}
+
+    end(flows, first, DIFFERENT, exit_code=1)
+    wait_until("the other begins", lambda: len(jobs(flows, "verify")) == 2)
+    [name] = {one["metadata"]["name"] for one in jobs(flows, "verify")} - {"by-hand"}
+    end(flows, driver(flows, name), DIFFERENT, exit_code=1)
+    wait_until("the schedule goes on", lambda: not flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"])
+
+
 def test_a_verification_that_was_deleted_says_so(flows: Kubectl):
     """Nobody knows what it would have found."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *"}))

@@ -216,7 +216,8 @@ def test_a_verification_goes_on_while_the_flow_is_paused_and_waits_for_a_seed() 
     seeding = _jobs("everything", Runs(seed=True))
 
     assert [False, True] == [_of_kind(one, "Job")[0]["spec"]["suspend"] for one in (paused, stopped)]
-    assert [False, True] == [_of_kind(one, "CronJob")[0]["spec"]["suspend"] for one in (paused, stopped)]
+    by_schedule = [_jobs("everything", Runs(), state=state) for state in ("Paused", "Stopped")]
+    assert [False, True] == [_of_kind(one, "CronJob")[0]["spec"]["suspend"] for one in by_schedule]
     assert _of_kind(seeding, "CronJob")[0]["spec"]["suspend"] is True
     assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
 
@@ -274,6 +275,20 @@ def test_a_new_job_waits_until_drivers_of_others_have_ended() -> None:
     assert planned == in_turn(planned, there=frozenset({name}), alive=before | {name})
     assert planned == in_turn(planned, there=frozenset(), alive=frozenset({name}))
     assert planned == in_turn(planned, there=before, alive=frozenset())
+    assert planned == in_turn(planned, there=frozenset(), alive=frozenset({"east-to-west-verify-29387460"}))
+
+
+@pytest.mark.parametrize("other", ["east-to-west-verify-29387460", "by-hand", "east-to-west-seed-1"])
+def test_a_verification_waits_for_one_of_the_schedule_and_the_schedule_for_it(other: str) -> None:
+    """Never two at once; a seed that has not quite ended makes the target differ."""
+    planned = _jobs("everything", Runs(verify=True))
+
+    assert [one for one in planned if one["kind"] != "Job"] == in_turn(
+        planned, there=frozenset(), alive=frozenset({other})
+    )
+    assert planned == in_turn(planned, there=frozenset(), alive=frozenset())
+    assert _of_kind(planned, "CronJob")[0]["spec"]["suspend"] is True
+    assert _of_kind(_jobs("everything", Runs()), "CronJob")[0]["spec"]["suspend"] is False
 
 
 def test_a_flow_that_asks_for_nothing_gets_nothing() -> None:

@@ -116,7 +116,7 @@ def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) 
 @pytest.mark.parametrize(
     ("job", "ending"), [("seed", {}), ("seed", {"deletionTimestamp": "now"}), ("verify", {})]
 )
-def test_drivers_of_seeds_are_alive_until_they_have_ended(job: str, ending: dict[str, str]):
+def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str]):
     """Also one whose Job is gone, and one that is told to end: it may still write."""
     labels = {
         "mirrorflow.io/flow": "flow",
@@ -124,11 +124,11 @@ def test_drivers_of_seeds_are_alive_until_they_have_ended(job: str, ending: dict
         "batch.kubernetes.io/job-name": f"flow-{job}-1",
     }
     view = View()
-    for version, phase, alive in ((1, "Running", {"flow-seed-1"}), (2, "Failed", frozenset())):
+    for version, phase, alive in ((1, "Running", {f"flow-{job}-1"}), (2, "Failed", frozenset())):
         pod = _object(version, spec={"containers": []}, status={"phase": phase})
         pod["metadata"] |= {"labels": labels, **ending}
         view.put(POD, pod)
-        assert view.seeds_alive(KEY) == (alive if job == "seed" else frozenset())
+        assert view.drivers_alive(KEY) == alive
 
 
 def test_flows_with_bad_news_of_their_runs_are_counted_by_who_leads():
