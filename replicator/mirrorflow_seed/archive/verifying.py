@@ -156,8 +156,11 @@ def _compare(
                 for future in ended:
                     future.result()
                 tell(list(done))
-        finally:
+        except BaseException:
+            # A signal, or a stretch that cannot be read: nobody waits for the others.
             pool.shutdown(wait=False, cancel_futures=True)
+            spark.cancelAllJobs()
+            raise
     return done
 
 

@@ -1,7 +1,12 @@
 """Verification on real Spark between real brokers: what is equal is called so, and what is not is found where it is."""
 
+import contextlib
+import json
+import os
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +18,10 @@ from mirrorflow_seed.settings import FlowFiles
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import free_port, wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
-from tests.integration.kafka.seeding import files_of
+from tests.integration.kafka.seeding import SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
 
 if TYPE_CHECKING:
@@ -235,6 +241,38 @@ def test_a_wrong_password_is_one_sentence(
             verify(told, spark, tmp_path / "out")
 
         assert "guessed" not in str(refused.value)
+
+
+def test_a_verification_that_is_stopped_says_so_and_has_no_verdict(
+    flow: Flow, unique_topic: Names, tmp_path: Path
+):
+    """SIGTERM in its middle, as a node that is drained sends it: status 3, and the next one begins anew."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.target.create_topic(flow.remote(topic))
+    for cluster, name in ((flow.source, topic), (flow.target, copy)):
+        write(cluster, name, plain(5_000))
+    port = free_port()
+    process = SeedProcess(
+        files=files_of(flow, topic),
+        folder=tmp_path,
+        job={"master": "local[1]", "bytes.per.second": "1000"},
+        environment={"HTTP_PORT": str(port)},
+        command="verify",
+    ).start()
+    try:
+        wait_until("it compares", lambda: _phase(port) == "Running", timeout_s=COMMAND_WAIT_S)
+        os.kill(process.running.pid, signal.SIGTERM)
+        said = process.wait(60)
+    finally:
+        process.close()
+
+    assert (said["status"], said["phase"], said["windows"]["equal"]) == (3, "Paused", 0)
+
+
+def _phase(port: int) -> str:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/progress") as answer:
+        return str(json.load(answer)["phase"])
+    return ""
 
 
 def test_the_command_says_it_by_its_status_and_leaves_a_page(flow: Flow, unique_topic: Names, tmp_path: Path):
