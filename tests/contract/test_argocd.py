@@ -33,6 +33,7 @@ EXPECTED = {
         "groups-failing",
         "seeded",
         "seeded-with-a-gap",
+        "seeded-in-spite-of-failures",
         "seed-failed",
         "seed-makes-no-step",
         "verified",

@@ -5,7 +5,7 @@ from typing import Final
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RunPhase, SeedStatus
 from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
-from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
+from mirrorflow_operator.assess.findings import Finding, bounded, no, unknown, yes
 from mirrorflow_operator.assess.moments import moment
 from mirrorflow_operator.assess.observation import JobSeen, Observation
 from mirrorflow_operator.assess.reasons import Kind, Reason
@@ -15,6 +15,7 @@ from mirrorflow_operator.plan.runs import RunKind
 
 _KIND: Final = Kind.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+_DELETED: Final = "Its Job was deleted before it ended; another one goes on where it was."
 _AGAIN: Final = "Another spec.seed.runId seeds again."
 
 
@@ -38,7 +39,7 @@ def _without_job(run_id: str, same: SeedStatus | None) -> SeedStatus:
         return SeedStatus(run_id=run_id, phase=pending)
     message = same.message
     if same.start_time is not None:
-        message = "Its Job was deleted before it ended; another one goes on where it was."
+        message = _DELETED
     return same.model_copy(update={"phase": pending, "message": message, "estimated_seconds": None})
 
 
@@ -67,9 +68,15 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
 def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
     if job.outcome == "Failed":
         return failure(job, report)
-    if report is not None:
-        return report.message
-    return found.message
+    if report is None:
+        return found.message
+    drivers = len(job.pods)
+    said = (
+        _DELETED if found.message.startswith(_DELETED) else "",
+        f"It took {drivers} drivers; figures are of the last." if drivers > 1 else "",
+        report.message,
+    )
+    return bounded(" ".join(one for one in said if one))
 
 
 def _figures(report: Report) -> dict[str, object]:
@@ -122,7 +129,7 @@ def _succeeded(status: SeedStatus) -> Finding:
             Reason.SOURCE_DATA_LOST,
             f"{done}; the source had lost {gap:,} offsets of {lost:,} partitions before they could be.",
         )
-    return yes(_KIND, Reason.SEEDED, f"{done}; the connector goes on from there.")
+    return yes(_KIND, Reason.SEEDED, f"{done}; the connector goes on from there. {status.message}".rstrip())
 
 
 def _running(observation: Observation, status: SeedStatus) -> Finding:

@@ -275,8 +275,13 @@ class SeedJob:
                 self._said = f"{len(arrangement.uncopied)} topics have no place on the target."
             return EXIT_FAILED
         self._phase = JobPhase.SUCCEEDED
-        gap = self._progress.gap_records
-        self._said = f"{gap} offsets were gone from the source before they were copied." if gap else ""
+        gap, cut_off = self._progress.gap_records, self._desk.unended
+        said = [f"{gap} offsets were gone from the source before they were copied."] if gap else []
+        if cut_off:
+            said.append(
+                f"{cut_off} {'task was' if cut_off == 1 else 'tasks were'} cut off; others went on in their place."
+            )
+        self._said = " ".join(said)
         return EXIT_DONE
 
     def _why(self) -> str:

@@ -89,6 +89,11 @@ class Desk:
         return sum(now_s - at_s < SILENT_S for at_s, _ in list(self._words.values()))
 
     @property
+    def unended(self) -> int:
+        """Attempts that have not come to an end; when none is at work any more, they were cut off."""
+        return len(self._words)
+
+    @property
     def share(self) -> int | None:
         """How fast one task may go."""
         if self._bytes_per_second is None:

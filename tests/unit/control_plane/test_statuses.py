@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import ClusterIds, Status
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status
 from mirrorflow_operator.assess.admission import Refusal, admit
 from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.observation import (
@@ -214,6 +214,21 @@ def _seed_ended(outcome: str, **changes: Any) -> Observation:
         terminated_message=json.dumps(said),
     )
     return _seed(job(outcome=outcome, ended_s=NOW_S - 30, pods=(ended,), **changes))
+
+
+def _seeded_in_spite_of_failures() -> Observation:
+    """Its Job was deleted; of the next one's two drivers the first was killed, and so were two tasks of the second's."""
+    said = "2 tasks were cut off; others went on in their place."
+    found = _seed_ended("Complete", report={"message": said})
+    killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 920, exit_code=137)
+    (ended,) = found.jobs
+    deleted = SeedStatus(
+        run_id="1",
+        phase="Running",
+        message="Its Job was deleted before it ended; another one goes on where it was.",
+    )
+    before = replace(found.resource, status=Status(seed=deleted))
+    return replace(found, resource=before, jobs=(replace(ended, pods=(killed, *ended.pods)),))
 
 
 def _verified(
@@ -530,6 +545,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "True",
         "Replicating",
     ),
+    "seeded-in-spite-of-failures": (_seeded_in_spite_of_failures, "True", "Replicating"),
     "seed-failed": (
         lambda: _seed_ended(
             "Failed",

@@ -30,6 +30,17 @@ def test_an_attempt_counts_once_however_often_it_is_heard_of():
     assert desk.totals == (8, 80, 3.0)
 
 
+def test_attempts_that_never_came_to_an_end_were_cut_off():
+    """Who was killed says nothing any more; who is late with its end has one."""
+    desk = Desk(bytes_per_second=None)
+    for attempt in "abc":
+        desk.hear(Word(attempt=attempt))
+    desk.hear(Word(attempt="b", ended=True))
+    desk.hear(Word(attempt="b"))
+
+    assert desk.unended == 2
+
+
 def test_a_task_is_told_to_stop_and_tells_where_it_is():
     """Over the driver's own server, at a path that only tasks know."""
     desk = Desk(bytes_per_second=1_000)
