@@ -32,6 +32,7 @@ WORTH = 0.05  # of the load of the busiest task: what a rebalance must take off,
 MOVES_MIN, MOVES_PART, MOVES_MAX = 2, 0.05, 64
 ROUNDING = 1e-9  # of sums of loads
 PATIENCE = 3  # looks in a row
+QUIET = 10  # looks without a position of somebody else's: Java stores them each minute, and only of what is copied
 STAY = 10  # looks for which a partition that was moved is not moved again
 
 
@@ -77,6 +78,23 @@ class Balance:
         if self.uneven + 1 < PATIENCE:
             return Balance(uneven=self.uneven + 1, stay=stay), assignment
         return Balance(stay=stay | dict.fromkeys(moved(assignment, better), STAY)), better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strangers:
+    """Whether somebody else's tasks copy some of the partitions: Java's, which store positions without our fields."""
+
+    seen: frozenset[tuple[TopicPartition, int]] | None = None  # partitions, and where such a position lies
+    quiet: int = QUIET  # looks since a new one was seen
+
+    def looked(self, seen: frozenset[tuple[TopicPartition, int]]) -> "Strangers":
+        """After another look: the first one cannot tell old positions from new ones."""
+        is_new = self.seen is not None and bool(seen - self.seen)
+        return Strangers(seen=seen, quiet=0 if is_new else min(self.quiet + 1, QUIET))
+
+    @property
+    def are_at_work(self) -> bool:
+        return self.quiet < QUIET
 
 
 def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:

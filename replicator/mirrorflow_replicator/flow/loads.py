@@ -42,6 +42,22 @@ class Rates:
         return Rates(at_s=now_s, ends=dict(ends), per_s=per_s)
 
 
+def behind(
+    ends: Mapping[TopicPartition, int],
+    copied: Mapping[TopicPartition, int],
+    before: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Offsets to be copied yet, where somebody copies: *copied* is the last offset copied, *before* that of the look before.
+
+    What has stopped makes no work, however much is before it.
+    """
+    return {
+        one: max(0, end - copied[one] - 1)
+        for one, end in ends.items()
+        if one in copied and copied[one] != before.get(one)
+    }
+
+
 def loads(
     per_s: Mapping[TopicPartition, float],
     behind: Mapping[TopicPartition, int],

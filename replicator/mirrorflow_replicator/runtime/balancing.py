@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError
 from mirrorflow_replicator.flow.assignment import Assignment
-from mirrorflow_replicator.flow.balancing import Balance, moved, place
-from mirrorflow_replicator.flow.loads import Rates, loads
+from mirrorflow_replicator.flow.balancing import Balance, Strangers, moved, place
+from mirrorflow_replicator.flow.loads import Rates, behind, loads
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -29,7 +29,6 @@ SAMPLES_MAX = 16
 SAMPLE_BYTES = 64 << 10  # a whole batch at least
 SAMPLE_RECORDS = 200  # before the end: markers of transactions among them count little
 SAMPLE_AGE_LOOKS = 10
-JAVA_LOOKS = 10  # after a position of Java's: Java stores them each minute, and only of what is copied
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -44,9 +43,9 @@ class Balancing:
         self._balance = Balance()
         self._record_bytes: dict[TopicPartition, float] = {}
         self._sampled: dict[TopicPartition, int] = {}  # at which look
+        self._copied: Mapping[TopicPartition, int] = {}  # the last offset of each, at the last look
         self._looks = 0
-        self._strangers: frozenset[tuple[TopicPartition, int]] = frozenset()
-        self._java_until = 0  # which look
+        self._strangers = Strangers()
         self.loads: Mapping[TopicPartition, float] = {}
         self.warning = ""  # what could not be measured, and why
 
@@ -62,16 +61,15 @@ class Balancing:
         listed = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
         ends = {one: answer.offset for one, answer in listed.items() if not answer.error}
         gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
-        behind = {
-            one: end - positions.positions[one].source_offset - 1
-            for one, end in ends.items()
-            if one in positions.positions
-        }
+        copied = {one: position.source_offset for one, position in positions.positions.items()}
+        lags, self._copied = behind(ends, copied, self._copied), copied
         self._rates = self._rates.looked(ends, asyncio.get_running_loop().time())
         self._looks += 1
-        await self._sample(source, {one: max(gained[one], behind.get(one, 0)) for one in ends})
-        self.loads = loads(self._rates.per_s, behind, self._record_bytes)
-        if self._is_shared_with_java(positions):
+        await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
+        self.loads = loads(self._rates.per_s, lags, self._record_bytes)
+        foreign = positions.foreign.items()
+        self._strangers = self._strangers.looked(frozenset((one, word.at) for one, word in foreign))
+        if self._strangers.are_at_work:
             self._balance = Balance()
             return assignment
         self._balance, better = self._balance.looked(assignment, self.loads)
@@ -86,13 +84,6 @@ class Balancing:
         else:
             await self._store.read_new()
         return self._store
-
-    def _is_shared_with_java(self, positions: PositionStore) -> bool:
-        strangers = frozenset((one, foreign.at) for one, foreign in positions.foreign.items())
-        if strangers - self._strangers and self._looks > 1:
-            self._java_until = self._looks + JAVA_LOOKS
-        self._strangers = strangers
-        return self._looks < self._java_until
 
     async def _sample(self, source: Cluster, news: Mapping[TopicPartition, int]) -> None:
         """Read a few batches of the busiest partitions of *news*, offsets before the end that are there."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_replicator.flow.loads import CATCH_UP_S, RECORD_BYTES, Rates, loads
+from mirrorflow_replicator.flow.loads import CATCH_UP_S, RECORD_BYTES, Rates, behind, loads
 from mirrorflow_replicator.flow.partitions import TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -31,3 +31,10 @@ def test_what_is_behind_counts_and_records_that_nobody_has_seen_are_as_large_as_
     behind = {ONE: round(CATCH_UP_S), OTHER: -1}
     assert {ONE: 30.0, OTHER: 10.0} == loads({ONE: 2.0, OTHER: 1.0}, behind, {ONE: 10.0})
     assert {OTHER: RECORD_BYTES} == loads({OTHER: 1.0}, {}, {})
+
+
+def test_what_has_stopped_makes_no_work_however_much_is_before_it() -> None:
+    ends = {ONE: 1_000, OTHER: 1_000}
+    assert {ONE: 990, OTHER: 900} == behind(ends, {ONE: 9, OTHER: 99}, {})
+    assert {OTHER: 900} == behind(ends, {ONE: 9, OTHER: 99}, {ONE: 9, OTHER: 50})
+    assert {ONE: 0} == behind({ONE: 5}, {ONE: 9}, {})
