@@ -415,8 +415,15 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
         texts |= {f"log of {node.name}": node.log_text() for node in nodes}
     assert_nowhere(texts)
     assert_not_in_topics(places)
-    written = [data for topic, data in everything_in(places.target) if topic == "mm2-configs.hidden.internal"]
-    tasks = [data for data in written if data.startswith(b"task-MirrorSourceConnector-")]
+    written: dict[str, list[bytes]] = {}
+    for topic, data in everything_in(places.target):
+        written.setdefault(topic, []).append(data)
+    assert any(b"MirrorSourceConnector" in data for data in written["mm2-status.hidden.internal"])
+    tasks = [
+        data
+        for data in written["mm2-configs.hidden.internal"]
+        if data.startswith(b"task-MirrorSourceConnector-")
+    ]
     assert tasks
     assert all(b"${env:WORD}" in data and b"${env:STORE}" in data for data in tasks)
 

@@ -17,14 +17,17 @@ LINES = {
 }
 
 
-def group(**changed: str) -> GroupSettings | None:
+def group(**changed: str | None) -> GroupSettings | None:
+    """Of `LINES` with *changed*; None leaves a line out."""
     lines = LINES | {key.replace("_", "."): value for key, value in changed.items()}
-    settings = load_distributed("\n".join(f"{key}={value}" for key, value in lines.items()), [])
+    text = "\n".join(f"{key}={value}" for key, value in lines.items() if value is not None)
+    settings = load_distributed(text, [])
     assert settings.distributed is not None
     return settings.distributed.group
 
 
 def test_a_worker_is_alone_unless_it_says_otherwise() -> None:
+    assert None is group(dedicated_mode_enable_internal_rest=None)
     assert None is group(dedicated_mode_enable_internal_rest="false")
     found = group()
     assert found is not None
