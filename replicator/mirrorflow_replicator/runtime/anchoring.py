@@ -45,11 +45,9 @@ class Anchoring:
         identity: Identity,
         log: IdentityLog,
         settings: SourceSettings,
-        initial: bool,
         now_ms: Callable[[], int],
         positions: PositionStore,
     ) -> None:
-        self.initial = initial  # the partitions at hand were there when the flow began
         self._source = source
         self._target = target
         self._identity = identity
@@ -160,12 +158,11 @@ class Anchoring:
                 starts[lane] = (lane.position.source_offset + 1, "position")
             else:
                 fresh.append(lane)
-        again = [lane for lane in fresh if lane in begun]
-        starts |= await self.offsets.by_settings(
-            [lane for lane in fresh if lane not in begun], initial=self.initial
-        )
-        # Taken back to its beginning by a user, it begins as it did at first.
-        return starts | (await self.offsets.by_settings(again, initial=True) if again else {})
+        # Taken back to its beginning by a user, one begins as it did at first.
+        for initial in (True, False):
+            some = [lane for lane in fresh if (lane.initial or lane in begun) is initial]
+            starts |= await self.offsets.by_settings(some, initial=initial) if some else {}
+        return starts
 
     async def _fence(self, partitions: Sequence[TopicPartition]) -> None:
         """Refuse what copiers of the earlier generation may still send: an empty transaction of the new epoch (clause 9).

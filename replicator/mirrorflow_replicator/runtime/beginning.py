@@ -36,7 +36,6 @@ async def begin(
     resolve: Resolve,
     task: int,
     copier: str,
-    initial: bool,
     own: Identity | None = None,
     claimed: bool = False,
 ) -> CopyTask:
@@ -69,7 +68,7 @@ async def begin(
         syncs=_syncing(settings, errors, target, resolve, with_maps=own is None),
         own=own,
     )
-    begun = CopyTask(settings, task, parts, copier=copier, initial=initial)
+    begun = CopyTask(settings, task, parts, copier=copier)
     await begun.start()
     return begun
 

@@ -132,7 +132,6 @@ class TaskProcess:
                         resolve=self._resolver.resolve_client,
                         task=self._begin.task,
                         copier=self._begin.copier,
-                        initial=message.initial,
                         own=message.own,
                         claimed=message.claimed,
                     )

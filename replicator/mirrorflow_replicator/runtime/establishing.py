@@ -4,6 +4,7 @@ out partitions, the source connector or a bulk job.
 
 import asyncio
 import time
+from typing import NamedTuple
 
 from mirrorflow_replicator.flow.altered import altered
 from mirrorflow_replicator.flow.identity import Claim, Identity, stream_definition
@@ -13,10 +14,18 @@ from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.settings import SourceSettings
 
 
+class Established(NamedTuple):
+    """The identity, and how new the flow is."""
+
+    identity: Identity
+    is_first: bool  # it is decided just now
+    is_unused: bool  # no partition was begun with any
+
+
 async def identify(
     settings: SourceSettings, source: Cluster, target: Cluster, *, may_change: bool, fenced: int = 0
-) -> tuple[Identity, bool]:
-    """The identity; a new generation where Java has copied since we did, or *fenced* is over. And whether it is the first.
+) -> Established:
+    """The identity; a new generation where Java has copied since we did, or *fenced* is over.
 
     Raises ClusterError, IdentityError; the rest is `kafka.identity.establish`'s.
     """
@@ -57,4 +66,4 @@ async def identify(
         timeout_ms=settings.transaction_timeout_ms,
         now_ms=time.time_ns() // 1_000_000,
     )
-    return identity, decided is None
+    return Established(identity, is_first=decided is None, is_unused=not decisions.partitions())

@@ -21,7 +21,7 @@ from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.report import ConnectorReport, Phase, TaskReport, worst_side
 from mirrorflow_replicator.runtime.children import Child, Spawn, spawn
 from mirrorflow_replicator.runtime.connector import SourceConnector
-from mirrorflow_replicator.runtime.establishing import identify
+from mirrorflow_replicator.runtime.establishing import Established, identify
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.pulse import Pulse
 from mirrorflow_replicator.runtime.setbacks import report_of
@@ -155,10 +155,16 @@ class HostedConnector:
 
     async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
         """The identity to write with; a new generation where Java has copied since we did, or *fenced* is over."""
-        self._identity, self._initial = await identify(
+        established = await identify(
             self._settings, *self._discovery.clusters, may_change=may_change, fenced=fenced
         )
+        self._identity = established.identity
+        self._initial = self._begins_with(established)
         return self._identity
+
+    def _begins_with(self, established: Established) -> bool:
+        """Whether what is handed out first are the partitions that the flow begins with."""
+        return established.is_first
 
     async def _watch(self) -> None:
         """Tell a problem of the discovery once, until it is over; so with what it warns of."""

@@ -63,6 +63,7 @@ class Lane:
         self.stream: Stream | None = None
         self.anchor: Anchor | None = None
         self.position: Position | None = None  # as last written, or found
+        self.initial = False  # it was there when the flow began
         self.source_topic_id = ""
         self.leader_epoch = -1
         self.target_epoch = NOT_ASKED  # of the target's leader, when it was last asked

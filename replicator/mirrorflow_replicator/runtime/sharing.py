@@ -27,6 +27,7 @@ from mirrorflow_replicator.runtime.balancing import Balancing
 from mirrorflow_replicator.runtime.children import Child, Spawn
 from mirrorflow_replicator.runtime.claiming import Claiming, NotOursError
 from mirrorflow_replicator.runtime.connector import SourceConnector
+from mirrorflow_replicator.runtime.establishing import Established
 from mirrorflow_replicator.runtime.hosting import HostedConnector, ended
 from mirrorflow_replicator.runtime.messages import Assign
 from mirrorflow_replicator.runtime.setbacks import Setbacks
@@ -230,16 +231,20 @@ class SharedConnector(HostedConnector, Shared):
                 job.cancel()
 
     async def _hand(self, assignment: Assignment) -> None:
-        # First, so that it is known whether the flow begins: to the other nodes it has begun already.
         if self._identity is None:
             await self._establish(may_change=True)
-        await self._publish(assignment, self._initial)
+        # A node that has waited since the flow began finds in the tasks that are written down that others have begun it.
+        await self._publish(assignment, self._initial and not self._share.known)
         # What appears later is read from its beginning, wherever the first ones were to start.
         self._initial = False
 
     async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
         await self._discovery.connect()
         return await super()._establish(may_change=may_change, fenced=fenced)
+
+    def _begins_with(self, established: Established) -> bool:
+        # Whoever came first has decided the identity: any node, while none has been given a partition.
+        return established.is_unused
 
     @property
     def heard_of_all(self) -> bool:

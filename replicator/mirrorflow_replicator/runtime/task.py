@@ -73,9 +73,7 @@ class Parts:
 class CopyTask:
     """See the module."""
 
-    def __init__(
-        self, settings: SourceSettings, index: int, parts: Parts, *, copier: str, initial: bool
-    ) -> None:
+    def __init__(self, settings: SourceSettings, index: int, parts: Parts, *, copier: str) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
         self.pace = Pace(settings.bytes_per_second)
         self._settings = settings
@@ -102,7 +100,6 @@ class CopyTask:
             identity=parts.identity,
             log=parts.log,
             settings=settings,
-            initial=initial,
             now_ms=now_ms,
             positions=parts.positions,
         )
@@ -191,7 +188,6 @@ class CopyTask:
         """Copy exactly *partitions* from now on, at most so fast. *gone*: who copied them before is known to be dead."""
         self.pace.bytes_per_s = bytes_per_s
         wanted = set(partitions)
-        self._anchoring.initial = initial
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
         if not wanted <= self.lanes.keys():
@@ -200,6 +196,7 @@ class CopyTask:
         for source in sorted(wanted - set(self.lanes)):
             lane = Lane(source, self._parts.route(source.topic), self._around)
             lane.position = self._parts.positions.positions.get(source)
+            lane.initial = initial
             self.lanes[source] = lane
             new.append(lane)
             if gone:

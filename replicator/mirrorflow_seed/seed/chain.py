@@ -184,7 +184,6 @@ class ChainCopy:
                 resolve=self._resolve,
                 task=0,
                 copier=self._copier,
-                initial=self._order.initial,
             )
             fenced = await self._copy(task)
         finally:
@@ -265,9 +264,8 @@ class ChainCopy:
         await asyncio.sleep(secrets.randbelow(1000) / 1000 * STEP_SPREAD_S)
         clusters = await self._connect()
         try:
-            return (await identify(self._settings, *clusters, may_change=False, fenced=identity.generation))[
-                0
-            ]
+            found = await identify(self._settings, *clusters, may_change=False, fenced=identity.generation)
+            return found.identity
         finally:
             await asyncio.gather(*(cluster.close() for cluster in clusters))
 

@@ -88,7 +88,7 @@ class Survey:
         found = await identify(self.settings, self.source, self.target, may_change=True)
         await asyncio.gather(self.store.open(), self.decisions.ensure())
         await self.decisions.read()
-        return found
+        return found.identity, found.is_first
 
     def known(self) -> dict[TopicPartition, int]:
         """Next offset of each partition that was ever copied, by its newest position; 0 where only its anchor is known."""
