@@ -158,7 +158,8 @@ class Reconciler:
         shaped = shapes(admission.flow, chosen, self.view.deployments(key))
         homes = self._pods(resource, admission, runs)
         left = left_alone(admission.flow, homes, self.view.deployments(key))
-        looked_at = self._looked_at(resource, admission, runs, (shaped, left))
+        way = (*shaped.items(), left)
+        looked_at = self._looked_at(resource, admission, runs, way)
         if looked_at == remembered.converged:
             return
         planned = self._planned(admission.flow, admission.version, runs, shaped)
@@ -167,7 +168,7 @@ class Reconciler:
         there, alive = (job.name for job in self.view.jobs(key)), self.view.drivers_alive(key)
         await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
         await self._prune(resource, {*map(id_of, planned)}, waiting, runs, homes)
-        remembered.converged = self._looked_at(resource, admission, runs, (shaped, left))
+        remembered.converged = self._looked_at(resource, admission, runs, way)
 
     def _planned(
         self, flow: MirrorFlow, version: str, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
@@ -247,6 +248,7 @@ class Reconciler:
             refusal="" if failure is None else str(failure),
             settle_s=self.settings.settle_s,
             fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
+            calm_s=self.settings.calm_s,
         )
         return assess(observation)
 
@@ -369,15 +371,14 @@ class Reconciler:
         resource: Resource,
         admission: Admission,
         runs: Runs,
-        way: tuple[Mapping[ConnectorKind, Shape], object],
+        way: tuple[object, ...],
     ) -> frozenset[object]:
-        shaped, left = way
+        """*way*: how far the connectors' pods are on the way to what the spec says."""
         children = self.view.children(resource.key).values()
         return frozenset(
             (
                 (resource.uid, resource.generation, admission.version, admission.refusal),
-                *shaped.items(),
-                left,
+                way,
                 (runs, self.view.drivers_alive(resource.key)),
                 *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
             )

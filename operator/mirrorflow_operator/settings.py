@@ -9,6 +9,7 @@ from mirrorflow_operator.errors import SettingsError
 # More would only wait for the API server, which answers a client some tens of writes a second.
 WORKERS_MAX: Final = 64
 SETTLE_S: Final = 60.0  # DESIGN, section 5: Ready changes only after a minute
+CALM_S: Final = 600.0  # a load that comes back within this keeps its pods
 SEED_ACCOUNT: Final = "mirrorflow-seed"  # the chart makes it, with the role that a driver needs
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -31,6 +32,9 @@ class Settings:
         ""  # a file of authorities, by which connectors that have a certificate are asked over TLS
     )
     settle_s: float = SETTLE_S  # how long something else is to be seen before Ready changes
+    calm_s: float = (
+        CALM_S  # how long a lag is small before autoscale takes a pod away; its other waits in proportion
+    )
     workers: int = 8
     lease: str = "mirrorflow-operator"
     lease_s: float = 15.0  # how long others wait for a holder that is silent; a third of it between renewals
@@ -56,6 +60,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
         progress_ca=known.get("MIRRORFLOW_PROGRESS_CA", ""),
         settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, least=0, most=3_600),
+        calm_s=_number(known, "MIRRORFLOW_AUTOSCALE_CALM_S", default.calm_s, least=1),
         workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),
         lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),

@@ -17,7 +17,13 @@ NAME, NETWORK = (
     "mirrorflow-e2e",
     243,
 )  # beside a cluster of `make cluster`, and that of the harness's own tests
-VALUES: dict[str, Any] = {"pollSeconds": 1, "replicas": 1, "seed": {"namespaces": [FLOWS]}}
+VALUES: dict[str, Any] = {
+    "pollSeconds": 1,
+    "replicas": 1,
+    "seed": {"namespaces": [FLOWS]},
+    # Autoscale's minutes are seconds here.
+    "autoscaleCalmSeconds": 8,
+}
 
 
 @pytest.fixture(scope="package")

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,6 +116,48 @@ def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, flow: str
     assert_same(stage, topic)
     assert max(gap_s for gap_s, _ in figures) < GAP_MOST_S
     assert max(refused for _, refused in figures) <= REFUSED_MOST
+
+
+def test_two_connectors_share_a_pod_and_part_again_at_the_cost_of_a_roll(stage: Stage, flow: str):
+    """Heartbeats go on arriving and groups being translated; the source connector's pod is not touched."""
+
+    def end() -> int:
+        return sum(stage.west.end_offsets("heartbeats").values())
+
+    source, apart = names(stage.pods(flow, "source")), {"source": 1, "checkpoint": 1, "heartbeat": 1}
+    wait_until("heartbeats arrive", lambda: "heartbeats" in stage.west.topics() and end() > 0)
+    with Watched(end=end) as watched:
+        for colocate, wanted in (
+            (["checkpoint", "heartbeat"], {"source": 1, "checkpoint": 1}),
+            (None, apart),
+        ):
+            stage.patch(flow, {"connectors": {"colocate": colocate}})
+            wait_until(
+                f"its pods are {wanted}",
+                partial(_is_whole, stage, flow, wanted),
+                timeout_s=WAIT_S,
+                poll_s=0.2,
+            )
+            wait_until("heartbeats arrive", partial(_is_beyond, end, end() + 1))
+            stage.wait_for(flow, "CheckpointsFresh")
+            stage.wait_for(flow, "Ready")
+
+    print(f"Into one pod and out of it: no heartbeat for {watched.gap_s:.1f} s at most.")
+    assert watched.gap_s < GAP_MOST_S
+    assert names(stage.pods(flow, "source")) == source
+
+
+def _is_beyond(end: Callable[[], int], count: int) -> bool:
+    return end() > count
+
+
+def _is_whole(stage: Stage, flow: str, wanted: dict[str, int]) -> bool:
+    """Whether there are these pods and no others, and every connector is told to run in one that is ready."""
+    pods = stage.kubectl.get("pods", f"--selector=mirrorflow.io/flow={flow}")["items"]
+    found = Counter(pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods)
+    told = stage.resource(flow)["status"]["connectors"]
+    well = [(one["phase"], one["replicas"], one["readyReplicas"]) for one in told.values()]
+    return found == wanted and well == [("Running", 1, 1)] * 3
 
 
 def _asking_for(memory: str) -> dict[str, Any]:

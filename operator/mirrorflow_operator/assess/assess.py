@@ -27,7 +27,7 @@ from mirrorflow_operator.assess.observation import Memory, Observation
 from mirrorflow_operator.assess.ready import ready, reconciling, stalled
 from mirrorflow_operator.assess.reasons import DECIDED, Kind
 from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
-from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling
+from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling, tempo_of
 from mirrorflow_operator.assess.seeding import seed_status, seeded
 from mirrorflow_operator.assess.settling import Patience, Settled, settle
 from mirrorflow_operator.assess.verification import overdue_in_s, verified, verify_status
@@ -76,7 +76,7 @@ def assess(observation: Observation) -> Assessment:
     if scaled is not None:
         before = observation.memory.scaling
         is_new = before is None or before.replicas != scaled.replicas
-        waits.append(AT_ONCE_S if is_new else LOOK_S)
+        waits.append(AT_ONCE_S if is_new else LOOK_S * tempo_of(observation.calm_s))
     conditions = tuple(one.condition for one in settled)
     status = resource.status.model_copy(
         update={
@@ -170,7 +170,14 @@ def _scaling(
         and not is_rolling(source)
     )
     load = Load(lag_s=told.lag_to_share_s(observation), is_whole=is_whole)
-    return scaling(flow, observation.memory.scaling, observation.resource.status, load, observation.now_s)
+    return scaling(
+        flow,
+        observation.memory.scaling,
+        observation.resource.status,
+        load,
+        observation.now_s,
+        tempo=tempo_of(observation.calm_s),
+    )
 
 
 def _connectors(

@@ -12,7 +12,7 @@ from mirrorflow_operator.assess.progress import Reading
 from mirrorflow_operator.assess.scaling import Scaling
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
-from mirrorflow_operator.settings import SETTLE_S
+from mirrorflow_operator.settings import CALM_S, SETTLE_S
 
 FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
 
@@ -154,6 +154,7 @@ class Observation:
     memory: Memory = field(default_factory=Memory)
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # how long a reading is believed
+    calm_s: float = CALM_S  # as `scaling` has it
     jobs: tuple[JobSeen, ...] = ()  # those of this flow's Spark jobs that are there
     schedule: ScheduleSeen | None = None
     runs: Runs = NO_RUNS  # as `assess.runs` has decided, which the plan was made by

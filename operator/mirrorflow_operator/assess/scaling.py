@@ -7,6 +7,8 @@
 That a lag is small does not say that fewer pods would do: only trying does. So each step down that had to be taken back
 doubles the patience before the next, and a load that needs one pod more for some minutes does not move pods all day. The
 decision stands in the status, so that another operator goes on from it; the spec is its user's alone.
+
+The times are those of the operator's default; its setting of one of them, the calm before a step down, moves all in proportion.
 """
 
 from dataclasses import dataclass, replace
@@ -16,12 +18,12 @@ from mirrorflow_operator.api.connectors import Autoscale, Connector
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.settings import CALM_S
 
 UP_AFTER_S: Final = 60.0  # two polls: one that saw a burst is not enough
 SETTLE_S: Final = 120.0  # a new pod starts, takes its tasks over, and what has piled up meanwhile is copied
 CATCH_UP_S: Final = 600.0  # a lag that will be gone by then needs nobody
-CALM_S: Final = 600.0
-CALM_MAX_S: Final = 7_200.0
+PATIENCE_MAX: Final = 12.0  # times CALM_S: two hours
 LOW_PART: Final = 0.25  # of lagSecondsMax; what lies between is left alone
 LOOK_S: Final = 30.0  # as often as pods are asked
 
@@ -33,7 +35,7 @@ class Scaling:
     replicas: int
     changed_s: float | None = None
     lowered: bool = False  # the last change was a step down
-    calm_s: float = CALM_S  # patience before the next one
+    patience: float = 1.0  # before the next one, times CALM_S
     high_since_s: float | None = None
     high_lag_s: float = 0.0  # at that time
     low_since_s: float | None = None
@@ -55,8 +57,19 @@ def replicas_of(flow: MirrorFlow, before: Scaling | None, status: Status) -> dic
     return {ConnectorKind.SOURCE: _begun(connector, connector.autoscale, before, status).replicas}
 
 
+def tempo_of(calm_s: float) -> float:
+    """What every time of this module is multiplied by where a step down is to wait for *calm_s*."""
+    return calm_s / CALM_S
+
+
 def scaling(
-    flow: MirrorFlow | None, before: Scaling | None, status: Status, load: Load, now_s: float
+    flow: MirrorFlow | None,
+    before: Scaling | None,
+    status: Status,
+    load: Load,
+    now_s: float,
+    *,
+    tempo: float = 1.0,
 ) -> Scaling | None:
     """The decision now; None where the number of pods is the spec's own."""
     if flow is None or flow.spec.connectors.source.autoscale is None:
@@ -65,46 +78,52 @@ def scaling(
     begun = _begun(connector, scale, before, status)
     if flow.spec.state is not State.RUNNING:
         return _quiet(begun)
-    return decide(begun, load, scale, most=_most(connector, scale), now_s=now_s)
+    return decide(begun, load, scale, most=_most(connector, scale), now_s=now_s, tempo=tempo)
 
 
-def decide(before: Scaling, load: Load, scale: Autoscale, *, most: int, now_s: float) -> Scaling:
-    """One look later. *most* is the most that have something to do."""
+def decide(
+    before: Scaling, load: Load, scale: Autoscale, *, most: int, now_s: float, tempo: float = 1.0
+) -> Scaling:
+    """One look later. *most* is the most that have something to do; *tempo* as `tempo_of` has it."""
     before = _not_from_the_future(before, now_s)
     if load.lag_s is None or not load.is_whole:
         return _quiet(before)
     if load.lag_s > scale.lag_seconds_max:
-        return _high(replace(before, low_since_s=None), load.lag_s, scale, most=most, now_s=now_s)
+        quiet = replace(before, low_since_s=None)
+        return _high(quiet, load.lag_s, scale, most=most, now_s=now_s, tempo=tempo)
     if load.lag_s < LOW_PART * scale.lag_seconds_max:
-        return _low(replace(before, high_since_s=None), scale, now_s=now_s)
+        return _low(replace(before, high_since_s=None), scale, now_s=now_s, tempo=tempo)
     return _quiet(before)
 
 
-def _high(before: Scaling, lag_s: float, scale: Autoscale, *, most: int, now_s: float) -> Scaling:
+def _high(
+    before: Scaling, lag_s: float, scale: Autoscale, *, most: int, now_s: float, tempo: float
+) -> Scaling:
     since_s = before.high_since_s
     if since_s is None:
         return replace(before, high_since_s=now_s, high_lag_s=lag_s)
-    if now_s - since_s < UP_AFTER_S:
+    if now_s - since_s < UP_AFTER_S * tempo:
         return before
     fell_per_s = (before.high_lag_s - lag_s) / (now_s - since_s)
-    is_catching_up = fell_per_s > 0 and (lag_s - scale.lag_seconds_max) / fell_per_s <= CATCH_UP_S
+    is_catching_up = fell_per_s > 0 and (lag_s - scale.lag_seconds_max) / fell_per_s <= CATCH_UP_S * tempo
     if is_catching_up:
         return replace(before, high_since_s=now_s, high_lag_s=lag_s)
-    if before.replicas >= most or not _has_settled(before, SETTLE_S, now_s):
+    if before.replicas >= most or not _has_settled(before, SETTLE_S * tempo, now_s):
         return before
-    calm_s = min(2 * before.calm_s, CALM_MAX_S) if before.lowered else before.calm_s
+    patience = min(2 * before.patience, PATIENCE_MAX) if before.lowered else before.patience
     more = max(1, before.replicas // 2)
-    return Scaling(replicas=min(before.replicas + more, most), changed_s=now_s, calm_s=calm_s)
+    return Scaling(replicas=min(before.replicas + more, most), changed_s=now_s, patience=patience)
 
 
-def _low(before: Scaling, scale: Autoscale, *, now_s: float) -> Scaling:
+def _low(before: Scaling, scale: Autoscale, *, now_s: float, tempo: float) -> Scaling:
     since_s = before.low_since_s
     if since_s is None:
         return replace(before, low_since_s=now_s)
-    is_calm = now_s - since_s >= before.calm_s and _has_settled(before, before.calm_s, now_s)
+    calm_s = CALM_S * tempo * before.patience
+    is_calm = now_s - since_s >= calm_s and _has_settled(before, calm_s, now_s)
     if before.replicas <= scale.min_replicas or not is_calm:
         return before
-    return Scaling(replicas=before.replicas - 1, changed_s=now_s, lowered=True, calm_s=before.calm_s)
+    return Scaling(replicas=before.replicas - 1, changed_s=now_s, lowered=True, patience=before.patience)
 
 
 def _has_settled(before: Scaling, after_s: float, now_s: float) -> bool:

@@ -12,10 +12,9 @@ from mirrorflow_operator.assess.assess import Assessment, assess
 from mirrorflow_operator.assess.observation import Memory, Observation
 from mirrorflow_operator.assess.progress import Replicating
 from mirrorflow_operator.assess.scaling import (
-    CALM_MAX_S,
-    CALM_S,
     LOOK_S,
     LOW_PART,
+    PATIENCE_MAX,
     SETTLE_S,
     UP_AFTER_S,
     Load,
@@ -24,6 +23,7 @@ from mirrorflow_operator.assess.scaling import (
     replicas_of,
 )
 from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.settings import CALM_S
 from tests.unit.control_plane.observations import (
     advanced,
     connector,
@@ -42,16 +42,17 @@ DAY_S = 86_400.0
 class _Life:
     """A connector that is looked at again and again, and each change of its number."""
 
-    def __init__(self, replicas: int = 1) -> None:
+    def __init__(self, replicas: int = 1, *, tempo: float = 1.0) -> None:
+        self.tempo = tempo
         self.now_s = 1_000_000.0
         self.scaling = Scaling(replicas=replicas)
         self.changes: list[tuple[float, int]] = []
 
     def look(self, lag_s: float | None, *, after_s: float = LOOK_S, is_whole: bool = True) -> int:
-        self.now_s += after_s
+        self.now_s += after_s * self.tempo
         before = self.scaling.replicas
         load = Load(lag_s=lag_s, is_whole=is_whole)
-        self.scaling = decide(self.scaling, load, SCALE, most=MOST, now_s=self.now_s)
+        self.scaling = decide(self.scaling, load, SCALE, most=MOST, now_s=self.now_s, tempo=self.tempo)
         step = self.scaling.replicas - before
         if step:
             self.changes.append((self.now_s, step))
@@ -84,6 +85,19 @@ def test_it_never_flaps_and_stays_within_its_bounds(
     assert all(step > 0 or step == -1 for _, step in life.changes)
 
 
+@given(_looks, st.integers(1, MOST), st.sampled_from([1 / 64, 1 / 2, 4.0]))
+def test_another_tempo_decides_the_same_sooner_or_later(
+    looks: list[tuple[float | None, float, bool]], replicas: int, tempo: float
+) -> None:
+    """Powers of two, in which clocks are exact: what is shown with seconds holds for minutes."""
+    usual, other = _Life(replicas), _Life(replicas, tempo=tempo)
+    for lag_s, after_s, is_whole in looks:
+        # How soon a lag is made good is a matter of its own seconds.
+        told_s = 1e9 if lag_s is not None and lag_s > SCALE.lag_seconds_max else lag_s
+        numbers = {one.look(told_s, after_s=after_s, is_whole=is_whole) for one in (usual, other)}
+        assert len(numbers) == 1
+
+
 @given(st.integers(2, MOST), st.integers(0, 30))
 def test_a_load_that_needs_every_pod_is_tried_with_fewer_ever_more_seldom(needed: int, phase: int) -> None:
     """The worst that can be: small lag with enough pods, and a growing one with one pod less. A day of it."""
@@ -94,7 +108,7 @@ def test_a_load_that_needs_every_pod_is_tried_with_fewer_ever_more_seldom(needed
         life.look(lag_s)
     downs = sum(step < 0 for _, step in life.changes)
     doublings = 4  # 10, 20, 40, 80 minutes, then two hours
-    assert downs <= doublings + DAY_S / CALM_MAX_S
+    assert downs <= doublings + DAY_S / (CALM_S * PATIENCE_MAX)
     assert life.scaling.replicas <= MOST
 
 
