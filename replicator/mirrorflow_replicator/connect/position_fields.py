@@ -14,7 +14,7 @@ PREFIX = "mirrorflow."
 
 def own_fields(position: Position) -> dict[str, int | str | bool]:
     """What stands behind Java's `offset`."""
-    return {
+    fields: dict[str, int | str | bool] = {
         # `offset` once more: who alters the one without the other has made the rest void.
         PREFIX + "source.offset": position.source_offset,
         PREFIX + "sequence": position.sequence,
@@ -27,6 +27,9 @@ def own_fields(position: Position) -> dict[str, int | str | bool]:
         PREFIX + "written.ms": position.written_ms,
         PREFIX + "copier": position.copier,
     }
+    if position.target_end != UNKNOWN:
+        fields[PREFIX + "target.end"] = position.target_end
+    return fields
 
 
 def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
@@ -45,6 +48,9 @@ def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
         source_offset=bare.source_offset,
         sequence=sequence,
         target_offset=integer_field(fields, PREFIX + "target.offset"),
+        target_end=integer_field(fields, PREFIX + "target.end")
+        if PREFIX + "target.end" in fields
+        else UNKNOWN,
         epoch=integer_field(fields, PREFIX + "epoch"),
         source_topic_id=text_field(fields, PREFIX + "source.topic.id"),
         target_topic_id=text_field(fields, PREFIX + "target.topic.id"),

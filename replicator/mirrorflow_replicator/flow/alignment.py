@@ -88,6 +88,8 @@ class Evidence:
     high_watermark: int
     tail: Tail | None = None  # None: not read yet
     ended: bool = False  # we have fenced this epoch ourselves, and look for where it ended
+    # Where the target ended when nothing but markers of ours lay behind the newest pair; -1: that is not known.
+    known_end: int = -1
 
 
 class Need(Enum):
@@ -135,7 +137,8 @@ def align(evidence: Evidence) -> Verdict:
     if evidence.tail is not None:
         return _by_log(evidence, memory, evidence.tail)
     if memory is None:
-        is_at_end = evidence.high_watermark == newest.target_offset + 1
+        # A log that ends where it did when the newest pair was the last has had nobody since.
+        is_at_end = evidence.high_watermark in {newest.target_offset + 1, evidence.known_end}
         # The anchor is no record, and what retention took cannot be read: there is nothing that could refute these two.
         if is_at_end and (len(evidence.ladder) == 1 or newest.target_offset < evidence.log_start):
             return _go_on(evidence, newest.ordinal, newest.target_offset, alone=True)

@@ -22,6 +22,16 @@ def ladder(anchor: Anchor, position: Position | None, stream: Stream | None) -> 
     return (*sorted(later, key=lambda pair: pair.ordinal, reverse=True), first)
 
 
+def known_end(anchor: Anchor, position: Position | None, stream: Stream | None) -> int:
+    """Where the target ended when nothing but markers of ours lay behind the newest pair of the ladder; -1 if nobody knows."""
+    newest = ladder(anchor, position, stream)[0]
+    if stream is not None and stream.delivered == newest and stream.known_end >= 0:
+        return stream.known_end
+    if position is not None and _continues(anchor, position) and position.sequence == newest.ordinal:
+        return position.target_end
+    return -1
+
+
 def _continues(anchor: Anchor, position: Position) -> bool:
     return (
         position.sequence >= 0

@@ -37,6 +37,7 @@ class Position:
     source_offset: int
     sequence: int = UNKNOWN
     target_offset: int = UNKNOWN
+    target_end: int = UNKNOWN  # the target's end, where nothing but markers of ours lay behind the record
     epoch: int = UNKNOWN
     source_topic_id: str = ""
     target_topic_id: str = ""

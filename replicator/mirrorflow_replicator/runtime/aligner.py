@@ -18,6 +18,7 @@ from mirrorflow_replicator.errors import (
 )
 from mirrorflow_replicator.flow.alignment import Evidence, GoOn, Need, Pair, guess, ordinal_near
 from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.ladder import known_end
 from mirrorflow_replicator.flow.stream import known_pair
 from mirrorflow_replicator.flow.succession import SILENCE_S, Predecessor, Watch, must_wait
 from mirrorflow_replicator.kafka.cluster import Cluster
@@ -220,12 +221,14 @@ class Aligner:
         if self._another_is_at_work(lane, heard):
             return
         identity = self._identity
+        assert lane.anchor is not None
         evidence = Evidence(
             epoch=identity.producer_epoch,
             ladder=lane.ladder(),
             memory=heard.memory,
             log_start=heard.log_start,
             high_watermark=heard.high_watermark,
+            known_end=known_end(lane.anchor, lane.position, lane.stream),
         )
         verdict, evidence = await settle(
             self._target, lane.target, evidence, producer_id=identity.producer_id

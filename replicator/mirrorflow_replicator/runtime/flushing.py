@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from mirrorflow_replicator.errors import MirrorFlowError
-from mirrorflow_replicator.flow.position import Position
+from mirrorflow_replicator.flow.position import UNKNOWN, Position
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.syncing import Syncing
@@ -90,7 +90,10 @@ class Flushing:
         at, anchor, known = lane.pin.settled, lane.anchor, lane.position
         if lane.stream is None or at is None or anchor is None or at.ordinal < anchor.ordinal:
             return None
+        end = lane.stream.known_end if at == lane.stream.delivered else UNKNOWN
+        target_end = end if end > at.target_offset + 1 else UNKNOWN
         same = known is not None and known.sequence == at.ordinal and known.source_offset == at.source_offset
+        same = same and known is not None and known.target_end == target_end
         if same and known is not None and known.epoch == anchor.generation and known.left == left:
             return None
         return Position(
@@ -99,6 +102,7 @@ class Flushing:
             source_offset=at.source_offset,
             sequence=at.ordinal,
             target_offset=at.target_offset,
+            target_end=target_end,
             epoch=anchor.generation,
             source_topic_id=anchor.source_topic_id,
             target_topic_id=anchor.target_topic_id,

@@ -75,6 +75,7 @@ class Pinned:
         if marked and lane.stream is not None:
             self.is_open = False
             lane.stream.pass_markers(1)
+            lane.around.changed(lane)
         if lane.pipe is not None:
             lane.pipe.ready(lane)
 

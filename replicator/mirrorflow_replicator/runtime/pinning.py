@@ -57,6 +57,8 @@ TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 
 NO_TRANSACTIONAL_ID = "NoTransactionalId"
 TRANSACTIONAL_ID_EXPIRED = "TransactionalIdExpired"
+# Lanes of which it is known what they have sent. Those that leave tell their successors where the target ends.
+_SURE = frozenset({State.COPYING, State.LEAVING})
 _FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
 
 log = logging.getLogger("mirrorflow.task")
@@ -117,8 +119,8 @@ class Pinning:
         self._due_s = max(self._due_s, min(self._next_due_s(), self._latest_s))
 
     async def finish(self, timeout_s: float) -> None:
-        """Commit at once, before lanes are given up."""
-        if self._members:
+        """Commit at once, before lanes are given up, and wait for the markers: then it is known where the target ends."""
+        if not self._is_idle.is_set():
             self._due_s = 0.0
             self._wake.set()
             with contextlib.suppress(TimeoutError):
@@ -233,24 +235,29 @@ class Pinning:
             lane.pin.hold()
         await self._drain(lanes)
         await self._complete(lanes)
-        quiet = {lane: lane.doubts for lane in lanes if lane.state is State.COPYING and lane.is_drained}
+        quiet = {lane: lane.doubts for lane in lanes if lane.state in _SURE and lane.is_drained}
         delivered = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
         await self._end()
         # From here on it is decided. Markers follow; until they are there, nothing can be written behind them.
         self._members.clear()
-        self._is_idle.set()
         for lane, pair in delivered.items():
             lane.pin.commit(pair)
-        again = {lane: doubts for lane, doubts in quiet.items() if lane.packer.is_old}
+        again = {
+            lane: doubts
+            for lane, doubts in quiet.items()
+            if lane.packer.is_old and lane.state is State.COPYING
+        }
         try:
             codes = await self._add([lane.target for lane in again]) if again else await self._end()
         except MirrorFlowError:
+            self._is_idle.set()
             for lane in lanes:
                 lane.pin.release(marked=False)
                 lane.doubt()
             raise
         for lane in lanes:
             lane.pin.release(marked=quiet.get(lane) == lane.doubts)
+        self._is_idle.set()
         self._admit(again, codes)
         now_s = time.monotonic()
         self._pause_s = min(max(COMMIT_EVERY_S, (now_s - began_s) / COMMIT_SHARE_MAX), self._pause_max_s)

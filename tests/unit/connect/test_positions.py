@@ -45,6 +45,7 @@ def positions(draw: st.DrawFn) -> Position:
         source_offset=points[0].source_offset,
         sequence=points[0].sequence,
         target_offset=points[0].target_offset,
+        target_end=draw(st.sampled_from([-1, 7, 2**40])),
         epoch=draw(st.integers(0, 32767)),
         source_topic_id=draw(ids),
         target_topic_id=draw(ids),

@@ -3,6 +3,8 @@
 The rows are those of the attacks that were run on real brokers; each test's sentence is the disaster it stands against.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from mirrorflow_replicator.flow.alignment import (
     GoOn,
     Memory,
     Need,
+    align,
     guess,
     ordinal_near,
     sequence_of,
@@ -126,6 +129,27 @@ def test_an_emptied_log_does_not_begin_anew(remembered):
     said = target.verdict()
 
     assert (99, not remembered) == (said.ordinal, said.alone)
+
+
+@pytest.mark.parametrize(("since", "decided"), [(0, True), (1, False)])
+def test_an_emptied_log_that_nobody_remembers_goes_on_where_it_ended_behind_our_marker(since, decided):
+    """Old records, a marker behind them, all of it deleted: without its end nobody knew whether a record of ours was last."""
+    target = settled(100)
+    target.write_foreign(1)  # a marker, for all that can be told of it
+    target.replicate()
+    end = target.high_watermark
+    target.write_foreign(since)
+    target.replicate()
+    target.delete(target.high_watermark)
+    target.forget()
+    evidence = replace(target.evidence(), known_end=end)
+
+    said = align(evidence)
+
+    newest = target.ladder[0]
+    assert (GoOn(ordinal=99, target_offset=newest.target_offset, known=newest, alone=True) == said) is decided
+    assert decided or said is Need.READ_TAIL
+    assert target.verdict() is Need.UNDECIDED
 
 
 def test_an_emptied_log_with_more_than_we_know_is_not_counted_but_guessed():

@@ -87,6 +87,24 @@ def test_after_aligning_the_first_acknowledgement_has_to_follow_too():
     assert [False, True] == [stream.acknowledge(11)[1], unknown.acknowledge(11)[1]]
 
 
+def test_the_end_of_the_target_is_known_while_all_is_answered():
+    """Markers behind the last record included; what was refused or lost may be there."""
+    stream = Stream(pair(4, 4, 10))
+    stream.take(span(5, 2, 5))
+    assert stream.known_end == -1
+
+    stream.acknowledge(11)
+    stream.pass_markers(1)
+    assert (stream.delivered.target_offset, stream.known_end) == (12, 14)
+
+    stream.take(span(7, 1, 7))
+    stream.refuse()
+    assert stream.known_end == -1
+
+    stream.align(pair(6, 6, 12))
+    assert stream.known_end == 13
+
+
 def test_records_out_of_order_are_not_taken():
     """A gap in the ordinals would be a lost record."""
     stream = Stream(pair(-1, -1, -1))
