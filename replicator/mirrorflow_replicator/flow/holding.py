@@ -23,11 +23,15 @@ SIZE_SHARE: Final = 0.8  # of retention.bytes; the copy's batches may be larger 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """*holder* keeps *topic* (on the target) for ever; `before` are its own settings until then, None where it had none."""
+    """*holder* keeps *topic* (on the target) for ever; `before` are its own settings until then, None where it had none.
+
+    `is_change`: somebody has set these while they were held, and is to find them so when they are given back.
+    """
 
     holder: str
     topic: str
     before: Mapping[str, str | None]
+    is_change: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +47,20 @@ class Holds:
 
     def __init__(self) -> None:
         self._holds: dict[str, dict[str, Hold]] = {}  # by topic and holder, the oldest first
+        self._changes: dict[str, dict[str, str | None]] = {}  # by topic, since it is held
         self._leases: dict[str, int] = {}
 
     def take(self, record: Hold | Lease) -> None:
         """The next record."""
         if isinstance(record, Lease):
             self._leases[record.holder] = record.until_ms
-        else:
-            self._holds.setdefault(record.topic, {}).setdefault(record.holder, record)
+            return
+        if record.is_change:
+            self._changes.setdefault(record.topic, {}).update(record.before)
+            return
+        if not self._open(record.topic):
+            self._changes.pop(record.topic, None)  # of holds that are long over
+        self._holds.setdefault(record.topic, {}).setdefault(record.holder, record)
 
     def active(self, now_ms: int) -> frozenset[str]:
         """Topics whose retention is to be left alone."""
@@ -61,13 +71,11 @@ class Holds:
         )
 
     def before(self, topic: str) -> Mapping[str, str | None]:
-        """What *topic* had before the oldest of those that are not restored; empty if there is none."""
-        open_ = (
-            hold
-            for holder, hold in self._holds.get(topic, {}).items()
-            if self._leases.get(holder, RESTORED_MS) != RESTORED_MS
-        )
-        return next((hold.before for hold in open_), {})
+        """What *topic* is to have again: what it had before the oldest of the holds that are not restored, and what somebody has
+        set since; empty if there is none.
+        """
+        open_ = self._open(topic)
+        return {**open_[0].before, **self._changes.get(topic, {})} if open_ else {}
 
     def over(self, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
         """Holders whose time is over and that are not restored, and the topics of theirs that nobody else holds."""
@@ -81,6 +89,14 @@ class Holds:
             if topic not in active and holders & of_topic.keys()
         )
         return holders, topics
+
+    def _open(self, topic: str) -> list[Hold]:
+        """Those of *topic* that are not restored, the oldest first."""
+        return [
+            hold
+            for holder, hold in self._holds.get(topic, {}).items()
+            if self._leases.get(holder, RESTORED_MS) != RESTORED_MS
+        ]
 
 
 def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: int) -> dict[str, str | None]:
@@ -100,7 +116,7 @@ def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: 
     ):
         entry = by_name.get(name)
         if entry is not None and limit_of(entry) != float("inf") and matters:
-            found[name] = entry.value if entry.source is ConfigSource.TOPIC else None
+            found[name] = own_value(entry)
     return found
 
 
@@ -108,6 +124,22 @@ def limit_of(entry: ConfigEntry | None) -> float:
     """The number of a limit; infinite for -1 and for what is not shown."""
     value = "" if entry is None else entry.value or ""
     return float(value) if value.isdecimal() else float("inf")
+
+
+def changed(
+    entries: Collection[ConfigEntry], names: Collection[str], before: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Of the held settings *names* those that somebody has set meanwhile, and to what; None where they took it away."""
+    return {
+        entry.name: own_value(entry)
+        for entry in entries
+        if entry.name in names and entry.value != FOR_EVER and own_value(entry) != before.get(entry.name)
+    }
+
+
+def own_value(entry: ConfigEntry) -> str | None:
+    """What the topic itself has; None where it inherits."""
+    return entry.value if entry.source is ConfigSource.TOPIC else None
 
 
 def restoring(entries: Collection[ConfigEntry], before: Mapping[str, str | None]) -> tuple[ConfigChange, ...]:

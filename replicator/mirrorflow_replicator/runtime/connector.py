@@ -190,11 +190,13 @@ class SourceConnector:
                 await self._take(arrangement, hand)
                 if self._settings.sync_configs_s is None:
                     # Nobody else would give back what a bulk job that was killed has held.
-                    self._config_warnings = (await self._held())[1]
+                    self._config_warnings = await self._give_back()
                 refresh_at = now() + self._refresh_after_s(arrangement)
             elif now() >= configs_at:
-                held, refused = await self._held()
-                self._config_warnings = (*await self._topics.sync_configs(self.names, held=held), *refused)
+                held, unknown = await self._held()
+                synced = await self._topics.sync_configs(self.names, held=held)
+                # After what the source has now: a retention that was raised there meanwhile is never shorter.
+                self._config_warnings = (*synced, *(unknown or await self._give_back()))
                 assert self._settings.sync_configs_s is not None
                 configs_at = now() + self._settings.sync_configs_s
             elif now() >= acls_at:
@@ -209,7 +211,24 @@ class SourceConnector:
             await self._sleep_until(min(refresh_at, configs_at, acls_at, balance_at))
 
     async def _held(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Target topics whose retention a bulk job holds, and what could not be given back of a job that is over."""
+        """Target topics whose retention a bulk job holds, and why that is not known."""
+        retention = await self._retention()
+        try:
+            return frozenset() if retention is None else await retention.held(), ()
+        except NotAuthorizedError as error:
+            # A job with the same rights cannot have held anything.
+            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+
+    async def _give_back(self) -> tuple[str, ...]:
+        """What jobs that are over have held; the sentences of what could not be given back."""
+        retention = await self._retention()
+        try:
+            return () if retention is None else await retention.settle()
+        except NotAuthorizedError as error:
+            return (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+
+    async def _retention(self) -> Retention | None:
+        """None if nothing was ever decided, so that nothing can be held."""
         if self._decisions is None:
             self._decisions = IdentityLog(
                 self._clusters["target"],
@@ -217,14 +236,8 @@ class SourceConnector:
                 replication_factor=self._settings.offsets.replication_factor,
             )
         if not await self._decisions.exists():
-            return frozenset(), ()
-        retention = Retention(self._clusters["target"], self._decisions, now_ms=now_ms)
-        try:
-            refused = await retention.settle()
-            return await retention.held(), refused
-        except NotAuthorizedError as error:
-            # A job with the same rights cannot have held anything.
-            return frozenset(), (f"Whether a bulk job holds the retention of topics is not known: {error}",)
+            return None
+        return Retention(self._clusters["target"], self._decisions, now_ms=now_ms)
 
     async def _sleep_until(self, due_at: float) -> None:
         """Where no task has anything to copy, nobody else would notice that a cluster is away."""

@@ -13,6 +13,7 @@ from mirrorflow_replicator.flow.holding import (
     RESTORED_MS,
     Hold,
     Lease,
+    changed,
     restoring,
 )
 from mirrorflow_replicator.flow.topic_configs import ConfigChange
@@ -30,7 +31,7 @@ class Retention:
         self._now_ms = now_ms
 
     async def hold(self, holder: str, before: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
-        """Keep the topics of *before* for ever, until `release`; the sentences of what was refused. Raises ClusterError."""
+        """Keep the topics of *before* for ever, until `give_up`; the sentences of what was refused. Raises ClusterError."""
         known = (await self._log.read()).holds
         holds = [
             # Held already, it shows the other's value: what it had before that one is what counts.
@@ -44,10 +45,23 @@ class Retention:
         return await self.renew(holder, {hold.topic: tuple(hold.before) for hold in holds})
 
     async def renew(self, holder: str, settings: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-        """Say that *holder* still holds *settings* by topic, and see that they are as it wants them. Raises ClusterError."""
+        """Say that *holder* still holds *settings* by topic, and see that they are as it wants them. Raises ClusterError.
+
+        What somebody has set meanwhile is held as well, and noted: it is what will be given back.
+        """
         now_ms = self._now_ms()
-        await self._log.decide([Lease(holder=holder, until_ms=now_ms + LEASE_MS)], now_ms=now_ms)
+        lease = Lease(holder=holder, until_ms=now_ms + LEASE_MS)
+        holds = (await self._log.decide([lease], now_ms=now_ms)).holds
         found = await admin.describe_topic_configs(self._target, sorted(settings))
+        news = {
+            topic: changed(found.get(topic, ()), names, holds.before(topic))
+            for topic, names in settings.items()
+        }
+        if any(news.values()):
+            noted = [
+                Hold(holder=holder, topic=t, before=one, is_change=True) for t, one in news.items() if one
+            ]
+            await self._log.decide(noted, now_ms=now_ms)
         changes = {
             topic: [ConfigChange(name=name, value=FOR_EVER) for name in names]
             for topic, names in settings.items()
@@ -55,11 +69,9 @@ class Retention:
         }
         return await self._alter(changes, "cannot be held")
 
-    async def release(self, holder: str) -> tuple[str, ...]:
-        """Give back what *holder* holds; the sentences of what was refused. Raises ClusterError."""
-        now_ms = self._now_ms()
-        await self._log.decide([Lease(holder=holder, until_ms=OVER_MS)], now_ms=now_ms)
-        return await self.settle()
+    async def give_up(self, holder: str) -> None:
+        """*holder* holds nothing any more; `settle` gives it back. Raises ClusterError."""
+        await self._log.decide([Lease(holder=holder, until_ms=OVER_MS)], now_ms=self._now_ms())
 
     async def settle(self) -> tuple[str, ...]:
         """Give back what nobody holds any more, whoever held it; the sentences of what was refused. Raises ClusterError."""

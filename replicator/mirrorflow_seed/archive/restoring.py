@@ -85,7 +85,7 @@ async def _restore(
     try:
         prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
         driver = Driver(context, location, restoration.manifest, prepared, files, desk, teller)
-        keeping = Keeping(survey)
+        keeping = Keeping(survey, follows=False)
         await keeping.begin(prepared.names, restoration.shares(prepared))
         with _signals(driver.stop):
             try:

@@ -28,10 +28,12 @@ log = logging.getLogger("mirrorflow.seed")
 
 
 class Keeping:
-    """Of one run."""
+    """Of one run. *follows*: the source is a cluster, whose settings the copies follow if the flow says so."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, *, follows: bool = True) -> None:
         self._survey = survey
+        self._follows = follows
+        self._names: dict[str, str] = {}  # of the held topics: source -> target
         self._holder = secrets.token_hex(8)
         self._retention = Retention(survey.target, survey.decisions, now_ms=now_ms)
         self._held: dict[str, tuple[str, ...]] = {}
@@ -50,16 +52,22 @@ class Keeping:
         if before:
             log.info("retention of %d target topics is held until the seed is over", len(before))
             self._held = {topic: tuple(values) for topic, values in before.items()}
+            self._names = {topic: name for topic, name in names.items() if name in before}
             self._renewing = asyncio.create_task(self._renew())
 
     async def end(self) -> None:
-        """Give it back, and with it what earlier jobs have left."""
+        """Give it back, and with it what earlier jobs have left.
+
+        What the source has now comes first: a retention that was raised there meanwhile must not be shorter for a moment.
+        """
         if self._renewing is not None:
             self._renewing.cancel()
         try:
-            refused = await (
-                self._retention.release(self._holder) if self._held else self._retention.settle()
-            )
+            if self._held:
+                await self._retention.give_up(self._holder)
+            if self._names and self._follows:
+                await self._survey.sync_configs(self._names, held=await self._retention.held())
+            refused = await self._retention.settle()
         except MirrorFlowError as error:
             # The connector gives it back when the lease is over.
             log.warning("Retention is not given back yet: %s", error)

@@ -1,11 +1,14 @@
 """Retention that is held: until when, by whom, and what is given back."""
 
+from dataclasses import replace
+
 from mirrorflow_replicator.flow.holding import (
     OVER_MS,
     RESTORED_MS,
     Hold,
     Holds,
     Lease,
+    changed,
     restoring,
     would_delete,
 )
@@ -78,9 +81,44 @@ def test_what_somebody_has_changed_meanwhile_is_left_to_them():
     assert restoring(_entries(policy="delete", ms="77", size="-1"), {"retention.ms": "100"}) == ()
 
 
+def test_what_somebody_sets_while_it_is_held_is_what_is_given_back():
+    """Whoever of two jobs has noticed it; and it says nothing to a hold that begins when all of those are over."""
+    holds = _holds(
+        Hold(holder="a", topic="t", before={"retention.ms": "5", "retention.bytes": None}),
+        Lease(holder="a", until_ms=NOW),
+        Hold(holder="b", topic="t", before={"retention.ms": "5"}),
+        Lease(holder="b", until_ms=NOW),
+        Hold(holder="b", topic="t", before={"retention.ms": "77"}, is_change=True),
+    )
+
+    assert holds.before("t") == {"retention.ms": "77", "retention.bytes": None}
+
+    for holder in "ab":
+        holds.take(Lease(holder=holder, until_ms=RESTORED_MS))
+
+    assert holds.before("t") == {}
+
+    holds.take(Hold(holder="c", topic="t", before={"retention.ms": "6"}))
+    holds.take(Lease(holder="c", until_ms=NOW))
+
+    assert holds.before("t") == {"retention.ms": "6"}
+
+
+def test_a_setting_that_is_not_ours_any_more_was_set_by_somebody():
+    """Also where they took it away. What is as it was before is no news: some tools set it again every minute."""
+    before, names = {"retention.ms": "100"}, ("retention.ms",)
+    inherited = _entries(policy="delete", ms="604800000", size="-1", source=ConfigSource.DEFAULT)
+
+    assert changed(_entries(policy="delete", ms="77", size="9"), names, before) == {"retention.ms": "77"}
+    assert changed(inherited, names, before) == {"retention.ms": None}
+    assert changed(_entries(policy="delete", ms="100", size="9"), names, before) == {}
+    assert changed(_entries(policy="delete", ms="-1", size="9"), names, before) == {}
+
+
 def test_records_read_as_they_were_written():
     """Among the decisions of the flow."""
-    for record in (Hold(holder="a", topic="t", before={"retention.ms": None}), Lease(holder="a", until_ms=3)):
+    hold = Hold(holder="a", topic="t", before={"retention.ms": None})
+    for record in (hold, replace(hold, is_change=True), Lease(holder="a", until_ms=3)):
         assert decode(*encode(record)) == record
 
 
