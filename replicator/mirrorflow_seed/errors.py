@@ -5,6 +5,7 @@
     ├── SparkMissingError    pyspark or Java is not there (status 2)
     ├── ForeignRecordsError  a target topic holds records that are not this flow's (status 1)
     ├── JobFailedError       the job was started and could not be done (status 1)
+    │   └── StalledError     its tasks do not get on
     ├── LocationError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
         ├── ArchiveOccupiedError    there is something where it is to be written
@@ -59,6 +60,15 @@ class ForeignRecordsError(SeedError):
 
 class JobFailedError(SeedError):
     """The job was started and could not be done."""
+
+
+class StalledError(JobFailedError):
+    """Nothing has moved *how* long; `reason` names what holds tasks up, and no topic."""
+
+    def __init__(self, *, how: str, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        self.reason = f"Nothing has moved {how}: {', '.join(reasons) or 'no task said why'}"
+        super().__init__(f"{self.reason}. The sentences are above; the next start goes on.")
 
 
 class _OfFolderError(SeedError):

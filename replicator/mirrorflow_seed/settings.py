@@ -50,6 +50,9 @@ class JobSettings:
     wave_s: float = (
         300.0  # wave.ms: after so long a task gives its place to others, so that all share the cores
     )
+    stalled_s: float = (
+        600.0  # stalled.ms: so long without a step while tasks are at work, and the job gives up
+    )
     lag_records_max: int = 10_000  # lag.max: less than this is for the live connector
     accept_foreign: bool = False  # foreign.records=accept, else refuse
     sample: float = 1.0  # sample: the share of windows that is verified, 0 < sample <= 1
@@ -84,6 +87,7 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
         bytes_per_second=None if limit is None else int(number_of(given, "bytes.per.second", 0, 1, 1e15)),
         waves_max=int(number_of(given, "waves.max", default.waves_max, 1, 10_000)),
         wave_s=number_of(given, "wave.ms", default.wave_s * 1000, 1_000, 1e9) / 1000,
+        stalled_s=number_of(given, "stalled.ms", default.stalled_s * 1000, 1_000, 1e9) / 1000,
         lag_records_max=int(number_of(given, "lag.max", default.lag_records_max, 0, 1e15)),
         accept_foreign=foreign == "accept",
         sample=number_of(given, "sample", default.sample, 1e-6, 1.0),

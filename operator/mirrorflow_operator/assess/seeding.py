@@ -140,7 +140,10 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
     beside = (
         "" if observation.runs.holds_connector else " It makes no step, so the connector goes on meanwhile."
     )
-    return no(_KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{beside}")
+    told = (
+        f" {status.message.rstrip('.')}." if status.message else ""
+    )  # what has stopped, and what holds tasks up
+    return no(_KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{told}{beside}")
 
 
 def _left(status: SeedStatus) -> str:

@@ -73,9 +73,10 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """A user's word on where *partition* begins in a generation, whatever it has copied before (clause 9).
+    """A word on where *partition* begins in a generation, whatever it has copied before (clause 9).
 
-    `source_offset` is the first to be copied; -1: where a partition begins that was never copied.
+    A user's, or the plan of a bulk job, which may not come to a partition for hours. `source_offset` is the first to be
+    copied; -1: where a partition begins that was never copied. `source_topic_id` "": it holds for whatever bears the name.
     """
 
     generation: int
@@ -83,6 +84,7 @@ class Beginning:
     partition: int
     source_offset: int
     why: str
+    source_topic_id: str = ""
 
 
 Proposal = Identity | Anchor | Beginning | Hold | Lease

@@ -72,7 +72,7 @@ class PartitionReport:
     batches_coalesced: int = 0
     batches_reencoded: int = 0
     skipped_records: int = 0  # aborted and control, never delivered
-    lost_records: int = 0  # passed over by policy `alert`
+    lost_records: int = 0  # source offsets that were gone, where the policy was to go on
     losses: int = 0  # how often records were lost, or may have been, on either side, and policy was to go on
     refused_writes: int = 0  # answers that made us ask the target again
     record_timestamp_ms: int = -1  # of the newest delivered record

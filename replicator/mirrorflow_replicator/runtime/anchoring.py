@@ -125,9 +125,13 @@ class Anchoring:
         return self._log.decisions.newest_anchor(lane.source, self._identity.generation - 1)
 
     def _beginning(self, lane: Lane) -> Beginning | None:
-        """A user's word on where it begins, if nobody has copied it since, nor had another word in the offsets topic."""
+        """A word on where it begins, if nobody has copied it since, nor had another word in the offsets topic."""
         earlier, position = self._earlier(lane), lane.position
         said = self._log.decisions.beginning(lane.source, after=earlier.generation if earlier else 0)
+        if said is not None and said.source_topic_id:
+            now = self._source.metadata.topic_id(lane.topic)
+            if now and now != said.source_topic_id:
+                return None  # it was said of a topic that is gone
         if said is None or position is None or position.sequence >= 0 or position.source_offset < 0:
             return said
         return said if position.source_offset + 1 == said.source_offset else None
@@ -342,7 +346,7 @@ class Anchoring:
         found = loss.found
         if policy is LossPolicy.RESTART and not nothing_yet:
             found = (await self.offsets.of([lane], EARLIEST))[lane]
-        elif not nothing_yet:
+        if not nothing_yet:
             lane.lost_records += max(0, loss.found - loss.wanted)
         target_end = pair.target_offset + 1
         why = anchor.why if nothing_yet else loss.how

@@ -10,6 +10,7 @@ import logging
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -126,6 +127,7 @@ class ChainCopy:
         self._moves = False
         self._start_s = 0.0
         self._counted = (0, 0)  # records and bytes of earlier lives
+        self._lost: Counter[int] = Counter()  # source offsets, in earlier lives
         self._mistake: BaseException | None = None
         self._trouble: MirrorFlowError | None = None
 
@@ -139,10 +141,7 @@ class ChainCopy:
         finally:
             asking.cancel()
         for share in list(self._open.values()):
-            trouble = self._trouble
-            lane = self._lanes.get(share.index)
-            error = trouble if lane is None or lane.error is None else lane.error
-            self._end(share, Outcome.MORE, error)
+            self._end(share, Outcome.MORE, self._trouble_of(share))
         self._word = replace(self._word, ended=True)
         await self._ask()
         return Ended(
@@ -167,7 +166,7 @@ class ChainCopy:
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
             else:
-                pause_s = RETRY_MIN_S
+                self._trouble, pause_s = None, RETRY_MIN_S
 
     async def _one_life(self, identity: Identity) -> Identity:
         """Copy with *identity* until the end; the identity to go on with if that was fenced."""
@@ -200,6 +199,7 @@ class ChainCopy:
 
     async def _copy(self, task: CopyTask) -> bool:
         """Until nothing is left to do here; whether that is because somebody has raised the epoch."""
+        self._lost.update({index: lane.lost_records for index, lane in self._lanes.items()})
         self._counted, self._lanes = (self._word.records, self._word.bytes), {}
         assigned: frozenset[int] = frozenset()
         while self._open and not self._is_over() and self._mistake is None:
@@ -253,11 +253,16 @@ class ChainCopy:
             index=share.index,
             outcome=outcome,
             next_offset=-1 if lane is None else _next_offset(lane),
-            gap_records=_gap_records(share, lane, error),
+            gap_records=self._lost[share.index] + _gap_records(share, lane, error),
             guarantee=(lane.guarantee if lane is not None else Guarantee.EXACTLY_ONCE).value,
             reason="" if error is None else error.reason,
             message="" if error is None else str(error),
         )
+
+    def _trouble_of(self, share: Share) -> MirrorFlowError | None:
+        """What holds *share* up now, or all of them."""
+        lane = self._lanes.get(share.index)
+        return self._trouble if lane is None or lane.error is None else lane.error
 
     async def _step(self, identity: Identity) -> Identity:
         """The identity of the generation that has outdated ours."""
@@ -296,7 +301,15 @@ class ChainCopy:
     async def _keep_asking(self) -> None:
         while True:
             await asyncio.sleep(ASK_EVERY_S)
-            self._word = replace(self._word, seconds=time.monotonic() - self._began_s)
+            # One is enough: what holds up a whole cluster holds up all.
+            errors = (self._trouble_of(share) for share in list(self._open.values()))
+            trouble = next((error for error in errors if error is not None), None)
+            self._word = replace(
+                self._word,
+                seconds=time.monotonic() - self._began_s,
+                reason="" if trouble is None else trouble.reason,
+                message="" if trouble is None else str(trouble),
+            )
             await self._ask()
 
     async def _ask(self) -> None:

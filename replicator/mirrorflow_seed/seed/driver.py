@@ -13,18 +13,19 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Final, TypeVar
 
 from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError, SettingError
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.runtime.topics import Arrangement
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_replicator.settings import LossPolicy, SourceSettings
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
-    JobFailedError,
+    StalledError,
 )
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import JobPhase
@@ -32,7 +33,7 @@ from mirrorflow_seed.seed.chain import Ended, Order, Outcome
 from mirrorflow_seed.seed.keeping import Keeping
 from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.seed.plan import Chain, Share, chains_of, shares_of
-from mirrorflow_seed.seed.progress import Progress
+from mirrorflow_seed.seed.progress import Movement, Progress
 from mirrorflow_seed.seed.survey import Survey
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 
@@ -82,6 +83,8 @@ class SeedJob:
         self._progress = Progress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._said = ""
+        self._stalled_s = 0.0  # for how long nothing had moved when it gave up
+        self._held_up: frozenset[str] = frozenset()  # reasons that were logged
         self._memory_bytes = 0
 
     async def run(self) -> int:
@@ -149,10 +152,13 @@ class SeedJob:
             chains = chains_of((one for one in shares if one.index not in failed), slots=self._slots())
             if chains:
                 before = self._progress.lag
+                await self._patiently(partial(survey.promise, shares, identity))
                 await self._wave(survey, chains, identity, initial=initial)
+                if self._desk.stop:
+                    return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
-                    raise JobFailedError(f"Nothing has moved in {stalled} waves: {self._why()}")
+                    raise StalledError(how=f"in {stalled} waves", reasons=self._why())
             waits = any(one.outcome is Outcome.MORE for one in self._progress.receipts.values())
             shares = await self._plan(survey, arrangement, initial=initial, frozen=waits)
             if not waits:
@@ -196,17 +202,24 @@ class SeedJob:
         working = asyncio.create_task(asyncio.to_thread(self._run_chains, chains, order))
         asked_s = time.monotonic()
         stopped_s: float | None = None
+        movement = Movement(asked_s)
+        # Beside the rest: a cluster that is away keeps a question for a minute, and orders to stop must not wait for it.
+        looking = asyncio.create_task(self._look_at_positions(survey))
         while not working.done():
             await asyncio.wait({working}, timeout=REPORT_EVERY_S)
             for index, offset in list(self._desk.next_offsets.items()):
                 self._progress.reached(index, offset)
-            if time.monotonic() - asked_s > POSITIONS_EVERY_S:
-                await self._look_at_positions(survey)
+            if looking.done() and time.monotonic() - asked_s > POSITIONS_EVERY_S:
+                looking = asyncio.create_task(self._look_at_positions(survey))
                 asked_s = time.monotonic()
+            still_s = movement.still_s(self._progress.lag, active=self._desk.active, now_s=time.monotonic())
+            self._follow_troubles(still_s)
             if self._desk.stop:
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() - stopped_s > STOP_S:
                     await asyncio.to_thread(self._cancel)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
         try:
             self._take(working.result())
         except Exception:
@@ -237,6 +250,16 @@ class SeedJob:
                     receipt.gap_records,
                 )
 
+    def _follow_troubles(self, still_s: float) -> None:
+        """Say what holds tasks up when it begins to; and give up where nothing has moved for too long."""
+        troubles = self._desk.troubles
+        for reason in troubles.keys() - self._held_up:
+            log.warning("tasks are held up: %s", troubles[reason][1])
+        self._held_up = frozenset(troubles)
+        if still_s > self._job.stalled_s and not self._desk.stop:
+            self._stalled_s = still_s
+            self._desk.stop = True
+
     async def _look_at_positions(self, survey: Survey) -> None:
         """Where copies stand, whoever writes them."""
         with contextlib.suppress(MirrorFlowError):
@@ -266,6 +289,8 @@ class SeedJob:
     def _verdict(self, arrangement: Arrangement) -> int:
         for sentence in arrangement.uncopied.values():
             log.warning("%s", sentence)
+        if self._stalled_s:
+            raise StalledError(how=f"for {self._stalled_s:.0f} s", reasons=self._why())
         if self._desk.stop:
             self._phase, self._said = JobPhase.PAUSED, "Stopped in order; the next start goes on."
             return EXIT_STOPPED
@@ -274,7 +299,6 @@ class SeedJob:
             if not self._progress.failed:
                 self._said = f"{len(arrangement.uncopied)} topics have no place on the target."
             return EXIT_FAILED
-        self._phase = JobPhase.SUCCEEDED
         gap, cut_off = self._progress.gap_records, self._desk.unended
         said = [f"{gap} offsets were gone from the source before they were copied."] if gap else []
         if cut_off:
@@ -282,11 +306,17 @@ class SeedJob:
                 f"{cut_off} {'task was' if cut_off == 1 else 'tasks were'} cut off; others went on in their place."
             )
         self._said = " ".join(said)
+        if gap and self._settings.on_source_loss is LossPolicy.FAIL:
+            # The connector was there first, and has begun where the source began by then.
+            self._phase = JobPhase.FAILED
+            return EXIT_FAILED
+        self._phase = JobPhase.SUCCEEDED
         return EXIT_DONE
 
-    def _why(self) -> str:
-        reasons = sorted({one.reason for one in self._progress.receipts.values() if one.reason})
-        return ", ".join(reasons) or "no task said why"
+    def _why(self) -> tuple[str, ...]:
+        """What tasks that have ended were held up by, and those that never came back."""
+        ended = {one.reason for one in self._progress.receipts.values() if one.reason}
+        return tuple(sorted(ended | self._held_up))
 
     # -- what is said
 
@@ -299,7 +329,12 @@ class SeedJob:
         desk = self._desk
         self._outlet.say(
             self._progress.report(
-                self._phase, desk.totals, active=desk.active, now_s=time.monotonic(), message=self._said
+                self._phase,
+                desk.totals,
+                active=desk.active,
+                now_s=time.monotonic(),
+                held_up={reason: count for reason, (count, _) in desk.troubles.items()},
+                message=self._said,
             )
         )
 

@@ -23,6 +23,7 @@ from mirrorflow_seed.seed.survey import Survey
 RENEW_EVERY_S: Final = (
     60.0  # a lease lasts 15 minutes; and settings that somebody changed meanwhile are set again
 )
+GIVE_BACK_S: Final = 30.0  # a pod that is stopped has a minute, of which its tasks may take a third
 
 log = logging.getLogger("mirrorflow.seed")
 
@@ -63,14 +64,15 @@ class Keeping:
         if self._renewing is not None:
             self._renewing.cancel()
         try:
-            if self._held:
-                await self._retention.give_up(self._holder)
-            if self._names and self._follows:
-                await self._survey.sync_configs(self._names, held=await self._retention.held())
-            refused = await self._retention.settle()
-        except MirrorFlowError as error:
+            async with asyncio.timeout(GIVE_BACK_S):
+                if self._held:
+                    await self._retention.give_up(self._holder)
+                if self._names and self._follows:
+                    await self._survey.sync_configs(self._names, held=await self._retention.held())
+                refused = await self._retention.settle()
+        except (MirrorFlowError, TimeoutError) as error:
             # The connector gives it back when the lease is over.
-            log.warning("Retention is not given back yet: %s", error)
+            log.warning("Retention is not given back yet: %s", error or f"no answer within {GIVE_BACK_S:g} s")
             return
         for sentence in refused:
             log.warning("%s", sentence)

@@ -18,6 +18,7 @@ ASK_TIMEOUT_S: Final = 3.0
 # A task that was not heard of for so long counts as gone when the rate is divided; it asks every second.
 SILENT_S: Final = 15.0
 BODY_BYTES_MAX: Final = 1 << 20  # 200 partitions take some 10 kB
+MESSAGE_CHARACTERS_MAX: Final = 2_000  # of an error: a sentence, and what a broker has said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,10 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What an attempt says of itself; counts are since it began. `next_offsets` are by index of the share."""
+    """What an attempt says of itself; counts are since it began. `next_offsets` are by index of the share.
+
+    `reason` and `message` are of an error that holds it up, "" if nothing does; the message may name topics.
+    """
 
     attempt: str
     records: int = 0
@@ -38,6 +42,8 @@ class Word:
     seconds: float = 0.0
     next_offsets: Mapping[int, int] = field(default_factory=dict)
     ended: bool = False
+    reason: str = ""
+    message: str = ""
 
 
 class Desk:
@@ -63,6 +69,8 @@ class Desk:
             seconds=float(said["seconds"]),
             next_offsets={int(index): int(offset) for index, offset in said["next"].items()},
             ended=bool(said["ended"]),
+            reason=str(said["reason"]),
+            message=str(said["message"]),
         )
         self.hear(word)
         return json.dumps({"stop": self.stop, "bytesPerSecond": self.share}).encode()
@@ -94,6 +102,16 @@ class Desk:
         return len(self._words)
 
     @property
+    def troubles(self) -> dict[str, tuple[int, str]]:
+        """By reason: how many attempts that were heard of lately are held up by it, and the sentence of one of them."""
+        now_s = time.monotonic()
+        found: dict[str, tuple[int, str]] = {}
+        for at_s, word in list(self._words.values()):
+            if word.reason and now_s - at_s < SILENT_S:
+                found[word.reason] = (found.get(word.reason, (0, ""))[0] + 1, word.message)
+        return found
+
+    @property
     def share(self) -> int | None:
         """How fast one task may go."""
         if self._bytes_per_second is None:
@@ -120,6 +138,8 @@ def ask(url: str, word: Word) -> Orders | None:
         "seconds": word.seconds,
         "next": dict(word.next_offsets),
         "ended": word.ended,
+        "reason": word.reason,
+        "message": word.message[:MESSAGE_CHARACTERS_MAX],
     }
     request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")  # noqa: S310 http, our driver
     try:

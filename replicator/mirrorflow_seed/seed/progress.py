@@ -1,6 +1,6 @@
 """What a seed says of itself, from what its tasks have said and from positions on the target. Pure: times are given."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -10,6 +10,20 @@ from mirrorflow_seed.seed.chain import Outcome, Receipt
 from mirrorflow_seed.seed.plan import Share, lag_of
 
 WINDOW_S: Final = 15.0  # of the rate: some commits and position writes lie in it
+
+
+class Movement:
+    """For how long nothing has moved while tasks were at work. Who waits for executors waits for others."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._left = -1
+
+    def still_s(self, left: int, *, active: int, now_s: float) -> float:
+        """*left* is what remains to be copied, *active* how many tasks there are."""
+        if left != self._left or not active:
+            self._left, self._since_s = left, now_s
+        return now_s - self._since_s
 
 
 class Progress:
@@ -57,9 +71,16 @@ class Progress:
         return tuple(one for one in self.receipts.values() if one.outcome is Outcome.FAILED)
 
     def report(
-        self, phase: JobPhase, totals: tuple[int, int, float], *, active: int, now_s: float, message: str = ""
+        self,
+        phase: JobPhase,
+        totals: tuple[int, int, float],
+        *,
+        active: int,
+        now_s: float,
+        held_up: Mapping[str, int] | None = None,
+        message: str = "",
     ) -> SeedReport:
-        """The run now; *totals* are records, bytes and seconds of all tasks so far."""
+        """The run now; *totals* are records, bytes and seconds of all tasks so far, *held_up* tasks by what holds them up."""
         records, size, seconds = totals
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
         weakest = any(one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.receipts.values())
@@ -78,7 +99,7 @@ class Progress:
             gap_records=self.gap_records,
             guarantee=(Guarantee.SINGLE_WRITER if weakest else Guarantee.EXACTLY_ONCE).value,
             cost=Cost(executor_seconds=seconds, bytes_read=size, bytes_written=size),
-            message=message or _message(self.failed),
+            message=message or _message(self.failed, held_up or {}),
         )
 
     def _rates(self, records: int, size: int, now_s: float) -> tuple[float, float]:
@@ -100,13 +121,15 @@ class Progress:
         return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
 
 
-def _message(failed: Sequence[Receipt]) -> str:
-    """How many partitions have stopped, by reason; which they are stands in the driver's log."""
-    by_reason: Mapping[str, int] = {
-        reason: sum(one.reason == reason for one in failed)
-        for reason in sorted({one.reason for one in failed})
-    }
-    return "; ".join(
+def _message(failed: Sequence[Receipt], held_up: Mapping[str, int]) -> str:
+    """How many partitions have stopped, how many tasks do not get on, by reason; which they are stands in the driver's log."""
+    by_reason = Counter(one.reason for one in failed)
+    stopped = (
         f"{count} partition{' has' if count == 1 else 's have'} stopped: {reason}"
-        for reason, count in by_reason.items()
+        for reason, count in sorted(by_reason.items())
     )
+    waiting = (
+        f"{count} task{' is' if count == 1 else 's are'} held up: {reason}"
+        for reason, count in sorted(held_up.items())
+    )
+    return "; ".join((*stopped, *waiting))

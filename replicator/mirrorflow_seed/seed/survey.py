@@ -1,7 +1,8 @@
 """What both clusters hold of a flow when a wave is planned. Asks; decides nothing. Raises ClusterError."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_replicator.connect.config_rules import make_config_rules
@@ -9,7 +10,7 @@ from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
 from mirrorflow_replicator.connect.plugins import make_selection
 from mirrorflow_replicator.connect.providers import Resolver
 from mirrorflow_replicator.errors import ClusterError
-from mirrorflow_replicator.flow.identity import Identity
+from mirrorflow_replicator.flow.identity import Beginning, Identity
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.both import connect_both
@@ -18,15 +19,19 @@ from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.stores import position_store
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
+from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.establishing import identify
 from mirrorflow_replicator.runtime.syncing import SyncsTopic
 from mirrorflow_replicator.runtime.topics import Arrangement, Topics
 from mirrorflow_replicator.settings import SourceSettings, StartPosition
 from mirrorflow_seed.errors import ForeignRecordsError
-from mirrorflow_seed.seed.plan import Log, foreign_topics
+from mirrorflow_seed.seed.plan import Log, Share, foreign_topics
 
 CONNECT_TIMEOUT_S = 20.0
 NAMED_MAX = 10  # topics in an error
+PLANNED = "seed"  # why a partition begins where it does
+
+log = logging.getLogger("mirrorflow.seed")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,18 +75,26 @@ class Survey:
     async def arrange(self) -> Arrangement:
         """Create and grow the target's topics as the connector does, and its topic of offset syncs."""
         settings = self.settings
-        topics = Topics(
-            self.source,
-            self.target,
-            selection=make_selection(settings),
-            rules=make_config_rules(settings),
-            replication_factor=settings.replication_factor,
-            report_only=settings.configs_report_only,
-        )
         if settings.syncs is not None:
             resolve = Resolver(settings.providers).resolve_client
             await SyncsTopic(settings.syncs, offset_syncs_topic(settings), resolve=resolve).ensure()
-        return await topics.arrange()
+        return await self._topics().arrange()
+
+    async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str]) -> None:
+        """What the connector does every few minutes, for *names* alone, if the flow's settings say that it does."""
+        if self.settings.sync_configs_s is not None:
+            for sentence in await self._topics().sync_configs(names, held=held):
+                log.warning("%s", sentence)
+
+    def _topics(self) -> Topics:
+        return Topics(
+            self.source,
+            self.target,
+            selection=make_selection(self.settings),
+            rules=make_config_rules(self.settings),
+            replication_factor=self.settings.replication_factor,
+            report_only=self.settings.configs_report_only,
+        )
 
     async def identify(self) -> tuple[Identity, bool]:
         """The identity that all tasks write with, and whether the flow begins with this job."""
@@ -94,6 +107,30 @@ class Survey:
         """Next offset of each partition that was ever copied, by its newest position; 0 where only its anchor is known."""
         known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
         return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
+
+    async def promise(self, shares: Iterable[Share], identity: Identity) -> None:
+        """Decide that partitions which nobody has begun begin where *shares* do: who comes to them hours later must not
+        take what the source has deleted meanwhile for what never was there.
+        """
+        # What a copier of an earlier generation has begun was decided before ours was, so it is read here.
+        decisions = await self.decisions.read()
+        begun = {*decisions.partitions(), *self.store.positions}
+        promises = [
+            Beginning(
+                generation=identity.generation,
+                topic=share.topic,
+                partition=share.partition,
+                source_offset=share.start,
+                why=PLANNED,
+                source_topic_id=self.source.metadata.topic_id(share.topic),
+            )
+            for share in shares
+            if share.start < share.end
+            and share.source not in begun
+            and decisions.beginning(share.source, after=0) is None
+        ]
+        if promises:
+            await self.decisions.decide(promises, now_ms=now_ms())
 
     async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
         """What the source holds of each of *partitions* now, up to what this flow may read."""

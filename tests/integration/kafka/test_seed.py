@@ -6,7 +6,7 @@ drivers and executors is in `test_seed_failures`.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,8 @@ from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.holding import Retention
 from mirrorflow_seed.errors import ForeignRecordsError
 from mirrorflow_seed.report import JobPhase, SeedReport
+from mirrorflow_seed.seed import keeping
+from mirrorflow_seed.seed.survey import Survey
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -34,8 +36,9 @@ SLOW = "300000"  # bytes per second: a thousand records of 200 bytes or so
 
 @pytest.fixture(scope="module")
 def eager() -> Iterator[KafkaCluster]:
-    """Deletes what is too old at once, where a broker as it comes looks every five minutes."""
+    """Deletes what is too old at once, where a broker as it comes looks every five minutes; and forgets producers as soon."""
     config = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+    config |= {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="eager", config=config) as cluster:
         yield cluster
 
@@ -142,6 +145,38 @@ def test_what_the_source_deletes_before_it_was_copied_is_counted(
         assert report.records + report.gap_records == 30_000
 
 
+def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
+    flow: Flow,
+    spark: "SparkContext",
+    unique_topic: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """It was planned from there. Who begins it later is stopped, as in the middle, until somebody has chosen to go on."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    load(flow.source, topic, 2_000)
+    planned = Survey.promise
+
+    async def overtaken(self: Survey, *args: Any) -> None:
+        await planned(self, *args)
+        flow.source.delete_records(topic, {0: 300})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Survey, "promise", overtaken)
+        failed = seed(files_of(flow, topic), spark)
+    again = seed(files_of(flow, topic), spark)
+    copied = flow.target.end_offsets(flow.remote(topic))
+    ended = seed(files_of(flow, topic, {"mirrorflow.source.loss.policy": "alert"}), spark)
+
+    for status, report in (failed, again):
+        assert (status, report.phase, report.lost, report.gap_records) == (1, JobPhase.FAILED, 1, 300)
+        assert report.message == "1 partition has stopped: SourceDataLost"
+    assert f"{topic}-0: 300 offsets were gone from the source" in caplog.text
+    assert copied == {0: 0, 1: 1_000}
+    assert (ended[0], ended[1].gap_records, ended[1].records) == (0, 300, 700)
+    flow.assert_exact(topic)
+
+
 def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
     east: KafkaCluster,
     eager: KafkaCluster,
@@ -166,6 +201,40 @@ def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
     assert set(seen) == {("-1", 0)}
     assert flow.target.topic_config(copy)["retention.ms"] == str(7 * DAY_MS)
     wait_until("the target deletes what is too old again", lambda: flow.target.start_offsets(copy)[0] > 0)
+
+
+def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
+    east: KafkaCluster,
+    eager: KafkaCluster,
+    spark: "SparkContext",
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """On the copy, or on the source, which the copy follows: no record is deleted that the new one keeps, not for a moment."""
+    monkeypatch.setattr(keeping, "RENEW_EVERY_S", 0.3)
+    flow, stem = Flow.new(east, eager, tmp_path), unique_topic()
+    own, led = f"{stem}-own", f"{stem}-led"
+    for topic in (own, led):
+        flow.source.create_topic(topic, config={"retention.ms": str(20 * DAY_MS)})
+        load(flow.source, topic, 2_000, size_bytes=200, timestamp_ms=now_ms() - 10 * DAY_MS)
+    for topic in (own, led):
+        flow.target.create_topic(flow.remote(topic), config={"retention.ms": str(7 * DAY_MS)})
+    seen: list[str] = []
+
+    def watch(report: SeedReport) -> None:
+        if report.phase is JobPhase.RUNNING and not seen:
+            flow.target.alter_topic(flow.remote(own), {"retention.ms": str(30 * DAY_MS)})
+            flow.source.alter_topic(led, {"retention.ms": str(40 * DAY_MS)})
+            seen.append("set")
+
+    excluded = {"mirrorflow.config.properties.exclude.by.topic": f"{own}:retention\\..*"}
+    status, _ = seed(files_of(flow, f"{stem}-.*", excluded), spark, watch=watch, bytes_per_second=SLOW)
+
+    assert (status, seen) == (0, ["set"])
+    for topic, days in ((own, 30), (led, 40)):
+        assert flow.target.topic_config(flow.remote(topic))["retention.ms"] == str(days * DAY_MS)
+        assert flow.target.start_offsets(flow.remote(topic)) == {0: 0}
 
 
 def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_lease_is_over(

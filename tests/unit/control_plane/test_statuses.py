@@ -523,7 +523,9 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     "seed-starting": (lambda: _seed(job(pods=())), "False", "Seeding"),
     "seeding": (lambda: _seed(job(reading=seed_reading(**FIGURES))), "False", "Seeding"),
     "seed-makes-no-step": (
-        lambda: _seed(job(reading=seed_reading(**FIGURES)), held=False),
+        lambda: _seed(
+            job(reading=seed_reading(**FIGURES, message="2 tasks are held up: Unreachable")), held=False
+        ),
         "True",
         "Replicating",
     ),

@@ -47,7 +47,8 @@ def test_a_task_is_told_to_stop_and_tells_where_it_is():
     outlet = Outlet(SeedReport(run_id="1"), orders=desk)
     try:
         at = f"http://127.0.0.1:{outlet.port}"
-        first = ask(at + desk.path, Word(attempt="a", next_offsets={3: 17}))
+        first = ask(at + desk.path, Word(attempt="a", next_offsets={3: 17}, reason="R", message="m"))
+        held_up = desk.troubles
         desk.stop = True
         second = ask(at + desk.path, Word(attempt="a", next_offsets={3: 9}))
         elsewhere = ask(at + "/orders/x", Word(attempt="a"))
@@ -57,7 +58,19 @@ def test_a_task_is_told_to_stop_and_tells_where_it_is():
     assert first == Orders(stop=False, bytes_per_second=1_000)
     assert second == Orders(stop=True, bytes_per_second=1_000)
     assert elsewhere is None
+    assert held_up == {"R": (1, "m")}
     assert desk.next_offsets == {3: 17}
+
+
+def test_what_holds_tasks_up_is_known_by_reason_as_long_as_it_does():
+    """With the sentence of one of them; who gets on, or has ended, is held up by nothing."""
+    desk = Desk(bytes_per_second=None)
+    for attempt in "abc":
+        desk.hear(Word(attempt=attempt, reason="Unreachable", message=f"broker {attempt}"))
+    desk.hear(Word(attempt="a"))
+    desk.hear(Word(attempt="b", ended=True))
+
+    assert desk.troubles == {"Unreachable": (1, "broker c")}
 
 
 def test_a_driver_that_cannot_be_reached_changes_nothing():

@@ -3,7 +3,7 @@
 from mirrorflow_seed.report import JobPhase
 from mirrorflow_seed.seed.chain import Outcome, Receipt
 from mirrorflow_seed.seed.plan import Share
-from mirrorflow_seed.seed.progress import Progress
+from mirrorflow_seed.seed.progress import Movement, Progress
 
 
 def test_what_is_left_is_estimated_by_the_newest_rate():
@@ -56,6 +56,32 @@ def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
 
     assert (said.lost, said.gap_records, said.remaining_records) == (1, 9, 0)
     assert said.message == "1 partition has stopped: SourceDataLost"
+
+
+def test_what_holds_tasks_up_is_said_while_it_does():
+    """Beside partitions that have stopped for good."""
+    progress = Progress("1")
+    progress.plan([_share(0, 100), _share(1, 100)])
+    progress.take([Receipt(index=0, outcome=Outcome.FAILED, reason="RecordTooLarge", message="t-0")])
+
+    said = progress.report(
+        JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=1.0, held_up={"NotAuthorized": 1, "Unreachable": 2}
+    )
+
+    assert said.message == (
+        "1 partition has stopped: RecordTooLarge; 1 task is held up: NotAuthorized; 2 tasks are held up: Unreachable"
+    )
+
+
+def test_a_job_stands_still_when_tasks_are_at_work_and_nothing_gets_less():
+    """Not while it waits for executors, and from anew after each step."""
+    movement = Movement(0.0)
+
+    assert movement.still_s(100, active=1, now_s=5.0) == 0.0
+    assert movement.still_s(100, active=1, now_s=60.0) == 55.0
+    assert movement.still_s(99, active=1, now_s=61.0) == 0.0
+    assert movement.still_s(99, active=0, now_s=200.0) == 0.0
+    assert movement.still_s(99, active=1, now_s=230.0) == 30.0
 
 
 def _share(index: int, end: int) -> Share:
