@@ -16,7 +16,7 @@ import pytest
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_seed.session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.processes import Child, family, wait_until
+from tests.harness.kafka.processes import Child, family, free_port, wait_until
 from tests.harness.kafka.processes import start as start_child
 from tests.harness.kafka.tools import digest, load
 from tests.integration.kafka.flows import DAY_MS, Flow
@@ -37,6 +37,7 @@ IMPATIENT = {
 }
 MIRRORFLOW = (sys.executable, "-m", "mirrorflow_cli")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
+PYTHON_WORKER = b"pyspark.daemon"
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +102,9 @@ def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_tha
     _wait_for_copies(flow, topics, 6_000, killed.running)
     members = killed.members()
     killed.kill()
+    last = start()  # at once: its executor may still write
     wait_until("all that it started has ended", lambda: not _alive(members), timeout_s=30)
-
-    ended = start().wait()
+    ended = last.wait()
 
     assert (said["status"], said["phase"]) == (3, "Paused")
     assert (ended["status"], ended["phase"], ended["guarantee"]) == (0, "Succeeded", "exactly-once")
@@ -149,19 +150,81 @@ def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(
         flow.assert_exact(topic)
 
 
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """Where Spark starts its own processes from, and leaves their work."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return home
+
+
+@pytest.fixture
+def two_hosts(spark_home: Path) -> Iterator[tuple[str, list[Child]]]:
+    """Spark's own cluster of two machines, by their addresses at least: its URL, and its workers."""
+    home, url = {"SPARK_HOME": str(spark_home)}, f"spark://127.0.0.1:{free_port()}"
+    light = {"SPARK_DAEMON_JAVA_OPTS": LIGHT_JVM, "SPARK_DAEMON_MEMORY": "256m"}
+
+    def daemon(name: str, host: str, port: int, *arguments: str) -> Child:
+        command = [str(spark_home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+        command += ["--host", host, "--port", str(port), "--webui-port", str(free_port()), *arguments]
+        log = spark_home / f"{host}-{port}.log"
+        return start_child("spark", command, log=log, environment=home | light)
+
+    master = daemon("master.Master", "127.0.0.1", int(url.rpartition(":")[2]))
+    each = ("--cores", "1", "--memory", "1g", "--work-dir", str(spark_home / "work"), url)
+    workers = [daemon("worker.Worker", host, free_port(), *each) for host in ("127.0.0.2", "127.0.0.3")]
+    yield url, workers
+    for child in (*workers, master):
+        members = family(child.pid)
+        child.kill()
+        for pid in members:
+            _signal(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("flow", ["west"], indirect=True)
+def test_what_spark_starts_twice_on_suspicion_is_copied_once(
+    flow: Flow,
+    topics: tuple[str, ...],
+    start: Callable[..., SeedProcess],
+    spark_home: Path,
+    two_hosts: tuple[str, list[Child]],
+):
+    """Speculation: a task that takes long is begun on another machine as well, and whichever ends first counts."""
+    url, workers = two_hosts
+    suspicious = {
+        "spark.speculation": "true",
+        "spark.default.parallelism": "1",  # one task, and a host that is idle
+        "spark.speculation.interval": "200ms",
+        "spark.speculation.task.duration.threshold": "1s",
+        "spark.executor.extraJavaOptions": LIGHT_JVM,
+    }
+    job = start({"SPARK_HOME": str(spark_home)}, master=url, **suspicious)
+
+    def both_at_work() -> bool:
+        job.running.must_run()
+        return all(any(PYTHON_WORKER in _command(pid) for pid in family(worker.pid)) for worker in workers)
+
+    wait_until("both executors have a task", both_at_work, timeout_s=120)
+    ended = job.wait(180)
+
+    assert (ended["status"], ended["phase"]) == (0, "Succeeded")
+    fresh, old = topics
+    flow.assert_exact(fresh)
+    # The loser is killed inside the transaction that it shares with the winner.
+    assert digest(flow.target, flow.remote(old), isolation="read_committed") == digest(flow.source, old)
+
+
 @pytest.mark.parametrize("flow", ["west"], indirect=True)
 def test_executors_that_are_killed_and_frozen_cost_time_alone(
-    flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess], tmp_path: Path
+    flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess], spark_home: Path
 ):
     """One is killed; one is frozen until Spark has given it up, and thawed beside its successor.
 
     On a target that remembers: fresh records go without transactions, old ones within the flow's.
     """
-    home = tmp_path / "spark"
-    home.mkdir()
-    for part in ("bin", "jars"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    job = start({"SPARK_HOME": str(home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
+    job = start({"SPARK_HOME": str(spark_home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
     _wait_for_copies(flow, topics, 500, job.running, timeout_s=180)
     first = _executors(job)
     for pid in family(first[0]):
