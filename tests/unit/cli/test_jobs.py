@@ -38,8 +38,12 @@ def parsed(command: str, *more: str) -> argparse.Namespace:
     return parser.parse_args([*FLAGS, *flags, *more])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_job_of_each_command_is_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "more"), [*((name, ()) for name in COMMANDS), ("verify", ("--archive", "/x"))]
+)
+def test_the_job_of_each_command_is_there(
+    command: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is found by its name when a user starts it: a slip there shows nowhere else."""
     started: list[str] = []
 
@@ -49,8 +53,9 @@ def test_the_job_of_each_command_is_there(command: str, monkeypatch: pytest.Monk
 
     for module in (seed, verify, archive):
         monkeypatch.setattr(module, "run_job", run_job)
-    assert 0 == COMMANDS[command].execute(parsed(command))
+    assert 0 == COMMANDS[command].execute(parsed(command, *more))
     assert callable(importlib.import_module(f"mirrorflow_seed.{started[0]}").run)
+    assert (started[0] == "archive.verifying") is ("--archive" in more)
 
 
 def test_a_display_is_closed_whatever_happens() -> None:

@@ -1,8 +1,11 @@
 """What a job is told, and what it refuses."""
 
+import argparse
+import importlib
+
 import pytest
 
-from mirrorflow_seed.__main__ import overrides_of
+from mirrorflow_seed.__main__ import main, overrides_of
 from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import job_of
 
@@ -44,6 +47,31 @@ def test_what_cannot_be_meant_is_refused_by_its_name(key: str, value: str):
     """Before anything starts."""
     with pytest.raises(JobSettingError, match=key):
         job_of({key: value})
+
+
+@pytest.mark.parametrize(
+    ("command", "sets", "package"),
+    [
+        ("verify", [], "verify"),
+        ("verify", ["--set=archive=/x"], "archive"),
+        ("seed", ["--set=archive=/x"], "seed"),
+        ("export", ["--set=archive=/x"], "archive"),
+    ],
+)
+def test_an_archive_that_is_named_takes_the_place_of_the_source(
+    command: str, sets: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a verification; who knows archives does it."""
+    done: list[str] = []
+
+    def execute(arguments: argparse.Namespace, *_: object) -> int:
+        done.append(arguments.command)
+        return 0
+
+    monkeypatch.setattr(importlib.import_module(f"mirrorflow_seed.{package}.command"), "execute", execute)
+
+    assert main([command, "--worker=w", "--source=s", *sets]) == 0
+    assert done == [command]
 
 
 def test_a_run_of_a_schedule_has_the_name_of_its_job_unless_it_is_given_one():
