@@ -58,7 +58,7 @@ class Compared:
             said.append(f"but not {', '.join(self.different[:NAMED_MAX])}{more}")
         if self.undecided:
             said.append(
-                f"{self.undecided} partitions cannot be compared by counting: use mirrorflow verify for those"
+                f"{self.undecided} partitions cannot be compared by counting: use mirrorflow verify --archive for those"
             )
         return "; ".join(said) + "."
 

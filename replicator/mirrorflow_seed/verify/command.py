@@ -23,7 +23,7 @@ from mirrorflow_replicator.errors import (
     UnreachableError,
 )
 from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, SeedError
+from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, LocationError, SeedError
 from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, session_of
@@ -76,8 +76,10 @@ def run(
         _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
-        # Errors of whole clusters name no topic, which whoever may see a pod's status need not know; others may.
-        is_plain = isinstance(error, (UnreachableError, AuthenticationFailedError, SettingError))
+        # Errors of whole clusters, and of folders, name no topic, which whoever may see a pod's status need not know; others may.
+        is_plain = isinstance(
+            error, (UnreachableError, AuthenticationFailedError, SettingError, LocationError)
+        )
         said = str(error) if is_plain else f"{type(error).__name__}; the log has its sentence."
         _end(outlet, JobPhase.FAILED, said)
         raise

@@ -286,9 +286,17 @@ def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
         with pytest.raises(SeedError, match=said) as refused:
             run(files, job_of(given), spark=spark)
         assert "\n" not in str(refused.value)
+    told: list[Any] = []
     for run in (exporting.run, verifying.run):
         with pytest.raises(SeedError, match="the file system says"):
-            run(files, job_of(given | {"archive": "/proc/any", "output": "/proc/any"}), spark=spark)
+            run(
+                files,
+                job_of(given | {"archive": "/proc/any", "output": "/proc/any"}),
+                spark=spark,
+                display=told.append,
+            )
+        # In a cluster it is in the flow's status, too.
+        assert "the file system says" in told[-1].message
 
 
 def test_an_export_that_was_killed_is_no_archive_and_begins_anew(
