@@ -204,6 +204,35 @@ def test_neither_repeats_what_the_other_has_committed(
     assert len(copies) == written[0]
 
 
+def test_a_flow_goes_over_to_transactions_of_its_tasks_and_back(
+    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
+) -> None:
+    """Killed under load each time, before the first Java node comes and after the last has gone: each record once."""
+    source, target = clusters
+    lines = MirrorMaker(source=source, target=target, topics=TOPIC, properties=EXACTLY).all_properties()
+    alone = {key: value for key, value in lines.items() if "with.java" not in key}
+
+    def end() -> int:
+        ends = target.end_offsets(COPY, isolation="read_committed") if COPY in target.topics() else {}
+        return sum(ends.values())
+
+    def wait_for_some(node: str) -> None:
+        before = end()
+        wait_until(f"{node} copies", lambda: end() > before + RECORDS_PER_S, timeout_s=WAIT_S)
+
+    with stream_of_records(source) as written:
+        with Replicator.mm2(alone, folder=tmp_path / "before"):
+            wait_for_some("the node before")
+        with Replicator.mm2(lines, folder=tmp_path / "beside"):
+            wait_for_some("the node beside Java")
+    with Replicator.mm2(alone, folder=tmp_path / "last") as last:
+        wait_until("all is copied", lambda: len(committed(target)) >= written[0], timeout_s=WAIT_S)
+        assert last.stop() == 0
+    copies = Counter(committed(target))
+    assert {value: times for value, times in copies.items() if times > 1} == {}
+    assert len(copies) == written[0]
+
+
 def committed(target: KafkaCluster) -> list[bytes | None]:
     """The values that readers of committed records see."""
     return [record.value for record in records(target, COPY, isolation="read_committed")]
