@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from mirrorflow_replicator.connect.group_protocol import Unit
+from mirrorflow_replicator.connect.worker_keys import WITH_JAVA_KEY
 from mirrorflow_replicator.errors import MirrorFlowError
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.transactions import init_producer_id
@@ -55,6 +56,7 @@ class Claiming:
         self._others = others
         self._cluster = cluster
         self._read = read
+        self._warned = False
 
     def is_needed(self, settings: SourceSettings) -> bool:
         """Whether Java's tasks may have, or have had, a part of it."""
@@ -73,6 +75,14 @@ class Claiming:
         self._must_be_ours(task)
         if written != self._configs.configs.tasks.get(name):
             raise NotOursError(name, task)
+        if not settings.with_java and not self._warned:
+            self._warned = True
+            log.warning(
+                "Java's tasks have had a part of %s: without %s=true they copy again what ours has copied since its last "
+                "position, where ours is killed.",
+                name,
+                WITH_JAVA_KEY,
+            )
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
         own = replace(
             message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
