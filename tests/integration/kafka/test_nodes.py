@@ -23,7 +23,7 @@ from tests.integration.kafka.distributed import (
     wait_for_state,
 )
 from tests.integration.kafka.internal_calls import ask, session_key, signed
-from tests.integration.kafka.nodes import Pulse, Torrent, nodes, wait_until_shared, workers
+from tests.integration.kafka.nodes import Pulse, Torrent, address, nodes, wait_until_shared, workers
 
 # On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
 UNDISTURBED_S = 4.0
@@ -259,6 +259,12 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
             assert all(longest_s[number] < UNDISTURBED_S for number in (1, 2, 4, 5)), longest_s
         wait_for_copies(site, topic, pulse.written + torrent.written)
         assert pids == {pid for node in all_nodes for pid in node.task_pids()}
+        # Who leads the connector next goes on with what tasks have, and measures anew.
+        home = all_nodes[0].rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
+        left = [node for node in all_nodes if address(node) != home]
+        assert 0 == next(node for node in all_nodes if node not in left).stop()
+        wait_until_shared(left, 3)
+        assert third == assigned(left[0])
 
 
 def assigned(node: Replicator) -> list[set[str]]:
