@@ -202,9 +202,9 @@ class SourceSettings:
     target_admin: ClientSettings
     # `config.providers` and its keys: what the references in the clients' properties are resolved by.
     providers: Mapping[str, str] = field(default_factory=dict)
-    with_java: bool = (
-        False  # Java's tasks may take over: ours write in transactions of their own, as those do
-    )
+    fences_java: bool = False  # Java's tasks may have had ours before, and are fenced before ours begin
+    # Java's tasks may take over: ours write in transactions of their own, as those do.
+    with_java: bool = False
 
     @property
     def naming_words(self) -> str:

@@ -22,10 +22,15 @@ REBALANCE_MS = 30_000  # Connect's is 60000; ours come as soon as they hear of i
 KEY_TTL_MS = 3_600_000  # Connect's
 
 
+def is_exactly_once(read: PropertyReader) -> bool:
+    """Whether Java's nodes of the group, if there are any, write in transactions."""
+    return read.text(EXACTLY_ONCE_KEY, "disabled") == "enabled"
+
+
 def is_with_java(read: PropertyReader) -> bool:
     """Whether Java's tasks and ours of the worker that *read* reads follow each other exactly. Raises InvalidSettingError."""
     asked = read.flag(WITH_JAVA_KEY, default=False)
-    if asked and read.text(EXACTLY_ONCE_KEY, "disabled") != "enabled":
+    if asked and not is_exactly_once(read):
         raise InvalidSettingError(
             key=WITH_JAVA_KEY,
             problem=f"Java's tasks write in transactions with {EXACTLY_ONCE_KEY}=enabled alone",

@@ -60,7 +60,7 @@ class Claiming:
 
     def is_needed(self, settings: SourceSettings) -> bool:
         """Whether Java's tasks may have, or have had, a part of it."""
-        return settings.with_java or self._name in self._configs.configs.fenced
+        return settings.with_java or (settings.fences_java and self._name in self._configs.configs.fenced)
 
     async def claim(self, settings: SourceSettings, task: int, message: Assign) -> Assign:
         """*message* with what *task* writes with. Raises MirrorFlowError where it is not to begin yet."""
