@@ -1,0 +1,114 @@
+"""`python -m benchmarks machinery`: what Spark itself costs a seed, without brokers, and a large seed calculated with that.
+
+    python -m benchmarks machinery [--rate MB/s] [--begin S]    # of one slot, and until a task copies: as yours are
+
+Costs are CPU of all processes, so that a busy machine changes little of them. The chains are the plan's own.
+"""
+
+import argparse
+import heapq
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.machine import operator_facts
+from mirrorflow_seed.outlet import Outlet
+from mirrorflow_seed.report import SeedReport
+from mirrorflow_seed.seed.orders import ASK_EVERY_S, Desk, Word, ask
+from mirrorflow_seed.seed.plan import Share, chains_of
+from mirrorflow_seed.session import spark_context
+from mirrorflow_seed.settings import job_of
+from tests.harness.kafka.processes import cpu_s
+
+SLOTS: Final = 2
+WARM_TASKS, TASKS = 200, 1_000
+WORDS: Final = 500
+WORD_PARTITIONS: Final = 50
+# The seed that is calculated: executors, slots of each, partitions, and bytes of each.
+EXECUTORS, CORES, PARTITIONS, PARTITION_BYTES = 100, 2, 10_000, 1_000_000_000
+PODS_PER_S: Final = 20  # Spark's own spark.kubernetes.allocation.batch.size, each second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """CPU seconds of all processes that have to do with it; `slot_s` is the time that a task which does nothing has a slot."""
+
+    session_s: float
+    task_s: float
+    slot_s: float
+    word_s: float
+
+
+def costs() -> Costs:
+    """Measured now, in a session of its own."""
+    own, began_s = os.getpid(), cpu_s(os.getpid())
+    with spark_context(job_of({"master": f"local[{SLOTS}]"}), "machinery") as spark:
+        session_s = cpu_s(own) - began_s
+
+        def run(count: int) -> None:
+            spark.parallelize(range(count), count).mapPartitions(lambda _: [0]).collect()
+
+        run(WARM_TASKS)  # starts the workers
+        before_s, at_s = cpu_s(own), time.perf_counter()
+        run(TASKS)
+        used_s, passed_s = cpu_s(own) - before_s, time.perf_counter() - at_s
+    return Costs(
+        session_s=session_s,
+        task_s=used_s / TASKS,
+        slot_s=passed_s * SLOTS / TASKS,
+        word_s=_word_s(),
+    )
+
+
+def _word_s() -> float:
+    """Over HTTP, as tasks speak to their driver; both ends."""
+    desk = Desk(bytes_per_second=None)
+    outlet = Outlet(SeedReport(run_id="1"), orders=desk)
+    try:
+        url = f"http://127.0.0.1:{outlet.port}{desk.path}"
+        word = Word(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
+        began_s = time.process_time()
+        for _ in range(WORDS):
+            ask(url, word)
+        return (time.process_time() - began_s) / WORDS
+    finally:
+        outlet.close()
+
+
+def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
+    """A sentence of the large seed, where a slot copies so fast and a task begins to copy after so long."""
+    slots = EXECUTORS * CORES
+    shares = [
+        Share(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
+        for at in range(PARTITIONS)
+    ]
+    chains = chains_of(shares, slots=slots)
+    ends = [0.0] * slots
+    for chain in chains:  # each slot takes the next when it has none
+        heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + chain.bytes / 1e6 / rate_mb_per_s)
+    lost = len(chains) * (found.slot_s + begin_s) / slots / max(ends)
+    return (
+        f"{EXECUTORS} executors of {CORES} slots, {PARTITIONS:,} partitions of {PARTITION_BYTES / 1e9:.0f} GB: {len(chains):,} tasks,"
+        f" {max(ends) / 60:.0f} minutes at {rate_mb_per_s:.0f} MB/s a slot, of which {lost:.1%} are beginnings of {begin_s:g} s;"
+        f" {EXECUTORS / PODS_PER_S:.0f} s until all pods are asked for. Both clusters have to bear {rate_mb_per_s * slots / 1000:.0f} GB/s."
+        f" Spark's part of all tasks is {found.task_s * len(chains):.0f} CPU-s; words of tasks take"
+        f" {slots / ASK_EVERY_S * found.word_s:.0%} of a core, both ends."
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks machinery", description="What Spark costs.")
+    parser.add_argument("--rate", type=float, default=50.0, help="MB/s of one slot (50)")
+    parser.add_argument("--begin", type=float, default=1.0, help="seconds until a task copies (1)")
+    options = parser.parse_args(arguments)
+    found = costs()
+    print(operator_facts(" ".join(["python -m benchmarks machinery", *arguments]))[0])
+    print(
+        f"- a session {found.session_s:.1f} CPU-s; a task that does nothing {found.task_s * 1000:.1f} CPU-ms and"
+        f" {found.slot_s * 1000:.0f} ms of a slot; a word of a task to its driver {found.word_s * 1000:.2f} CPU-ms"
+    )
+    print(f"- {calculated(found, rate_mb_per_s=options.rate, begin_s=options.begin)}")
+    return 0
