@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PARTITIONS = 8
 RECORD_BYTES = 1000
 CORES = 2
+WARM_ROWS = 50_000
 RATE = "MB/s"
 TOPIC = "archive"
 
@@ -48,7 +49,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
     arena.load(TOPIC, records, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     master = {"master": f"local[{CORES}]"}
     with spark_context(job_of(master), "benchmark", light=False) as spark:
-        spark.parallelize(range(CORES), CORES).map(str).collect()  # workers are started
+        _warm(spark)
         for _ in range(extent.repeat):
             _once(arena, result, spark, records)
     result.demand_ratio(
@@ -79,6 +80,18 @@ def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> 
     seeded = _files(arena.flow(TOPIC, records=records))
     add("seeded", lambda: seeding.run(seeded, job_of({}), spark=spark))
     arena.sweep()
+
+
+def _warm(spark: "SparkContext") -> None:
+    """Workers are started, and what DataFrames and Parquet need of the JVM is loaded, which takes it 13 core-seconds."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 see above
+
+    session = SparkSession(spark)
+    with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
+        rows = spark.parallelize(range(WARM_ROWS), CORES).map(lambda one: (one, bytes(RECORD_BYTES)))
+        address = f"file://{folder}/of"
+        session.createDataFrame(rows, "offset BIGINT, value BINARY").write.parquet(address)
+        session.read.parquet(address).where("offset > 0").rdd.map(len).count()
 
 
 def _files(flow: copiers.Flow) -> FlowFiles:
