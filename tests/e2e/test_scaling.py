@@ -91,6 +91,10 @@ class _Flood:
             self.written += 1
         self._producer.flush(30)
 
+    def end(self) -> None:
+        """Nobody is connected any more."""
+        del self._producer
+
 
 @pytest.mark.timeout(900)
 def test_a_lag_brings_pods_up_to_the_most_and_when_it_is_over_they_go_one_by_one(
@@ -115,6 +119,7 @@ def test_a_lag_brings_pods_up_to_the_most_and_when_it_is_over_they_go_one_by_one
         return _scaled(stage) == (PODS_MAX, PODS_MAX)
 
     wait_until(f"{PODS_MAX} pods are at work", is_full, timeout_s=2 * WAIT_S, poll_s=0.3)
+    flood.end()
     assert _generation(stage) - made == PODS_MAX - 1
     assert first < names(stage.pods(TIDAL, "source"))
     wait_for_records(stage, f"{TIDAL}.{TIDE}", flood.written)
