@@ -4,6 +4,7 @@ One topic of each flow is fresh, one ten days old. Whatever happens, a reader fi
 held it up.
 """
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_seed.errors import StalledError
 from mirrorflow_seed.report import JobPhase, SeedReport
+from mirrorflow_seed.seed import driver, keeping
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import digest, load
 from tests.integration.kafka.flows import DAY_MS, Flow
@@ -102,6 +105,62 @@ def test_what_the_target_refuses_is_named_and_goes_on_when_it_is_taken(
     assert (again, ended.phase) == (0, JobPhase.SUCCEEDED)
     for topic in (large, early, plain):
         flow.assert_exact(topic)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 20 MB, which only root can make."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room(
+    east: KafkaCluster,
+    spark: "SparkContext",
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    small_disk: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The broker gives up with a torn batch at its end; the job says meanwhile what it waits for, and ends.
+
+    What would take it 20 and 30 seconds then, for tasks to end and for retention to be given back, is shorter here.
+    """
+    monkeypatch.setattr(driver, "STOP_S", 3.0)
+    monkeypatch.setattr(keeping, "GIVE_BACK_S", 2.0)
+    config = {
+        "log.dirs": str(small_disk / "data"),
+        "log.index.size.max.bytes": "65536",
+        "log.segment.bytes": "4194304",
+    }
+    said: list[str] = []
+
+    def watch(report: SeedReport) -> None:
+        said.append(report.message)
+
+    with KafkaCluster(name="narrow", config=config) as narrow:
+        flow = Flow.new(east, narrow, tmp_path)
+        topics = fresh_and_old(east, unique_topic(), records=14_000)
+        files = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*")
+        with pytest.raises(StalledError, match=r"Nothing has moved for \d+ s: .*Unreachable"):
+            seed(files, spark, watch=watch, stalled_ms="5000")
+        assert not narrow.broker(1).running
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        narrow.broker(1).start()
+        status, report = seed(files, spark)
+
+        assert any("held up: " in message for message in said)
+        assert "tasks are held up: Cluster" in caplog.text
+        assert (status, report.phase) == (0, JobPhase.SUCCEEDED)
+        assert_once(flow, topics)
 
 
 def fresh_and_old(
