@@ -4,6 +4,8 @@ The verdict is a Java consumer's: what it reads on the target is, record by reco
 drivers and executors is in `test_seed_failures`.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,7 +194,7 @@ def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
     seen: list[tuple[str, int]] = []
 
     def watch(report: SeedReport) -> None:
-        if report.phase is JobPhase.RUNNING:
+        if report.phase is JobPhase.RUNNING and report.remaining_records:
             seen.append((flow.target.topic_config(copy)["retention.ms"], flow.target.start_offsets(copy)[0]))
 
     status, report = seed(files_of(flow, topic, OWN_RETENTION), spark, watch=watch, bytes_per_second=SLOW)
@@ -235,6 +237,33 @@ def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
     for topic, days in ((own, 30), (led, 40)):
         assert flow.target.topic_config(flow.remote(topic))["retention.ms"] == str(days * DAY_MS)
         assert flow.target.start_offsets(flow.remote(topic)) == {0: 0}
+
+
+def test_a_seed_goes_on_behind_what_the_target_has_deleted_while_it_was_paused(
+    east: KafkaCluster,
+    eager: KafkaCluster,
+    spark: "SparkContext",
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+):
+    """All of it, the markers of its transactions, too, and its leader has forgotten who wrote there: as after weeks."""
+    flow = Flow.new(east, eager, tmp_path)
+    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    load(flow.source, topic, 8_000, size_bytes=1_000, timestamp_ms=now_ms() - 10 * DAY_MS)
+    copy, files = flow.remote(topic), files_of(flow, topic, OWN_RETENTION)
+
+    def pause(report: SeedReport) -> None:
+        if report.records and report.phase is JobPhase.RUNNING:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    status, paused = seed(files, spark, watch=pause, bytes_per_second="1000000")
+    flow.target.delete_records(copy, flow.target.end_offsets(copy))
+    wait_until("it is forgotten", lambda: flow.memory(topic) is None)
+    ended, report = seed(files, spark)
+
+    assert (status, paused.phase) == (3, JobPhase.PAUSED)
+    assert 0 < paused.records < 8_000
+    assert (ended, paused.records + report.records) == (0, 8_000), report.message
 
 
 def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_lease_is_over(
