@@ -17,6 +17,7 @@ from tests.integration.kubernetes.controlled import events, manifest, there
 
 NAME = "east-to-west"
 NOBODY = "127.0.0.2"  # where no connector listens
+WAIT_S = 90.0  # some seconds alone
 APART = {"source": ["connector"], "checkpoint": ["connector"], "heartbeat": ["connector"]}
 TOGETHER = {"source": ["connector"], "checkpoint": ["checkpoint", "heartbeat"]}
 
@@ -51,7 +52,7 @@ def _wait_for(namespace: Kubectl, wanted: dict[str, list[str]]) -> None:
         run_pods(Requests(namespace.kubeconfig), iter([NOBODY] * 9), namespace=namespace.namespace)
         return _files(namespace) == wanted
 
-    wait_until(f"pods run {wanted}", moved)
+    wait_until(f"pods run {wanted}", moved, timeout_s=WAIT_S)
 
 
 def _colocate(namespace: Kubectl, *names: str, **spec: Any) -> None:
