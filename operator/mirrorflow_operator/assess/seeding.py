@@ -6,7 +6,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RunPhase, SeedStatus
 from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
 from mirrorflow_operator.assess.findings import Finding, bounded, no, unknown, yes
-from mirrorflow_operator.assess.moments import moment
+from mirrorflow_operator.assess.moments import moment, seconds
 from mirrorflow_operator.assess.observation import JobSeen, Observation
 from mirrorflow_operator.assess.reasons import Kind, Reason
 from mirrorflow_operator.assess.reports import Report
@@ -16,6 +16,7 @@ from mirrorflow_operator.plan.runs import RunKind
 _KIND: Final = Kind.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _DELETED: Final = "Its Job was deleted before it ended; another one goes on where it was."
+_ANOTHER: Final = "It went on in another Job: the one before was deleted, or the spec was changed."
 _AGAIN: Final = "Another spec.seed.runId seeds again."
 
 
@@ -70,9 +71,12 @@ def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
         return failure(job, report)
     if report is None:
         return found.message
-    drivers = len(job.pods)
+    # A Job that is made anew has the name of the one before, whose driver may still be on its way out.
+    drivers = sum(pod.created_s >= job.created_s for pod in job.pods)
+    began_s = seconds(found.start_time or "")
+    is_another = began_s is not None and job.created_s > began_s
     said = (
-        _DELETED if found.message.startswith(_DELETED) else "",
+        _ANOTHER if is_another else "",
         f"It took {drivers} drivers; figures are of the last." if drivers > 1 else "",
         report.message,
     )

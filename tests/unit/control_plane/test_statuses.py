@@ -17,6 +17,7 @@ import yaml
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status
 from mirrorflow_operator.assess.admission import Refusal, admit
 from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.moments import moment
 from mirrorflow_operator.assess.observation import (
     DeploymentCondition,
     JobSeen,
@@ -220,15 +221,12 @@ def _seeded_in_spite_of_failures() -> Observation:
     """Its Job was deleted; of the next one's two drivers the first was killed, and so were two tasks of the second's."""
     said = "2 tasks were cut off; others went on in their place."
     found = _seed_ended("Complete", report={"message": said})
-    killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 920, exit_code=137)
+    killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
+    going = driver(name="of-the-one-before", created_s=NOW_S - 2_000, deleting=True)
     (ended,) = found.jobs
-    deleted = SeedStatus(
-        run_id="1",
-        phase="Running",
-        message="Its Job was deleted before it ended; another one goes on where it was.",
-    )
+    deleted = SeedStatus(run_id="1", phase="Running", start_time=moment(NOW_S - 2_000))
     before = replace(found.resource, status=Status(seed=deleted))
-    return replace(found, resource=before, jobs=(replace(ended, pods=(killed, *ended.pods)),))
+    return replace(found, resource=before, jobs=(replace(ended, pods=(going, killed, *ended.pods)),))
 
 
 def _verified(
