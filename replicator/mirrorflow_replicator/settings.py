@@ -202,7 +202,6 @@ class SourceSettings:
     target_admin: ClientSettings
     # `config.providers` and its keys: what the references in the clients' properties are resolved by.
     providers: Mapping[str, str] = field(default_factory=dict)
-    fences_java: bool = False  # Java's tasks may have had ours before, and are fenced before ours begin
     # Java's tasks may take over: ours write in transactions of their own, as those do.
     with_java: bool = False
 
@@ -333,6 +332,8 @@ class GroupSettings:
     server_name: str = ""  # what the certificates of other nodes must be for; "": their own hosts
     # Aliases of source and target in MM2's dedicated mode, whose internal calls say which flow they are about.
     flow: tuple[str, str] | None = None
+    # Nodes of Java's, if there are any, write in transactions: their tasks are fenced before ours begin.
+    fences_java: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ REBALANCE_MS = 30_000  # Connect's is 60000; ours come as soon as they hear of i
 KEY_TTL_MS = 3_600_000  # Connect's
 
 
-def is_exactly_once(read: PropertyReader) -> bool:
+def _is_exactly_once(read: PropertyReader) -> bool:
     """Whether Java's nodes of the group, if there are any, write in transactions."""
     return read.text(EXACTLY_ONCE_KEY, "disabled") == "enabled"
 
@@ -30,7 +30,7 @@ def is_exactly_once(read: PropertyReader) -> bool:
 def is_with_java(read: PropertyReader) -> bool:
     """Whether Java's tasks and ours of the worker that *read* reads follow each other exactly. Raises InvalidSettingError."""
     asked = read.flag(WITH_JAVA_KEY, default=False)
-    if asked and not is_exactly_once(read):
+    if asked and not _is_exactly_once(read):
         raise InvalidSettingError(
             key=WITH_JAVA_KEY,
             problem=f"Java's tasks write in transactions with {EXACTLY_ONCE_KEY}=enabled alone",
@@ -77,6 +77,7 @@ def group_settings(
         advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
         server_name=read.text(SERVER_NAME_KEY),
         flow=flow,
+        fences_java=_is_exactly_once(read),
     )
 
 

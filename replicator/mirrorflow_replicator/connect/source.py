@@ -13,7 +13,7 @@ from mirrorflow_replicator.connect import clients
 from mirrorflow_replicator.connect.basics import Basics, interval_s, patterns
 from mirrorflow_replicator.connect.config_rules import config_exceptions
 from mirrorflow_replicator.connect.duration import parse_duration_ms, parse_instant_ms
-from mirrorflow_replicator.connect.group import is_exactly_once, is_with_java
+from mirrorflow_replicator.connect.group import is_with_java
 from mirrorflow_replicator.connect.offset_syncs import offset_syncs
 from mirrorflow_replicator.connect.plugins import config_filter, policy_settings, topic_filter
 from mirrorflow_replicator.connect.providers import Resolver
@@ -113,7 +113,6 @@ def parse_source(
         target_producer=producer,
         target_admin=target_admin,
         providers=basics.providers,
-        fences_java=is_exactly_once(read_worker),
         with_java=is_with_java(read_worker),
     )
 

@@ -48,6 +48,7 @@ class Claiming:
         others: Others,
         cluster: Cluster,
         *,
+        fences_java: bool,
         read: Callable[[], Awaitable[None]],
     ) -> None:
         self._name = name
@@ -55,12 +56,13 @@ class Claiming:
         self._node = node
         self._others = others
         self._cluster = cluster
+        self._fences_java = fences_java
         self._read = read
         self._warned = False
 
     def is_needed(self, settings: SourceSettings) -> bool:
         """Whether Java's tasks may have, or have had, a part of it."""
-        return settings.with_java or (settings.fences_java and self._name in self._configs.configs.fenced)
+        return settings.with_java or (self._fences_java and self._name in self._configs.configs.fenced)
 
     async def claim(self, settings: SourceSettings, task: int, message: Assign) -> Assign:
         """*message* with what *task* writes with. Raises MirrorFlowError where it is not to begin yet."""

@@ -322,7 +322,15 @@ class Grouped(Herding):
         assert self._cluster is not None
         assert self._configs is not None
         assert self._node is not None
-        return Claiming(name, self._configs, self._node, self._others, self._cluster, read=self._read_on)
+        return Claiming(
+            name,
+            self._configs,
+            self._node,
+            self._others,
+            self._cluster,
+            fences_java=self._group.fences_java,
+            read=self._read_on,
+        )
 
     def _writing(self) -> TaskWriting:
         assert self._configs is not None

@@ -63,6 +63,7 @@ class Group:
             cast("Any", self.node),
             cast("Any", self),
             cast("Any", None),
+            fences_java=False,
             read=self.read,
         )
         settings = cast("Any", SimpleNamespace(with_java=with_java, transaction_timeout_ms=60_000))
