@@ -131,7 +131,8 @@ def test_two_connectors_share_a_pod_and_part_again_at_the_cost_of_a_roll(stage: 
             (["checkpoint", "heartbeat"], {"source": 1, "checkpoint": 1}),
             (None, apart),
         ):
-            stage.patch(flow, {"connectors": {"colocate": colocate}})
+            # What another test has said of its pod would be refused.
+            stage.patch(flow, {"connectors": {"colocate": colocate, "heartbeat": {"resources": None}}})
             wait_until(
                 f"its pods are {wanted}",
                 partial(_is_whole, stage, flow, wanted),
