@@ -43,8 +43,8 @@ Work = Callable[[FlowFiles, JobSettings, "SparkContext", Callable[[VerifyReport]
 _LOG: Final = logging.getLogger(__name__)
 
 
-class _StoppedError(SeedError):
-    """A signal came."""
+class _StoppedError(BaseException):
+    """A signal came. No `Exception`, for it may come within a call to the JVM, where such are taken for a lost connection."""
 
 
 def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 none of its own
