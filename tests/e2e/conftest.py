@@ -38,8 +38,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="package")
 def seed_image(stage: Stage) -> str:
     """The name of the image of Spark jobs, which the node has: 440 MB that only they need."""
-    stage.release.load_images("seed")
-    return build("seed", version=VERSION).name
+    image = build("seed", version=VERSION)
+    stage.cluster.load(image.archive)
+    return image.name
 
 
 @pytest.hookimpl(wrapper=True)
