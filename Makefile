@@ -43,7 +43,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 setup: $(READY) $(SPARK) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
-check: $(READY)  ## lint, types, layers, tidiness, unit tests; 73 s on two cores
+check: $(READY)  ## lint, types, layers, tidiness, unit tests; 52 s on two cores
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
 
 # The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
@@ -60,7 +60,7 @@ units: $(READY)
 
 # Kubernetes' control plane is built beside the first tests; a whole node, which needs root and packages, where
 # REQUIRE_CLUSTER=1. What is not there is skipped, and says why; with REQUIRE_CLUSTER=1 that is a failure.
-test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes; about 45 minutes on two cores
+test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes; about 50 minutes on two cores
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
 	@{ $(KUBERNETES) $(NODE) && { [ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images; }; } & build=$$!; \
 	$(MAKE) --no-print-directory check $(SPARK) $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
