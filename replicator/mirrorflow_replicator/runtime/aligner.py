@@ -320,19 +320,25 @@ class Aligner:
             if pair is None:
                 return
         await self._forget(lane, pair)
-        if lane.state not in {State.ASKING, State.WAITING}:
+        if not self._may_resume(lane):
             return
-        if lane.doubts != self._asked[lane]:
-            # A new connection or a pause since the question: the answer may be a leader's of the past.
-            self._later(lane, 0.0)
-            return
-        self._pauses.pop(lane, None)
         self._blank.pop(lane, None)
         self._cleared.add(lane)
         grown = 0 if at.alone else heard.high_watermark - pair.target_offset - 1
         is_open = _is_open(heard)
         alone = at.alone or lane.refusals >= REFUSALS_IN_A_ROW
         lane.resume(self._identity, pair, alone=alone, is_open=is_open, grown=grown)
+
+    def _may_resume(self, lane: Lane) -> bool:
+        """Whether the answer at hand still holds for *lane*; else it is asked again, if it has not stopped meanwhile."""
+        if lane.state not in {State.ASKING, State.WAITING}:
+            return False
+        if lane.doubts != self._asked[lane]:
+            # A new connection or a pause since the question: the answer may be a leader's of the past.
+            self._later(lane, 0.0)
+            return False
+        self._pauses.pop(lane, None)
+        return True
 
     async def _forget(self, lane: Lane, pair: Pair) -> None:
         """Where the target has lost records, their offsets are not told any more before others lie there."""

@@ -37,7 +37,6 @@ from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_replicator.runtime.flushing import Flushing
 from mirrorflow_replicator.runtime.lane import Lane
 from mirrorflow_replicator.runtime.pinning import Pinning
-from mirrorflow_replicator.runtime.surroundings import State
 from mirrorflow_replicator.settings import SourceSettings
 
 REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
@@ -174,13 +173,8 @@ class Resuming(Aligner):
             if after is None:
                 return
             pair = after
-        if lane.state not in {State.ASKING, State.WAITING}:
-            return
-        if lane.doubts != self._asked[lane]:
-            self._later(lane, 0.0)
-            return
-        self._pauses.pop(lane, None)
-        lane.resume(self._own, pair._replace(target_offset=-1), alone=True)
+        if self._may_resume(lane):
+            lane.resume(self._own, pair._replace(target_offset=-1), alone=True)
 
     async def _beginning(self, lane: Lane) -> Pair:
         anchor, position = lane.anchor, lane.position

@@ -92,9 +92,10 @@ class Flushing:
             return None
         end = lane.stream.known_end if at == lane.stream.delivered else UNKNOWN
         target_end = end if end > at.target_offset + 1 else UNKNOWN
-        same = known is not None and known.sequence == at.ordinal and known.source_offset == at.source_offset
-        same = same and known is not None and known.target_end == target_end
-        if same and known is not None and known.epoch == anchor.generation and known.left == left:
+        stored = (at.ordinal, at.source_offset, target_end, anchor.generation, left)
+        if known is not None and stored == (
+            known.sequence, known.source_offset, known.target_end, known.epoch, known.left,
+        ):  # fmt: skip
             return None
         return Position(
             topic=lane.topic,

@@ -114,6 +114,9 @@ class Pinning:
         if not self._draining:
             self._drained.set()
 
+    def refused(self, code: int) -> None:
+        """The target has refused a batch with *code*: its lane looks where it stands, and nothing else of the flow ends by it."""
+
     def ended_elsewhere(self) -> None:
         """Somebody else has committed: it need not be done again so soon."""
         self._due_s = max(self._due_s, min(self._next_due_s(), self._latest_s))

@@ -75,6 +75,7 @@ class CopyTask:
 
     def __init__(self, settings: SourceSettings, index: int, parts: Parts, *, copier: str) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
+        self._positions_are_new = True  # they were read when it was begun, for its first partitions
         self.pace = Pace(settings.bytes_per_second)
         self._settings = settings
         self._index = index
@@ -190,9 +191,10 @@ class CopyTask:
         wanted = set(partitions)
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
-        if not wanted <= self.lanes.keys():
+        if not wanted <= self.lanes.keys() and not self._positions_are_new:
             # Whoever has had them until now may have written since we have looked.
             await self._parts.positions.read_new()
+        self._positions_are_new = False
         for source in sorted(wanted - set(self.lanes)):
             lane = Lane(source, self._parts.route(source.topic), self._around)
             lane.position = self._parts.positions.positions.get(source)
@@ -270,8 +272,7 @@ class CopyTask:
         self._flushing.changed(lane)
 
     def _refused(self, lane: Lane, code: int, message: str, span: Span) -> None:
-        if isinstance(self._pinning, Committing):
-            self._pinning.refused(code)
+        self._pinning.refused(code)
         self._trouble.of_target(lane, code, message, span)
 
     def _was_paused(self) -> None:

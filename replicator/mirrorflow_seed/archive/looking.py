@@ -17,8 +17,8 @@ from mirrorflow_seed.location import Location
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-# Whoever asks for few bytes wants a run of records, whoever asks for more searches.
 T = TypeVar("T")
+# Whoever asks for few bytes wants a run of records, whoever asks for more searches.
 LOOK_BYTES: Final = 64 << 10
 LOOK_RECORDS: Final = 16
 SEARCH_RECORDS: Final = 2_000
