@@ -1,11 +1,7 @@
 """What a cluster does to pods, and to its own API server: records arrive once, whatever happens."""
 
-import contextlib
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +14,7 @@ from tests.e2e.story import (
     wait_for_records,
 )
 from tests.harness.demo.producer import SteadyProducer
-from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.processes import frozen, wait_until
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
 RATE = 200  # records a second: enough that some are under way at any moment
@@ -90,7 +86,7 @@ def test_records_go_on_while_no_api_server_answers(stage: Stage, flow: str):
         wait_for_records(stage, f"east.{topic}", 1_000)
         before, operators = stage.pods(flow), stage.release.operators()
         killed = stage.pods(flow, "source")[0]
-        with _silent(stage):
+        with frozen(stage.cluster.pids("kube-apiserver")):
             end = time.monotonic() + SILENCE_S
             stage.kill(killed)
             while time.monotonic() < end:
@@ -112,17 +108,3 @@ def test_records_go_on_while_no_api_server_answers(stage: Stage, flow: str):
     assert names(stage.release.operators()) == names(operators)
     assert restarts(stage.release.operators()) == restarts(operators)
     assert reason(stage.resource(flow), "Stalled")[0] == "False"
-
-
-@contextlib.contextmanager
-def _silent(stage: Stage) -> Iterator[None]:
-    """No API server answers."""
-    servers = stage.cluster.pids("kube-apiserver")
-    assert servers
-    for pid in servers:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in servers:
-            os.kill(pid, signal.SIGCONT)

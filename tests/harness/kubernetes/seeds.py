@@ -5,10 +5,8 @@ of a flow that is no resource: no connector helps it, and a test may add setting
 """
 
 import json
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +15,7 @@ from mirrorflow_operator.plan.jobs import job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.names import run_selector
 from mirrorflow_operator.plan.runs import RunKind, Runs, SparkDefaults
-from tests.harness.kafka.processes import program_of, wait_until
+from tests.harness.kafka.processes import frozen, program_of, wait_until
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage, processes_of
 
 # A driver and its executors start in 15 s alone; a machine that does much else takes minutes.
@@ -122,19 +120,9 @@ def job(
             )
 
 
-@contextmanager
-def frozen_java(pod: Object) -> Iterator[None]:
-    """SIGSTOP of the executor's JVM alone, as a long collection of garbage is: its Python goes on. SIGCONT at the end."""
-    found = [pid for pid in processes_of(pod) if program_of(pid) == "java"]
-    assert found
-    for pid in found:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+def frozen_java(pod: Object) -> AbstractContextManager[None]:
+    """The executor's JVM alone, as a long collection of garbage is: its Python goes on."""
+    return frozen([pid for pid in processes_of(pod) if program_of(pid) == "java"])
 
 
 def _owners(pod: Object) -> set[str]:

@@ -1,6 +1,5 @@
 """Data that is damaged, deleted, or finds no room: the partition concerned stops and says so, all others go on."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
+from tests.integration.kafka.disks import small_disk
 
 GONE_WAIT_S = 90.0  # a topic is unknown for twenty seconds before it is called gone
 RETRY_WAIT_S = 90.0  # what is stopped is tried again every quarter of a minute
@@ -111,39 +111,21 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
     )
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB, which only root can make."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
-    east: KafkaCluster, unique_topic: Names, tmp_path: Path, small_disk: Path
+    east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """The broker gives up with a torn batch at its end; with a larger disk the copy goes on without loss or repeat."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
-    config = {
-        "log.dirs": str(small_disk / "data"),
-        "log.index.size.max.bytes": "65536",
-        "log.segment.bytes": "4194304",
-    }
 
     with (
-        KafkaCluster(name="brim", config=config) as brim,
+        small_disk(tmp_path / "disk", 24) as disk,
+        KafkaCluster(name="brim", config=disk.config) as brim,
         flow(east, brim, topic, "full", tmp_path) as replicator,
     ):
         wait_until("its disk is full", lambda: not brim.broker(1).running, timeout_s=120)
         wait_until("it is told", lambda: replicator.progress()["reasons"], timeout_s=60)
-        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        disk.grow()
         brim.broker(1).start()
         replicator.wait_until_caught_up(partitions=2)
         replicator.kill()

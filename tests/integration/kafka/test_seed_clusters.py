@@ -4,7 +4,6 @@ One topic of each flow is fresh, one ten days old. Whatever happens, a reader fi
 held it up.
 """
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed import driver, keeping
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import digest, load
+from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.flows import DAY_MS, Flow
 from tests.integration.kafka.seeding import files_of, seed
 
@@ -107,26 +107,11 @@ def test_what_the_target_refuses_is_named_and_goes_on_when_it_is_taken(
         flow.assert_exact(topic)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 20 MB, which only root can make."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room(
     east: KafkaCluster,
     spark: "SparkContext",
     unique_topic: Callable[[], str],
     tmp_path: Path,
-    small_disk: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -136,24 +121,22 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
     """
     monkeypatch.setattr(driver, "STOP_S", 3.0)
     monkeypatch.setattr(keeping, "GIVE_BACK_S", 2.0)
-    config = {
-        "log.dirs": str(small_disk / "data"),
-        "log.index.size.max.bytes": "65536",
-        "log.segment.bytes": "4194304",
-    }
     said: list[str] = []
 
     def watch(report: SeedReport) -> None:
         said.append(report.message)
 
-    with KafkaCluster(name="narrow", config=config) as narrow:
+    with (
+        small_disk(tmp_path / "disk", 20) as disk,
+        KafkaCluster(name="narrow", config=disk.config) as narrow,
+    ):
         flow = Flow.new(east, narrow, tmp_path)
         topics = fresh_and_old(east, unique_topic(), records=14_000)
         files = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*")
         with pytest.raises(StalledError, match=r"Nothing has moved for \d+ s: .*Unreachable"):
             seed(files, spark, watch=watch, stalled_ms="5000")
         assert not narrow.broker(1).running
-        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        disk.grow()
         narrow.broker(1).start()
         status, report = seed(files, spark)
 

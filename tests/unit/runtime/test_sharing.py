@@ -1,7 +1,7 @@
 """One node's part of a source connector: what ends of itself there is not passed over in silence."""
 
 import asyncio
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
@@ -15,7 +15,9 @@ from mirrorflow_replicator.runtime.claiming import Claiming
 from mirrorflow_replicator.runtime.connector import SourceConnector
 from mirrorflow_replicator.runtime.establishing import Established
 from mirrorflow_replicator.runtime.hosting import HostedConnector
-from mirrorflow_replicator.runtime.sharing import Share, SharedConnector
+from mirrorflow_replicator.runtime.sharing import Publish, Share, SharedConnector
+
+Part = TypeVar("Part", bound=SharedConnector)
 
 WORKER = "bootstrap.servers=127.0.0.1:1\noffset.storage.topic=o\n"
 CONNECTOR = (
@@ -35,20 +37,26 @@ async def nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT00
     """Written down by nobody."""
 
 
+def shared(kind: type[Part], publish: Publish, share: Share) -> Part:
+    """This node's part of the connector, which has no task."""
+    settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
+    assert settings.source is not None
+    connector = kind(
+        settings,
+        settings.source,
+        samples=Samples(),
+        publish=publish,
+        start=lambda *_, **__: pytest.fail("no task is given"),
+        grace_s=1,
+        claiming=cast("Claiming", None),
+    )
+    connector.share(share)
+    return connector
+
+
 def test_a_discovery_that_ends_ends_the_connector() -> None:
     async def run() -> None:
-        settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
-        assert settings.source is not None
-        connector = Mistaken(
-            settings,
-            settings.source,
-            samples=Samples(),
-            publish=nothing,
-            start=lambda *_, **__: pytest.fail("no task is given"),
-            grace_s=1,
-            claiming=cast("Claiming", None),
-        )
-        connector.share(Share(leads=True))
+        connector = shared(Mistaken, nothing, Share(leads=True))
         running = asyncio.create_task(connector.run())
         done, _ = await asyncio.wait({running}, timeout=5)
         assert done
@@ -77,19 +85,7 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, found: Established, sh
             await self._hand(FIRST)
 
     async def run() -> None:
-        settings = load_standalone(WORKER, [CONNECTOR]).connectors[0]
-        assert settings.source is not None
-        connector = Connected(
-            settings,
-            settings.source,
-            samples=Samples(),
-            publish=publish,
-            start=lambda *_, **__: pytest.fail("no task is given"),
-            grace_s=1,
-            claiming=cast("Claiming", None),
-        )
-        connector.share(share)
-        await connector.hand()
+        await shared(Connected, publish, share).hand()
 
     monkeypatch.setattr(hosting, "identify", identified)
     monkeypatch.setattr(SourceConnector, "clusters", property(lambda _: ()))
