@@ -18,14 +18,13 @@ from confluent_kafka import KafkaException
 from benchmarks.copiers import Copier, Flow, end
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import Child, HarnessError, wait_until
-from tests.harness.kafka.tools import Loaded, load
+from tests.harness.kafka.tools import FOREVER, Loaded, load
 
 # What Apache's start script gives a broker (kafka-run-class.sh), with the heap of kafka-server-start.sh doubled: one of
 # the cases has 5,000 partitions.
 BROKER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 BROKER_HEAP_MIB = 2048
 BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # a removed copy gives its page cache back at once
-FOREVER = {"retention.ms": "-1"}  # however old its records are
 CLEAN_WAIT_S = 120.0
 DELETE_AT_ONCE = 200
 # What a run may end with that is no fault of this program: it is noted, and the next one goes on.

@@ -13,7 +13,7 @@ from tests.chaos.actors import Copier, Side, Transactions, Writers
 from tests.chaos.schedule import Kind, Step, steps
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import HarnessError, wait_until
-from tests.harness.kafka.tools import digest, records
+from tests.harness.kafka.tools import FOREVER, digest, records
 from tests.harness.replicator import Replicator
 
 TOPICS = {"chaos.orders": 4, "chaos.events": 3}
@@ -21,7 +21,6 @@ BROKERS = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 # A hundred expiry checks a minute, where a broker as it comes makes one in ten minutes. What is written now is remembered for
 # much longer than anybody is away: with a day it is so by itself.
 FORGETFUL = {"producer.id.expiration.ms": "60000", "producer.id.expiration.check.interval.ms": "500"}
-FOREVER = {"retention.ms": "-1"}  # old records are not to be deleted, on neither side
 TICK_S = 0.05
 # Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
 SETTLE_S = 240.0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.story import arrived, reason
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import digest, load
+from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.harness.kubernetes.seeds import POLL_S, SEED_WAIT_S, SeedPods, frozen_java, job
 from tests.harness.kubernetes.stage import Stage
 
@@ -35,7 +35,7 @@ def _topics(stage: Stage, name: str) -> dict[str, str]:
     """Records of now and of ten days ago: topics, and whom their copies are the same for."""
     fresh, old = f"ledger-{name}-fresh", f"ledger-{name}-old"
     for topic, partitions, age_ms in ((fresh, FRESH_PARTITIONS, 0), (old, OLD_PARTITIONS, TEN_DAYS_MS)):
-        stage.east.create_topic(topic, partitions=partitions, config={"retention.ms": "-1"})
+        stage.east.create_topic(topic, partitions=partitions, config=FOREVER)
         timestamp_ms = time.time_ns() // 1_000_000 - age_ms
         load(
             stage.east,

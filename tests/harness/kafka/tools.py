@@ -14,6 +14,8 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.tool_service import SERVICE, run_alone
 
+# A topic of records that are older than a week: a broker deletes those within five minutes, wherever a test is by then.
+FOREVER = {"retention.ms": "-1"}
 _calls = itertools.count()
 
 

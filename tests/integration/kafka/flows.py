@@ -99,8 +99,8 @@ class Flow:
         lines = []
         sent = by_partition(records(self.source, topic, isolation=isolation, payload="sha256"))
         copied = by_partition(records(self.target, self.remote(topic), payload="sha256"))
-        for partition, wanted in sent.items():
-            got = copied.get(partition, [])
+        for partition in sorted(sent.keys() | copied.keys()):
+            wanted, got = sent.get(partition, []), copied.get(partition, [])
             missing, repeated = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
             first = next(
                 (i for i, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), -1

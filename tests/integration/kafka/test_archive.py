@@ -27,7 +27,7 @@ from mirrorflow_seed.report import ArchiveReport
 from mirrorflow_seed.settings import FlowFiles, JobSettings, job_of
 from mirrorflow_seed.verify import command as verifying
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import FOREVER, load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, write_batches
 from tests.integration.kafka.seeding import CORES, SeedProcess, files_of
 from tests.integration.kafka.verifying import plain, verify, write
@@ -334,7 +334,7 @@ def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
     flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
 ) -> None:
     """kill -9 in the middle of records ten days old, twice; then again to the end: nothing is lost, nothing is there twice."""
-    topic = flow.source.create_topic(unique_topic(), partitions=2)
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=FOREVER)
     ten_days_ago = time.time_ns() // 1_000_000 - 10 * DAY_MS
     load(flow.source, topic, 12_000, size_bytes=500, timestamp_ms=ten_days_ago)
     files, folder = files_of(flow, topic), tmp_path / "archive"

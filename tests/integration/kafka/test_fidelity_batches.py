@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import FOREVER, load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
 
@@ -76,7 +76,7 @@ WRITERS: dict[str, tuple[Callable[[KafkaCluster, str], None], int]] = {
 def copied(east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every writer's topic, copied by one process."""
     for name, (write, _) in WRITERS.items():
-        write(east, east.create_topic(f"shape-{name}", partitions=2, config={"retention.ms": "-1"}))
+        write(east, east.create_topic(f"shape-{name}", partitions=2, config=FOREVER))
     folder = tmp_path_factory.mktemp("batches")
     with Replicator.standalone(
         east,

@@ -10,7 +10,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
 from tests.integration.kafka.groups import GROUP_WAIT_S, group_offsets, put_group, translated_by_java
@@ -88,7 +88,7 @@ def old_messages(magic: int, codec: int, first: int, count: int, timestamp: int)
 
 def test_messages_of_old_formats_are_copied(old: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> None:
     """Magic 0 and 1, plain and compressed, in a segment of a broker that has been upgraded since: as consumers see them."""
-    topic = old.create_topic("ancient", config={"retention.ms": "-1"})
+    topic = old.create_topic("ancient", config=FOREVER)
     load(old, topic, 1)
     old.broker(1).stop()
     log = Path(old.home) / "1" / "data" / f"{topic}-0"

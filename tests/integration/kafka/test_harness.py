@@ -42,7 +42,7 @@ def fragile() -> Iterator[KafkaCluster]:
 
 def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]):
     """Keys, nulls, headers in order and timestamps are read as they were written."""
-    topic = east.create_topic(unique_topic(), partitions=2)
+    topic = east.create_topic(unique_topic(), partitions=2, config=tools.FOREVER)
 
     tools.load(east, topic, 6, size_bytes=20, codec="lz4", keys=True, headers=3, null_every=3, timestamp_ms=0)
     found = tools.records(east, topic)
@@ -56,7 +56,7 @@ def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]
 
 def test_digest_tells_equal_from_different(east: KafkaCluster, unique_topic: Callable[[], str]):
     """Two topics of the same records have one digest, whatever their batches; another order has another."""
-    topics = [east.create_topic(unique_topic()) for _ in range(3)]
+    topics = [east.create_topic(unique_topic(), config=tools.FOREVER) for _ in range(3)]
 
     for topic, seed, single in zip(topics, (1, 1, 2), (False, True, False), strict=True):
         tools.load(east, topic, 50, timestamp_ms=1000, seed=seed, single_record_batches=single)

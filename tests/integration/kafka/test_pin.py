@@ -20,7 +20,7 @@ from mirrorflow_replicator.wire.records import encode
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import digest
+from tests.harness.kafka.tools import FOREVER, digest
 from tests.integration.kafka.flows import (
     BATCH_RECORDS,
     DAY_MS,
@@ -33,7 +33,6 @@ from tests.integration.kafka.flows import (
     write_batches,
 )
 
-FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage lasts over several commits
 # Out of order, already there, in no transaction.
 REFUSED_LATE = {45, 46, 48}

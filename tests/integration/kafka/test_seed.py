@@ -23,7 +23,7 @@ from mirrorflow_seed.seed import keeping
 from mirrorflow_seed.seed.survey import Survey
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.flows import DAY_MS, Flow, asking
 from tests.integration.kafka.seeding import files_of, seed
 
@@ -188,7 +188,7 @@ def test_records_that_the_target_would_delete_are_kept_until_all_are_there(
 ):
     """Ten days old, on a target that keeps seven and looks all the time; then its retention is as it was."""
     flow = Flow.new(east, eager, tmp_path)
-    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 6_000, size_bytes=200, timestamp_ms=now_ms() - 10 * DAY_MS)
     copy = flow.remote(topic)
     seen: list[tuple[str, int]] = []
@@ -248,7 +248,7 @@ def test_a_seed_goes_on_behind_what_the_target_has_deleted_while_it_was_paused(
 ):
     """All of it, the markers of its transactions, too, and its leader has forgotten who wrote there: as after weeks."""
     flow = Flow.new(east, eager, tmp_path)
-    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 8_000, size_bytes=1_000, timestamp_ms=now_ms() - 10 * DAY_MS)
     copy, files = flow.remote(topic), files_of(flow, topic, OWN_RETENTION)
 

@@ -15,7 +15,7 @@ from mirrorflow_seed.errors import StalledError
 from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed import driver, keeping
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.tools import digest, load
+from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.disks import small_disk
 from tests.integration.kafka.flows import DAY_MS, Flow
 from tests.integration.kafka.seeding import files_of, seed
@@ -84,12 +84,12 @@ def test_what_the_target_refuses_is_named_and_goes_on_when_it_is_taken(
     stem = unique_topic()
     large, early, plain = (f"{stem}-{name}" for name in ("large", "early", "plain"))
     for topic in (large, early, plain):
-        flow.source.create_topic(topic, config={"retention.ms": "-1"})
+        flow.source.create_topic(topic, config=FOREVER)
     load(flow.source, plain, 500)
     load(flow.source, large, 20, size_bytes=200_000, content="random", batch_bytes=300_000)
     load(flow.source, early, 500, timestamp_ms=now_ms() - 10 * DAY_MS)
     flow.target.create_topic(flow.remote(large), config={"max.message.bytes": "100000"})
-    week = {"message.timestamp.before.max.ms": str(7 * DAY_MS), "retention.ms": "-1"}
+    week = {"message.timestamp.before.max.ms": str(7 * DAY_MS), **FOREVER}
     flow.target.create_topic(flow.remote(early), config=week)
     files = files_of(flow, f"{stem}-.*", {"sync.topic.configs.enabled": "false"})
 
@@ -152,9 +152,7 @@ def fresh_and_old(
     """Two topics of two partitions each, by the age of their records."""
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
-        source.create_topic(
-            topic, partitions=2, replication_factor=replication_factor, config={"retention.ms": "-1"}
-        )
+        source.create_topic(topic, partitions=2, replication_factor=replication_factor, config=FOREVER)
         load(
             source,
             topic,

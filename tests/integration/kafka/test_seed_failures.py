@@ -18,7 +18,7 @@ from mirrorflow_seed.session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import Child, family, free_port, wait_until
 from tests.harness.kafka.processes import start as start_child
-from tests.harness.kafka.tools import digest, load
+from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.flows import DAY_MS, Flow
 from tests.integration.kafka.seeding import SeedProcess, files_of
 
@@ -59,7 +59,7 @@ def topics(flow: Flow, unique_topic: Callable[[], str]) -> tuple[str, ...]:
     stem = unique_topic()
     ages = {f"{stem}-fresh": now_ms(), f"{stem}-old": now_ms() - 10 * DAY_MS}
     for topic, timestamp_ms in ages.items():
-        flow.source.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
+        flow.source.create_topic(topic, partitions=2, config=FOREVER)
         # Batches large enough to be written by themselves.
         load(
             flow.source,

@@ -15,7 +15,7 @@ from mirrorflow_replicator.wire.records import Record as WireRecord
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import FOREVER, load, records
 from tests.integration.kafka.flows import (
     DAY_MS,
     STAGE_RECORDS,
@@ -28,7 +28,6 @@ from tests.integration.kafka.flows import (
 
 STAGES = 3
 SINGLE_WRITER = ("exactly-once-single-writer", "NoTransactionalId")
-FOREVER = {"retention.ms": "-1"}  # the copies are made with it, too
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking, contents
 from tests.integration.kafka.test_sequence_source import come_back, leave
@@ -71,7 +71,7 @@ def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
     flow: Flow, unique_topic: Names, when: str
 ) -> None:
     """Every segment is deleted, the log begins where the copy ended; also for one that never stopped looking."""
-    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -131,7 +131,7 @@ def test_a_loss_before_the_first_record_of_a_changed_stream_is_told(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
     """Another isolation level begins new numbers: what was to carry the first of them is gone all the same."""
-    topic = flow.source.create_topic(unique_topic(), config={"retention.ms": "-1"})
+    topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
