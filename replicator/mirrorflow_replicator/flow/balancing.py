@@ -57,7 +57,7 @@ def place(
             plan.put(one, homes[one])
     plan.fill([one for one in wanted if one not in homes])
     if any(not had for had in plan.tasks[len(previous) :]):
-        plan.spread()
+        plan.spread(len(previous))
     plan.occupy()
     return plan.assignment
 
@@ -161,16 +161,18 @@ class _Plan:
             self.put(one, task)
             heapq.heapreplace(heap, (self.loads[task], len(self.tasks[task]), task))
 
-    def spread(self) -> None:
-        """Take from each task what is above an even share, and give it to the least busy ones."""
-        share = sum(self.loads) / len(self.tasks) * (1 - ROUNDING)
-        spare = []
-        for task, had in enumerate(self.tasks):
-            for one in sorted(had, key=lambda one: (-self.weights[one], one)):
-                if len(had) > 1 and self.loads[task] - self.weights[one] >= share:
-                    self.take(one, task)
-                    spare.append(one)
-        self.fill(spare)
+    def spread(self, old: int) -> None:
+        """Fill the tasks behind the *old* ones up to an even share, by what those have above theirs, the busiest first."""
+        share = sum(self.loads) / len(self.tasks)
+        least, most = share * (1 - ROUNDING), share * (1 + ROUNDING)
+        for giver in sorted(range(old), key=lambda task: (-self.loads[task], task)):
+            for one in sorted(self.tasks[giver], key=lambda one: (-self.weights[one], one)):
+                taker = min(range(old, len(self.tasks)), key=lambda task: (self.loads[task], task))
+                weight = self.weights[one]
+                has_room = not self.tasks[taker] or self.loads[taker] + weight <= most
+                if has_room and self.loads[giver] - weight >= least:
+                    self.take(one, giver)
+                    self.put(one, taker)
 
     def occupy(self) -> None:
         """Let each empty task have the least of what the busiest has; there are partitions enough."""

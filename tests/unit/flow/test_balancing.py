@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_replicator.flow.assignment import Assignment, assign
 from mirrorflow_replicator.flow.balancing import (
+    IDLE_BYTES_PER_S,
     MOVES_MAX,
     MOVES_MIN,
     MOVES_PART,
@@ -23,10 +24,12 @@ from mirrorflow_replicator.flow.balancing import (
 from mirrorflow_replicator.flow.partitions import TopicPartition
 
 MB = 1e6
-PARTITIONS = st.sets(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), max_size=20)
+PARTITION = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9))
+PARTITIONS = st.sets(PARTITION, max_size=20)
 TASKS = st.integers(1, 6)
+UNEVEN_HOMES = st.sampled_from((0, 0, 0, 0, 1, 2))
 BYTES_PER_S = st.one_of(st.just(0.0), st.floats(0, 1e4), st.floats(0, 100 * MB))
-LOADS = st.dictionaries(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), BYTES_PER_S)
+LOADS = st.dictionaries(PARTITION, BYTES_PER_S)
 
 
 def all_of(assignment: Assignment) -> list[TopicPartition]:
@@ -101,6 +104,32 @@ def test_more_tasks_are_filled_evenly_and_nothing_moves_between_the_old_ones() -
     assert all(set(has) <= set(had) for had, has in zip(first, second[:2], strict=True))
 
 
+@given(
+    st.dictionaries(PARTITION, st.tuples(UNEVEN_HOMES, BYTES_PER_S), min_size=1),
+    PARTITIONS,
+    st.integers(1, 3),
+)
+def test_more_tasks_take_up_to_an_even_share_from_those_above_one_and_nothing_else_moves(
+    known: dict[TopicPartition, tuple[int, float]], new: set[TopicPartition], more: int
+) -> None:
+    """However uneven it was. Where nobody is above a share, one with several gives one to each that would have none."""
+    loads = {one: load for one, (_, load) in known.items()}
+    tasks = [sorted(one for one, (at, _) in known.items() if at == task) for task in range(3)]
+    before = tuple(tuple(had) for had in tasks if had)
+    second = place(known.keys() | new, len(before) + more, before, loads)
+    weights = weights_of(all_of(second), loads)
+    share = sum(weights.values()) / len(second)
+    given_away = set(moved(before, second))
+    assert given_away <= {one for had in second[len(before) :] for one in had}
+    for had in second[len(before) :]:
+        assert (
+            len(had) == 1 or given_away.isdisjoint(had) or sum(weights[one] for one in had) <= share * 1.001
+        )
+    below = [had for had in second[: len(before)] if sum(weights[one] for one in had) < share * 0.999]
+    gone = sum(len(given_away & set(had)) for had, has in zip(before, second, strict=False) if has in below)
+    assert gone <= len(second) - len(before)
+
+
 @given(PARTITIONS, TASKS, LOADS)
 def test_a_rebalance_is_bounded_lowers_the_busiest_and_ends(
     now: set[TopicPartition], tasks: int, loads: dict[TopicPartition, float]
@@ -118,10 +147,18 @@ def test_a_rebalance_is_bounded_lowers_the_busiest_and_ends(
     raise AssertionError("it never ends")
 
 
-def busiest_first(assignment: Assignment, loads: dict[TopicPartition, float]) -> list[float]:
-    known = [loads[one] for one in all_of(assignment) if one in loads]
+def weights_of(
+    partitions: list[TopicPartition], loads: dict[TopicPartition, float]
+) -> dict[TopicPartition, float]:
+    """What each counts: one without a load as much as the average."""
+    known = [loads[one] for one in partitions if one in loads]
     average = sum(known) / len(known) if known else 0.0
-    return sorted((sum(loads.get(one, average) for one in task) for task in assignment), reverse=True)
+    return {one: IDLE_BYTES_PER_S + loads.get(one, average) for one in partitions}
+
+
+def busiest_first(assignment: Assignment, loads: dict[TopicPartition, float]) -> list[float]:
+    weights = weights_of(all_of(assignment), loads)
+    return sorted((sum(weights[one] for one in task) for task in assignment), reverse=True)
 
 
 @given(st.lists(st.floats(MB, 2 * MB), min_size=12, max_size=40), st.integers(2, 3))
