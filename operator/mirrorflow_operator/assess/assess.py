@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mirrorflow_operator.api.quantity import whole
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import (
     Condition,
@@ -169,7 +170,9 @@ def _scaling(
         and source.deployment.ready >= source.deployment.wanted
         and not is_rolling(source)
     )
-    load = Load(lag_s=told.lag_to_share_s(observation), is_whole=is_whole)
+    limit = None if flow is None else flow.spec.limits.bytes_per_second
+    lag_s = told.lag_to_share_s(observation, None if limit is None else whole(limit))
+    load = Load(lag_s=lag_s, is_whole=is_whole)
     return scaling(
         flow,
         observation.memory.scaling,

@@ -16,6 +16,8 @@ UNREACHABLE_AFTER_S: Final = 10.0
 # What fails right after the start mostly waits for another connector's topic, or for a broker's second answer; and what was
 # told to have failed has to go well for a minute before anybody hears of it.
 YOUNG_S: Final = 30.0
+# Of the flow's limit: each task has its part of it, and none copies all the time.
+AT_LIMIT: Final = 0.8
 _SIDES: Final = {Kind.SOURCE_REACHABLE: "source", Kind.TARGET_REACHABLE: "target"}
 _ACTIONS: Final = {
     Reason.UNREACHABLE: "no broker answers; check bootstrapServers, the network and the listener",
@@ -129,12 +131,17 @@ def lag(observation: Observation) -> Lag | None:
     return max(known, key=list(Lag).index) if known else None
 
 
-def lag_to_share_s(observation: Observation) -> float | None:
+def lag_to_share_s(observation: Observation, limit_bytes_per_s: int | None) -> float | None:
     """The lag of the source connector's pod that is furthest behind; None where it is not known, or more pods would not lessen it.
 
-    A quota or a partition that has stopped holds up ten pods as it holds up one.
+    A quota, the flow's own limit or a partition that has stopped holds up ten pods as it holds up one.
     """
     found = summaries(observation, connector(observation, ConnectorKind.SOURCE))
+    if (
+        limit_bytes_per_s is not None
+        and sum(one.bytes_per_s for one in found) >= AT_LIMIT * limit_bytes_per_s
+    ):
+        return None
     at_work = [one for one in found if one.partitions]
     lags = [0.0 if one.lag_records == 0 else one.lag_s for one in at_work if one.replicating in _MOVING]
     known = [one for one in lags if one is not None]

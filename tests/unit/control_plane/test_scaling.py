@@ -161,7 +161,7 @@ def test_without_lag_they_go_one_by_one() -> None:
     assert [step for _, step in life.changes] == [-1, -1, -1]
 
 
-def _observed(lag_told_s: float, replicas: int, **changes: Any) -> Observation:
+def _observed(lag_told_s: float, replicas: int, *, limit: str | None = None, **changes: Any) -> Observation:
     source = {"replicas": 1, "tasks": 8, "autoscale": {"maxReplicas": 4, "lagSecondsMax": 60}}
     lag: dict[str, Any] = {
         "lag_records": 9,
@@ -170,7 +170,8 @@ def _observed(lag_told_s: float, replicas: int, **changes: Any) -> Observation:
     } | changes
     workload = deployment(wanted=replicas, replicas=replicas, updated=replicas, ready=replicas)
     seen = connector(deployment=workload, pods=(pod(reading=reading(**lag)),))
-    found = observed(flow=mirror_flow(connectors={"source": source}))
+    limits = {} if limit is None else {"bytesPerSecond": limit}
+    found = observed(flow=mirror_flow(connectors={"source": source}, limits=limits))
     return replace(found, connectors=(seen, *found.connectors[1:]))
 
 
@@ -213,6 +214,12 @@ def test_the_decision_stands_in_the_status_and_another_operator_goes_on_from_it(
 )
 def test_what_more_pods_would_not_lessen_adds_none(changes: dict[str, Any]) -> None:
     assert _wanted(_after(_observed(500.0, 1, **changes), 600)) == 1
+
+
+@pytest.mark.parametrize(("bytes_per_s", "wanted"), [(9e6, 1), (5e6, 4)])
+def test_a_flow_that_copies_as_much_as_it_may_gets_no_more_pods(bytes_per_s: float, wanted: int) -> None:
+    observation = _observed(500.0, 1, limit="10M", bytes_per_s=bytes_per_s)
+    assert _wanted(_after(observation, 3_600)) == wanted
 
 
 def test_a_new_number_is_applied_at_once_and_the_lag_is_looked_at_again_and_again() -> None:
