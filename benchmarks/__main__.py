@@ -3,6 +3,7 @@
     python -m benchmarks [case ...] [--quick] [--repeat N]
     python -m benchmarks operator [--quiescence]    # another matter: see control_plane.py
     python -m benchmarks machinery                  # and another: see machinery.py
+    python -m benchmarks executors                  # and another, on a node: see executors.py
 
 Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
 says so in the results, and the next one goes on. Exit status 1 if a demand was missed.
@@ -17,7 +18,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import control_plane, machinery
+from benchmarks import control_plane, executors, machinery
 from benchmarks.arena import FAILURES, Arena
 from benchmarks.cases import (
     Case,
@@ -65,6 +66,8 @@ def main() -> int:
         return control_plane.main(sys.argv[2:])
     if sys.argv[1:2] == ["machinery"]:
         return machinery.main(sys.argv[2:])
+    if sys.argv[1:2] == ["executors"]:
+        return executors.main(sys.argv[2:])
     options = _options()
     extent = Extent(repeat=options.repeat or (1 if options.quick else REPEAT), quick=options.quick)
     heading = facts(" ".join(["python -m benchmarks", *sys.argv[1:]]))

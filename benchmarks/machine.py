@@ -37,6 +37,15 @@ def operator_facts(command: str) -> list[str]:
     return text.splitlines()
 
 
+def node_facts(command: str) -> list[str]:
+    """As `facts`, on a node of Kubernetes."""
+    text = f"""\
+- taken {_taken()} by `{command}`, load average before {load_average():.2f}
+- {_hardware()}; node, operator, brokers, driver and executors share them
+- MirrorFlow {version("mirrorflow")} ({_commit()}), {_python()}; Apache Kafka {VERSION}, Spark {version("pyspark")}"""
+    return text.splitlines()
+
+
 def _taken() -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 

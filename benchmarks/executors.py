@@ -1,0 +1,171 @@
+"""`python -m benchmarks executors`: one Spark executor and two, on a real node, and how long they take until they copy.
+
+    python -m benchmarks executors [--repeat N] [--quick]     # writes benchmarks/EXECUTORS.md
+
+Node, operator, driver, executors and the two secured brokers share this machine's cores. So each is measured twice: with
+executors that may use what is left, and with executors that are held to a part of a core each, as if they had nodes of
+their own. Only then is it the executors, and not the machine, that a second one adds to. What else is measured goes into the
+calculation of a cluster that nobody has at hand (`machinery`). Needs root and what the end-to-end tests need.
+"""
+
+import argparse
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machinery
+from benchmarks.machine import load_average, node_facts
+from benchmarks.results import Result, document
+from benchmarks.watch import end_offsets
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.kubernetes.images import VERSION, build
+from tests.harness.kubernetes.seeds import SEED_WAIT_S, SeedPods, job
+from tests.harness.kubernetes.stage import FLOWS, Stage
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent / ".cache" / "benchmarks"
+TITLE: Final = "One Spark executor and two"
+NETWORK: Final = 244  # beside those of `make cluster` and of the tests
+BULK, SMALL, SCATTERED = "bulk", "small", "scattered"
+PARTITIONS: Final = {BULK: 16, SMALL: 16, SCATTERED: 1_000}
+RECORDS, QUICK_RECORDS = 2_000_000, 400_000
+RECORD_BYTES: Final = 1_000
+POLL_S: Final = 0.1  # a look at pods or at ends of partitions; a run takes tens of seconds
+SHARE: Final = "200m"  # of a core, for each executor that is held to one
+RATE: Final = "MB/s"
+VALUES: Final = {"pollSeconds": 1, "replicas": 1, "seed": {"namespaces": [FLOWS]}}
+WAVE: Final = re.compile(r"a task began to copy after ([0-9.]+) s, the largest used (\d+) MiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who copies."""
+
+    name: str
+    executors: int
+    limits: Mapping[str, str] = field(default_factory=dict)
+    topic: str = BULK
+
+
+ONE, TWO = Crew(name="1 executor", executors=1), Crew(name="2 executors", executors=2)
+HELD: Final = {"cpu": SHARE}
+ONE_HELD, TWO_HELD = (
+    Crew(name=f"{crew.name} of 0.2 cores", executors=crew.executors, limits=HELD, topic=SMALL)
+    for crew in (ONE, TWO)
+)
+# Many partitions, hardly a record: what a task begins with grows with the flow.
+MANY: Final = Crew(name="1 executor, 1,000 partitions of 10 records", executors=1, topic=SCATTERED)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 1 if a demand was missed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    options = _options(arguments)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    heading = node_facts(" ".join(["python -m benchmarks executors", *arguments]))
+    records = QUICK_RECORDS if options.quick else RECORDS
+    result = Result(
+        name="executors",
+        title="the same seed by one executor and by two",
+        setting=f"{records:,} records of {RECORD_BYTES} bytes in {PARTITIONS[BULK]} partitions, a tenth of them where executors have"
+        f" {SHARE} of a core each; one slot in an executor, TLS and SCRAM on both sides. {RATE} from the first record on the"
+        " target to the last; *driver* is until an executor's container runs, *executor* from then to the first record.",
+    )
+    began_s = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="mf-") as folder,
+        Stage(folder=Path(folder), name="mf-executors", network=NETWORK, values=VALUES) as stage,
+    ):
+        _race(stage, result, records, options.repeat)
+    result.seconds = time.monotonic() - began_s
+    result.notes.append(_calculated(result))
+    # Executors that have what they need add up; what two take from each other on two cores is shown beside it.
+    what = "throughput of two, 0.2 cores each, against one"
+    result.demand_ratio(what, RATE, TWO_HELD.name, ONE_HELD.name, sense=">=", limit=1.7)
+    text = document([result], heading=heading, title=TITLE)
+    target = CACHE / "executors.md" if options.quick else HERE / "EXECUTORS.md"
+    target.write_text(text)
+    print(f"{text}\n{target}")
+    return 0 if all(demand.is_met for demand in result.demands) else 1
+
+
+def _race(stage: Stage, result: Result, records: int, repeat: int) -> None:
+    built = build("seed", version=VERSION)
+    stage.cluster.load(built.archive)
+    sizes = {BULK: records, SMALL: records // 10, SCATTERED: 10 * PARTITIONS[SCATTERED]}
+    for topic, size in sizes.items():
+        stage.east.create_topic(topic, partitions=PARTITIONS[topic])
+        load(stage.east, topic, size, size_bytes=RECORD_BYTES, batch_bytes=65_536)
+    for turn in range(repeat):
+        for number, crew in enumerate((ONE, TWO, ONE_HELD, TWO_HELD, *([] if turn else [MANY]))):
+            figures = _run(stage, built.name, f"run{turn}{number}", crew, sizes[crew.topic])
+            print(f"  {crew.name}: {figures}, load {load_average():.1f}", flush=True)
+            result.add(crew.name, **figures)
+
+
+def _run(stage: Stage, image: str, flow: str, crew: Crew, records: int) -> dict[str, float]:
+    """One seed, from nothing to its end; its copies go afterwards."""
+    copy = f"{flow}.{crew.topic}"
+    spec: dict[str, Any] = {
+        "max": crew.executors,
+        "resources": {"requests": {"cpu": "100m"}, "limits": dict(crew.limits)},
+    }
+    asked_s = time.monotonic()
+    with job(stage, image, flow, [crew.topic], run_id="1", more={"lag.max": "0"}, executors=spec) as seed:
+        runs_s = _moment("an executor runs", lambda: bool(seed.executors()))
+        _moment("its topic is there", lambda: copy in stage.west.topics())
+        first_s, last_s = (_moment_of(stage, crew, copy, count) for count in (1, records))
+        report = seed.wait_for_report()
+        waves = _waves(seed)
+    for one in stage.west.topics():
+        if one.startswith(f"{flow}."):
+            stage.west.delete_topic(one)
+    return {
+        RATE: records * RECORD_BYTES / 1e6 / (last_s - first_s),
+        "executor_s/GB": report["cost"]["executorSeconds"] / (records * RECORD_BYTES / 1e9),
+        "driver_s": runs_s - asked_s,
+        "executor_s": first_s - runs_s,
+        "task_s": max(after_s for after_s, _ in waves),
+        "task_MiB": max(mib for _, mib in waves),
+    }
+
+
+def _moment_of(stage: Stage, crew: Crew, copy: str, count: int) -> float:
+    partitions = PARTITIONS[crew.topic]
+    return _moment(f"{copy} has {count}", lambda: end_offsets(stage.west, copy, partitions) >= count)
+
+
+def _moment(what: str, is_so: Any) -> float:
+    """When it was first seen so."""
+    wait_until(what, is_so, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
+    return time.monotonic()
+
+
+def _waves(seed: SeedPods) -> list[tuple[float, int]]:
+    """Of each wave of tasks: seconds until one began to copy, and MiB of the largest."""
+    return [(float(found[1]), int(found[2])) for found in WAVE.finditer(seed.said())]
+
+
+def _calculated(result: Result) -> str:
+    """The large seed, with what was measured here."""
+    few_s, many_s = (result.middle(crew.name, "task_s") for crew in (ONE, MANY))
+    rate = result.middle(ONE.name, RATE)
+    if rate is None or few_s is None or many_s is None:
+        return "Nothing can be calculated."
+    grows_s = max(0.0, (many_s - few_s) / (PARTITIONS[SCATTERED] - PARTITIONS[BULK]))
+    begin_s = round(few_s + grows_s * (machinery.PARTITIONS - PARTITIONS[BULK]), 2)
+    return machinery.calculated(machinery.costs(), rate_mb_per_s=rate, begin_s=begin_s)
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks executors", description=TITLE)
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each (3)")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the records")
+    return parser.parse_args(arguments)
