@@ -32,6 +32,7 @@ from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
 from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB, MIRROR_FLOW
+from mirrorflow_operator.cluster.looked_at import LookedAt
 from mirrorflow_operator.cluster.news import id_of, news_of, removal_of
 from mirrorflow_operator.cluster.observed import Child
 from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
@@ -68,7 +69,7 @@ class _Remembered:
 
     uid: str
     memory: Memory = field(default_factory=Memory)
-    converged: frozenset[object] = frozenset()  # what was looked at when nothing was missing
+    converged: LookedAt | None = None  # what was looked at when nothing was missing
     # Of which generation, and the connectors of its plan with their names.
     wanted: tuple[int, Mapping[ConnectorKind, str]] | None = None
     written_at: float | None = None
@@ -166,9 +167,11 @@ class Reconciler:
         waiting = {names.object_name(resource.name, kind) for kind in left}
         changing = [one for one in planned if one["metadata"]["name"] not in waiting]
         there, alive = (job.name for job in self.view.jobs(key)), self.view.drivers_alive(key)
-        await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
+        made = await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
         await self._prune(resource, {*map(id_of, planned)}, waiting, runs, homes)
-        remembered.converged = self._looked_at(resource, admission, runs, way)
+        gone_by, now = looked_at.with_written(made), self._looked_at(resource, admission, runs, way)
+        # Who has changed something meanwhile has asked for another pass by that: it is to look at everything.
+        remembered.converged = now if now == gone_by else None
 
     def _planned(
         self, flow: MirrorFlow, version: str, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
@@ -191,21 +194,27 @@ class Reconciler:
         )
         return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT)]
 
-    async def _apply(self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]) -> None:
+    async def _apply(
+        self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]
+    ) -> list[Child]:
+        """What was written, as it was then."""
         # As it was before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
         before = dict(children)
-        made = []
+        made, new = [], []
         for one in planned:
             found = children.get(id_of(one))
-            if not await self.applier.apply(resource, one, found):
+            written = await self.applier.apply(resource, one, found)
+            if written is None:
                 continue
+            made.append(written)
             if one["kind"] == DEPLOYMENT.name and found is None:
-                made.append(one["metadata"]["name"])
+                new.append(written.name)
             news = news_of(one, found, planned, before)
             if news is not None:
                 await self.events.say(resource, *news)
-        if made:
-            await self.events.say(resource, "Created", f"Deployments {', '.join(made)}.")
+        if new:
+            await self.events.say(resource, "Created", f"Deployments {', '.join(new)}.")
+        return made
 
     async def _prune(
         self, resource: Resource, wanted: set[Id], waiting: set[str], runs: Runs, homes: Pods
@@ -372,17 +381,11 @@ class Reconciler:
         admission: Admission,
         runs: Runs,
         way: tuple[object, ...],
-    ) -> frozenset[object]:
+    ) -> LookedAt:
         """*way*: how far the connectors' pods are on the way to what the spec says."""
-        children = self.view.children(resource.key).values()
-        return frozenset(
-            (
-                (resource.uid, resource.generation, admission.version, admission.refusal),
-                way,
-                (runs, self.view.drivers_alive(resource.key)),
-                *((child.id, child.digest, child.owner_uid, child.deleting) for child in children),
-            )
-        )
+        flow = (resource.uid, resource.generation, admission.version, admission.refusal)
+        facts = (flow, way, runs, self.view.drivers_alive(resource.key))
+        return LookedAt.of(facts, self.view.children(resource.key).values())
 
 
 def _answers(pod: PodSeen) -> bool:

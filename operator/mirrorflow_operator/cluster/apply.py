@@ -32,11 +32,11 @@ class Applier:
     metrics: Metrics
     _settled: dict[Id, tuple[str, str]] = field(default_factory=dict)
 
-    async def apply(self, resource: Resource, planned: Object, live: Child | None) -> bool:
-        """Whether anything was written. Raises NotOursError, ClusterError."""
+    async def apply(self, resource: Resource, planned: Object, live: Child | None) -> Child | None:
+        """The object as it was written; None where it was there as planned. Raises NotOursError, ClusterError."""
         wanted = owned(planned, resource)
         if live is not None and self._is_there(wanted, live):
-            return False
+            return None
         kind = kind_of(planned)
         metadata = wanted["metadata"]
         if live is None:
@@ -54,7 +54,7 @@ class Applier:
             if len(self._settled) >= SETTLED_MAX:
                 self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
-        return True
+        return made
 
     async def prune(self, child: Child) -> None:
         """*child* is in no plan any more."""

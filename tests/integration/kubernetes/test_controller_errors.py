@@ -95,6 +95,24 @@ def test_a_flow_gets_there_whatever_some_of_its_calls_meet(
     assert "Traceback" not in operator.child.log.read_text()
 
 
+def test_what_changes_while_a_pass_writes_is_mended_by_the_next(
+    proxy: FaultProxy, operator: OperatorProcess, namespace: Kubectl
+):
+    """An object that the pass had found as it should be, and had gone on from."""
+    document = manifest()
+    namespace.apply(document)
+    wait_until("the flow is there", lambda: _has_all(namespace, document))
+    wait_until("nothing is due", lambda: operator.idle)
+
+    write = proxy.on(Match(namespace=namespace.namespace, verb="patch", resource="deployments"), Delay(2.0))
+    namespace("scale", "deployment", "east-to-west-source", "--replicas=4")
+    wait_until("it is being mended", lambda: write.struck == 1)
+    namespace("label", "serviceaccount", "east-to-west", "mirrorflow.io/flow-")
+
+    wait_until("the other is mended, too", lambda: _has_all(namespace, document))
+    assert there(namespace)["Deployment east-to-west-source"]["spec"]["replicas"] == 1
+
+
 @pytest.mark.parametrize("end", ["drop", "expire"])
 def test_watches_that_end_are_begun_again_and_miss_nothing(
     proxy: FaultProxy, operator: OperatorProcess, namespace: Kubectl, end: str
