@@ -43,6 +43,9 @@ SASL_AUTHENTICATION_FAILED: Final = 58
 PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
 
+# What a coordinator says of an epoch that it has raised since, or of a transaction that it has aborted and raised it for.
+EPOCH_IS_OVER: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
+
 # What the answer says of where the request went, not of the request: ask again where it belongs.
 # CONCURRENT_TRANSACTIONS as well: the coordinator is still completing the transaction before.
 COORDINATOR_MOVED: Final = frozenset(

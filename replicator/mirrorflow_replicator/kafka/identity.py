@@ -181,15 +181,16 @@ async def establish(
         cluster, source_alias, claim, generation=generation, why=why, timeout_ms=timeout_ms
     )
     # In one batch where they fit: a generation without its beginnings would only be one more fence.
-    decided = (await log.decide([*beginnings, proposal], now_ms=now_ms)).identity
-    assert decided is not None, "a proposal was acknowledged below the high watermark"
-    while is_over and _outdates(proposal, decided):
-        # The coordinator has raised the epoch for us since: with the decided one nothing could be pinned.
+    proposals: Sequence[Proposal] = (*beginnings, proposal)
+    while True:
+        decided = (await log.decide(proposals, now_ms=now_ms)).identity
+        assert decided is not None, "a proposal was acknowledged below the high watermark"
+        differs = _change(decided, claim, target_alias=cluster.alias, source_alias=source_alias, java=False)
+        if not _outdates(proposal, decided) or (differs and not is_over):
+            return decided
+        # The coordinator has raised the epoch for us since: with the decided one nothing could be pinned or fenced.
         proposal = replace(proposal, generation=decided.generation + 1)
-        decided = (await log.decide([proposal], now_ms=now_ms)).identity
-        assert decided is not None
-    _change(decided, claim, target_alias=cluster.alias, source_alias=source_alias, java=False)
-    return decided
+        proposals = (proposal,)
 
 
 def _outdates(ours: Identity, decided: Identity) -> bool:

@@ -8,6 +8,7 @@ used as it was decided. Deciding comes before the first record and after a loss;
 from collections.abc import Callable, Mapping, Sequence
 
 from mirrorflow_replicator.errors import (
+    BrokerError,
     FencedError,
     SourceDataLostError,
     TargetDataLostError,
@@ -21,7 +22,7 @@ from mirrorflow_replicator.flow.ladder import ladder
 from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import raise_for
+from mirrorflow_replicator.kafka.codes import EPOCH_IS_OVER, raise_for
 from mirrorflow_replicator.kafka.identity import IdentityLog
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.witnesses import EARLIEST, Testimony, ask
@@ -174,7 +175,9 @@ class Anchoring:
         A transaction of theirs that was open was aborted when the new epoch was given.
         """
         identity = self._identity
-        if identity.transactional_id:
+        if not identity.transactional_id:
+            return
+        try:
             await admin.empty_transaction(
                 self._target,
                 identity.transactional_id,
@@ -182,6 +185,11 @@ class Anchoring:
                 producer_epoch=identity.producer_epoch,
                 partitions=partitions,
             )
+        except BrokerError as error:
+            if error.code not in EPOCH_IS_OVER:
+                raise
+            # Somebody has raised it since ours was decided, and may have died before he could tell.
+            raise FencedError(source=self._source.alias, epoch=identity.producer_epoch) from error
 
     async def _carry_on(
         self, carried: Mapping[Lane, Anchor], starts: dict[Lane, tuple[int, str]]

@@ -25,12 +25,10 @@ from mirrorflow_replicator.flow.partitions import TopicPartition
 from mirrorflow_replicator.kafka import admin
 from mirrorflow_replicator.kafka.cluster import Cluster
 from mirrorflow_replicator.kafka.codes import (
-    INVALID_PRODUCER_EPOCH,
+    EPOCH_IS_OVER,
     INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
     NONE,
     OPERATION_NOT_ATTEMPTED,
-    PRODUCER_FENCED,
     is_metadata_stale,
     raise_for,
 )
@@ -59,7 +57,6 @@ NO_TRANSACTIONAL_ID = "NoTransactionalId"
 TRANSACTIONAL_ID_EXPIRED = "TransactionalIdExpired"
 # Lanes of which it is known what they have sent. Those that leave tell their successors where the target ends.
 _SURE = frozenset({State.COPYING, State.LEAVING})
-_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
 
 log = logging.getLogger("mirrorflow.task")
 
@@ -141,7 +138,7 @@ class Pinning:
             except NotAuthorizedError:
                 self._give_up(NO_TRANSACTIONAL_ID)
             except BrokerError as error:
-                if error.code in _FENCED:
+                if error.code in EPOCH_IS_OVER:
                     self._step_back()
                 elif error.code == INVALID_PRODUCER_ID_MAPPING:
                     self._give_up(TRANSACTIONAL_ID_EXPIRED)
@@ -191,7 +188,7 @@ class Pinning:
             await self._end()
         except BrokerError as error:
             # Whoever needs the pin will be told the same, and steps back; nobody else is harmed.
-            if error.code not in _FENCED:
+            if error.code not in EPOCH_IS_OVER:
                 raise
         self._touch_s = self._next_touch_s()
 
@@ -204,7 +201,7 @@ class Pinning:
     def _admit(self, doubts: Mapping[Lane, int], codes: Mapping[TopicPartition, int]) -> None:
         """What became of lanes that were to be taken in, and had as many *doubts* when that was asked for."""
         for code in codes.values():
-            if code in _FENCED or code == INVALID_PRODUCER_ID_MAPPING:
+            if code in EPOCH_IS_OVER or code == INVALID_PRODUCER_ID_MAPPING:
                 raise_for(code, cluster=self._target.alias, request="AddPartitionsToTxn")
         for lane, doubts_then in doubts.items():
             code = codes.get(lane.target, OPERATION_NOT_ATTEMPTED)

@@ -1,0 +1,86 @@
+"""Who a flow writes as, decided by several at once or by one that died meanwhile: it ends with an epoch that all can write with."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from mirrorflow_replicator.flow.identity import Claim, Identity, identity_topic, transactional_id
+from mirrorflow_replicator.kafka import admin
+from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_replicator.kafka.identity import IdentityLog, establish
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.flows import Flow, asking
+
+AT_ONCE = 4
+ROUNDS = 5
+CLAIM = Claim(source_cluster_id="source", target_cluster_id="target", policy="east.", flow="east", stream="x")
+TIMEOUT_MS = 60_000
+
+
+def log_of(cluster: Cluster, alias: str) -> IdentityLog:
+    return IdentityLog(cluster, alias, replication_factor=1)
+
+
+async def begin(cluster: Cluster, alias: str) -> Identity:
+    return await establish(
+        log_of(cluster, alias),
+        cluster,
+        alias,
+        CLAIM,
+        java=False,
+        may_change=True,
+        now_ms=time.time_ns() // 1_000_000,
+        timeout_ms=TIMEOUT_MS,
+    )
+
+
+def test_those_who_begin_a_flow_at_once_agree_on_an_epoch_that_the_coordinator_takes(
+    west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Each of them is given an epoch, and only the last one is good for a transaction."""
+
+    async def rounds(cluster: Cluster) -> None:
+        for number in range(ROUNDS):
+            alias = f"{unique_topic()}-{number}"
+            await asyncio.gather(*(begin(cluster, alias) for _ in range(AT_ONCE)))
+            log = log_of(cluster, alias)
+            decided = (await log.read()).identity
+            assert decided is not None
+            await admin.empty_transaction(
+                cluster,
+                decided.transactional_id,
+                producer_id=decided.producer_id,
+                producer_epoch=decided.producer_epoch,
+                partitions=[(identity_topic(alias), 0)],
+            )
+
+    asking(west, rounds)
+
+
+def test_a_flow_goes_on_where_somebody_died_after_he_had_raised_the_epoch(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """Before he could tell anybody: the epoch that is decided can fence nobody any more."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 100)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+    name = transactional_id(flow.alias)
+
+    async def raise_epoch(cluster: Cluster) -> None:
+        log = log_of(cluster, flow.alias)
+        decided = (await log.read()).identity
+        assert decided is not None
+        _, epoch = await admin.init_producer_id(cluster, name, timeout_ms=TIMEOUT_MS)
+        following = replace(decided, generation=decided.generation + 1, producer_epoch=epoch, why="aborted")
+        await log.decide([following], now_ms=time.time_ns() // 1_000_000)
+        await admin.init_producer_id(cluster, name, timeout_ms=TIMEOUT_MS)
+
+    asking(flow.target, raise_epoch)
+    load(flow.source, topic, 100)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
