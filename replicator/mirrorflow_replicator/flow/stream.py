@@ -50,7 +50,7 @@ class Stream:
     """See the module."""
 
     __slots__ = (
-        "_has_refusals", "_markers", "_next_offset", "delivered", "expected_target", "has_strayed", "in_flight", "next_ordinal",
+        "_has_refusals", "_next_offset", "delivered", "expected_target", "has_strayed", "in_flight", "markers", "next_ordinal",
     )  # fmt: skip
 
     def __init__(self, delivered: Pair) -> None:
@@ -62,7 +62,7 @@ class Stream:
         self.in_flight: deque[Span] = deque()
         self._next_offset = delivered.source_offset + 1
         self._has_refusals = False  # since the last alignment
-        self._markers = 0  # of ours, behind what is delivered
+        self.markers = 0  # of ours, behind what is delivered
 
     @property
     def next_offset(self) -> int:
@@ -74,7 +74,7 @@ class Stream:
         """Where the target ends if nobody but this copier has written since; -1 if something may have arrived unanswered."""
         if self.in_flight or self._has_refusals or self.has_strayed or self.delivered.target_offset < 0:
             return -1
-        return self.delivered.target_offset + 1 + self._markers
+        return self.delivered.target_offset + 1 + self.markers
 
     def pass_over(self, next_offset: int) -> None:
         """Source offsets up to *next_offset* hold nothing more for the stream (control records, aborted ones, gaps)."""
@@ -107,12 +107,12 @@ class Stream:
         if not self._has_refusals or expected == base_offset:
             self.delivered = _new(Pair, (next_offset - 1, first + count - 1, end - 1))
         self.expected_target = end
-        self._markers = 0
+        self.markers = 0
         return span, continues
 
     def pass_markers(self, count: int) -> None:
         """Markers of ours have taken the next offsets of the target."""
-        self._markers += count
+        self.markers += count
         if self.expected_target >= 0:
             self.expected_target += count
 
@@ -132,7 +132,7 @@ class Stream:
         assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
         self.delivered = at
         self._has_refusals = self.has_strayed = False
-        self._markers = 0
+        self.markers = 0
         self.next_ordinal = at.ordinal + 1
         self._next_offset = at.source_offset + 1
         self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1

@@ -55,6 +55,7 @@ class Aligner:
         copier: str,
         read_committed: bool,
         stale: Callable[[Lane], None],
+        pump: Callable[[], None],
     ) -> None:
         self._source = source
         self._target = target
@@ -63,6 +64,7 @@ class Aligner:
         self._copier = copier
         self._read_committed = read_committed
         self._stale = stale
+        self._pump = pump
         self._doubtful: dict[Lane, None] = {}
         self._due: dict[Lane, float] = {}
         self._pauses: dict[Lane, float] = {}
@@ -185,6 +187,7 @@ class Aligner:
             self._later(lane, 0.0)
         ready = [lane for lane in answered if lane not in again and lane.state is not State.STOPPED]
         await asyncio.gather(*(self._decide(lane, heard[lane.target]) for lane in ready))
+        self._pump()  # what was fetched before the question
 
     def _accept(self, lane: Lane, heard: Testimony) -> bool:
         if not heard.error:

@@ -41,7 +41,6 @@ from mirrorflow_replicator.wire.produce import Buffer
 
 # Fetched and not yet sent: two answers' worth, so that the next one arrives while this one leaves.
 QUEUED_ANSWERS_MAX = 2
-ALONE = 1  # batches in flight while the leader does not remember us, or may forget us
 NOT_ASKED = -1
 # Spans remembered of what was refused or lost, to find a record without reading the source again.
 UNANSWERED_KEPT = 1024
@@ -65,7 +64,6 @@ class Lane:
         self.position: Position | None = None  # as last written, or found
         self.initial = False  # it was there when the flow began
         self.source_topic_id = ""
-        self.leader_epoch = -1
         self.target_epoch = NOT_ASKED  # of the target's leader, when it was last asked
         self.reader: SourceReader | None = None
         self.pipe: Pipe | None = None
@@ -75,13 +73,11 @@ class Lane:
         self.alert: PartitionError | None = None  # the newest loss that it went on after, by policy
         self.alerted_ms = self.losses = 0
         self.loss: Loss | None = None  # to be dealt with when it is clear what the target has
-        self.fetch_offset = -1
-        self.last_epoch = -1
+        self.leader_epoch = self.fetch_offset = self.last_epoch = -1
         self.fetch_bytes = 0
-        self.source_end = -1
-        self.log_start = -1
+        self.source_end = self.log_start = -1
         self.start_end = -1  # the source's end when the task began
-        self.alone = True
+        self.alone = True  # one batch in flight: the leader does not remember us
         self.single_writer = False
         self.guarantee_reason = ""
         self.refusals = 0  # in a row
@@ -91,7 +87,6 @@ class Lane:
         self.record_timestamp_ms = -1
         self.latency_ms = self.age_ms = -1.0
         self.heard_ms = 0  # wall clock, when the leader said last what it has
-        self.has_moved = False  # it has accepted a batch since it was asked
         self.drained = asyncio.Event()  # it is leaving and has nothing in flight
         self._aborted = AbortedFilter()
         self._counted_bytes = 0
@@ -119,7 +114,8 @@ class Lane:
 
     def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
         """Queue what is to be copied of an answer."""
-        if self.state is not State.COPYING or asked_offset != self.fetch_offset:
+        takes = self.state is State.COPYING or (self.state is State.ASKING and self.packer)
+        if not takes or asked_offset != self.fetch_offset:
             return
         if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
             self.around.source_trouble(self, answer.error, answer)
@@ -178,14 +174,12 @@ class Lane:
         stream, around, packer = self.stream, self.around, self.packer
         if self.state is not State.COPYING or stream is None or self.pin.is_held:
             return None
-        if not stream.in_flight:
-            if around.now_ms - self.heard_ms > around.old_after_ms:
-                # Idle for so long that the leader may have forgotten us, and somebody else have written.
-                if self.has_moved:
-                    self.doubt()
-                    return None
-                self.alone = True
-        elif (self.alone or self.single_writer) and len(stream.in_flight) >= ALONE:
+        if around.now_ms - self.heard_ms > around.old_after_ms:
+            # So long ago that somebody else may have written since, and the leader have forgotten that.
+            if not stream.in_flight:
+                self._ask_again()
+            return None
+        if stream.in_flight and (self.alone or self.single_writer):
             return None
         packer.old_before_ms = around.pin_before_ms
         try:
@@ -232,7 +226,7 @@ class Lane:
             self.lost_batches += 1
             self.doubt()
             return
-        self.alone, self.has_moved = False, True
+        self.alone = False
         if self.error is not None and self.state is not State.STOPPED:
             self._recovered()
         self.refusals = 0
@@ -283,12 +277,15 @@ class Lane:
 
     def doubt(self) -> None:
         """Nothing more is written before the target was asked, from now on."""
+        self._forget()
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """As `doubt`, and keep what was fetched: it is sent at once if the target says what it said before."""
         self.doubts += 1
         self.pin.doubted()
         if self.state is State.COPYING:
             self.state = State.ASKING
-            self.packer.clear()
-            self._count_buffered()
             if self.reader is not None:
                 self.reader.changed(self.topic, self.partition)
         self._ask_when_drained()
@@ -318,16 +315,19 @@ class Lane:
         """Copy on after *pair*, which the target has last; the rest is for `Pinned.found`."""
         if self.stream is None:
             self.stream = Stream(pair)
-        self.stream.align(pair)
-        self.packer.clear()
+        keeps = bool(self.packer) and pair == self.stream.delivered
+        if keeps:
+            grown -= self.stream.markers
+        else:
+            self.stream.align(pair)
+            self._forget()
+            self.fetch_offset, self.last_epoch = self.stream.next_offset, -1
         self.packer.identity = identity
         self.unanswered.clear()
         self.alone = alone
-        self.fetch_offset = self.stream.next_offset
-        self.last_epoch = -1
         self.state = State.COPYING
         self.around.look_at_clock()
-        self.heard_ms, self.has_moved = self.around.now_ms, False
+        self.heard_ms = self.around.now_ms
         self.pin.found(is_open=is_open, grown=grown)
         if not self.is_halted:
             self.error = None
@@ -336,15 +336,15 @@ class Lane:
             self.around.syncs.aligned(self, pair)
         if self.reader is not None:
             self.reader.changed(self.topic, self.partition)
+        if keeps and self.pipe is not None:
+            self.pipe.ready(self)
 
     def stop(self, error: MirrorFlowError) -> None:
         """Copy nothing more until the error is gone."""
         self.state = State.STOPPED
-        self.is_halted = True
-        self.error = error
+        self.is_halted, self.error = True, error
         self.around.stopped(self, error)
-        self.packer.clear()
-        self._count_buffered()
+        self._forget()
         if self.reader is not None:
             self.reader.changed(self.topic, self.partition)
         self.around.changed(self)
@@ -369,13 +369,13 @@ class Lane:
         """Take and send nothing more; what is in flight may still arrive."""
         self.state = State.LEAVING
         self._note_drained()
-        self.packer.clear()
-        self._count_buffered()
+        self._forget()
 
     def wait(self) -> None:
         """Another copier is at work."""
         if self.state is not State.WAITING:
             self.state = State.WAITING
+            self._forget()
             self.around.changed(self)
 
     def _recovered(self) -> None:
@@ -390,6 +390,10 @@ class Lane:
             return
         self.error = error
         self.around.changed(self)
+
+    def _forget(self) -> None:
+        self.packer.clear()
+        self._count_buffered()
 
     def _count_buffered(self) -> None:
         self.around.buffered_bytes += self.packer.queued_bytes - self._counted_bytes

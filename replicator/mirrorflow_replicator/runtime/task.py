@@ -136,6 +136,7 @@ class CopyTask:
             copier=copier,
             read_committed=self._settings.read_committed,
             stale=self._wiring.stale,
+            pump=self._wiring.pump,
         )
 
     def _pin(self, settings: SourceSettings) -> Pinning:

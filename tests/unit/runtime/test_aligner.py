@@ -52,6 +52,7 @@ def aligner() -> Aligner:
         copier="a",
         read_committed=False,
         stale=print,
+        pump=lambda: None,
     )
 
 

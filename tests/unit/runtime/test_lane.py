@@ -56,7 +56,7 @@ class Copier:
     is_connected = True
 
     def __init__(self, source, leader, chance, now_ms):
-        self.source, self.leader, self.chance = source, leader, chance
+        self.source, self.leader, self.chance, self.now_ms = source, leader, chance, now_ms
         self.is_doubtful = False
         self.flying: deque[bytes] = deque()  # batches that the leader has not read yet
         around = Surroundings(
@@ -66,7 +66,7 @@ class Copier:
             refused=lambda *_: None,
             stopped=self.unexpected,
             changed=lambda _: None,
-            clock_ms=lambda: now_ms,
+            clock_ms=lambda: self.now_ms,
         )
         self.lane = Lane(TopicPartition("orders", 2), Route(name="east.orders"), around)
         self.lane.reader = self  # type: ignore[assignment]  # what a lane needs of it
@@ -113,6 +113,10 @@ class Copier:
             target_offset=said.target_offset,
         )
         self.lane.resume(IDENTITY, pair, alone=said.alone)
+
+    def wait(self, hours):
+        self.now_ms += hours * 3_600_000
+        self.lane.around.look_at_clock()
 
     def fetch(self):
         at = self.lane.wanted()
@@ -211,8 +215,61 @@ def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
     trial(seed, copiers=copiers, strangers=strangers)
 
 
+@given(st.integers(0, 2**32), st.booleans())
+def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written(seed, in_flight):
+    """Another one has written meanwhile, and is forgotten: the leader would take the same numbers once more."""
+    chance = random.Random(seed)
+    source, leader = Source(chance), Leader()
+    slow, other = (Copier(source, leader, chance, WHEN) for _ in range(2))
+    slow.ask()
+    slow.fetch()
+    if in_flight:
+        slow.send()
+        slow.answer()
+    other.settle()
+    leader.forget()
+    slow.wait(13)
+
+    slow.settle()
+
+    assert source.records == leader.ours()
+
+
+@given(st.integers(0, 2**32))
+def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
+    """Where a slow flow makes each batch wait for so long, it would fetch, ask and forget for ever."""
+    chance = random.Random(seed)
+    source, leader = Source(chance), Leader()
+    copier = Copier(source, leader, chance, WHEN)
+    while not copier.is_done:
+        copier.ask()
+        copier.fetch()
+        copier.wait(13)
+        copier.send()
+        copier.ask()
+        copier.send()
+        copier.answer()
+
+    assert source.records == leader.ours()
+
+
 def test_all_buffers_are_given_back():
     """What a lane forgets in doubt must not count against the memory of the task for ever."""
     (copier,) = trial(1, copiers=1, strangers=True)
+
+    assert (0, 0) == (copier.lane.packer.queued_bytes, copier.lane.around.buffered_bytes)
+
+
+def test_a_lane_that_asks_again_and_then_waits_for_another_copier_gives_its_buffers_back():
+    """For minutes, perhaps: those of many would leave no room for lanes that copy."""
+    chance = random.Random(1)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    copier.ask()
+    copier.fetch()
+    copier.wait(13)
+    copier.send()
+    assert copier.lane.around.buffered_bytes > 0
+
+    copier.lane.wait()
 
     assert (0, 0) == (copier.lane.packer.queued_bytes, copier.lane.around.buffered_bytes)
