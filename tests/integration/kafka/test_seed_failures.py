@@ -16,7 +16,7 @@ import pytest
 from mirrorflow_replicator.runtime.clock import now_ms
 from mirrorflow_seed.session import LIGHT_JVM
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.processes import Child, family, free_port, wait_until
+from tests.harness.kafka.processes import Child, family, free_port, frozen, wait_until
 from tests.harness.kafka.processes import start as start_child
 from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.flows import DAY_MS, Flow
@@ -193,7 +193,7 @@ def test_what_spark_starts_twice_on_suspicion_is_copied_once(
 ):
     """Speculation: a task that takes long is begun on another machine as well, and whichever ends first counts.
 
-    On a target that forgets soon, fresh records are within the flow's transactions, too.
+    It is frozen until the other one works. On a target that forgets soon, fresh records are within the flow's transactions, too.
     """
     url, workers = two_hosts
     suspicious = {
@@ -205,11 +205,17 @@ def test_what_spark_starts_twice_on_suspicion_is_copied_once(
     }
     job = start({"SPARK_HOME": str(spark_home)}, master=url, **suspicious)
 
-    def both_at_work() -> bool:
+    def at_work() -> list[list[int]]:
         job.running.must_run()
-        return all(any(PYTHON_WORKER in _command(pid) for pid in family(worker.pid)) for worker in workers)
+        return [
+            tasks
+            for worker in workers
+            if (tasks := [pid for pid in family(worker.pid) if PYTHON_WORKER in _command(pid)])
+        ]
 
-    wait_until("both executors have a task", both_at_work, timeout_s=120)
+    _wait_for_copies(flow, topics, 100, job.running)
+    with frozen(at_work()[0]):
+        wait_until("both hosts have a task", lambda: len(at_work()) == 2, timeout_s=120)
     ended = job.wait(180)
 
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")
@@ -234,12 +240,10 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
     first = _executors(job)
     for pid in family(first[0]):
         _signal(pid, signal.SIGKILL)
-    frozen = family(first[1])
-    for pid in frozen:
-        _signal(pid, signal.SIGSTOP)
-    wait_until("two others work instead", lambda: len(set(_executors(job)) - set(first)) >= 2, timeout_s=90)
-    for pid in frozen:
-        _signal(pid, signal.SIGCONT)
+    with frozen(family(first[1])):
+        wait_until(
+            "two others work instead", lambda: len(set(_executors(job)) - set(first)) >= 2, timeout_s=90
+        )
     ended = job.wait(180)
 
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")

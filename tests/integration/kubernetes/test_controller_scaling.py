@@ -81,11 +81,13 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
     wait_until("it is told", lambda: f"{SOURCE} is to have 3 pods." in events(namespace, "Scaled"))
     assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
-    wait_until(
-        "the scale subresource counts the pods",
-        lambda: len(namespace.get("pods", f"--selector={_scale(namespace)['selector']}")["items"]) >= 3,
-    )
-    assert _scale(namespace)["replicas"] >= 3
+
+    def counted() -> bool:
+        told = _scale(namespace)
+        pods = namespace.get("pods", f"--selector={told['selector']}")["items"]
+        return told["replicas"] >= 3 and len(pods) >= 3
+
+    wait_until("the scale subresource counts the pods", counted)
 
     namespace("scale", "mirrorflow", NAME, "--replicas=1")
     alone = _wait_for_replicas(namespace, 1, form="standalone")
