@@ -250,8 +250,12 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
             site.source.create_topic(later, partitions=4)
             load(site.source, later, 40)
             wait_for_copies(site, later, 40)
+            wait_until(
+                "the third node has read it, too",
+                lambda: 10 == sum(map(len, assigned(all_nodes[2]))),
+                timeout_s=WAIT_S,
+            )
             third = assigned(all_nodes[2])
-            assert 10 == sum(map(len, third))
             assert all(had <= has for had, has in zip(second, third, strict=True))
             longest_s = {number: round(longest, 2) for number, longest in pulse.longest_s().items()}
             print(f"the longest pauses: {json.dumps(longest_s)}")
