@@ -84,9 +84,9 @@ class Anchoring:
         newest = self._log.decisions.identity
         if newest is not None and newest.generation > self._identity.generation:
             # Its copiers have read the log before our anchors were in it, and do not know that we are about to write.
-            raise FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
+            raise self._fenced()
         if any(self._copied_by_java(lane) for lane in lanes):
-            raise FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
+            raise self._fenced()
         self._stop_where_taken(lanes)
         for lane in lanes:
             if lane.state is not State.STOPPED:
@@ -189,7 +189,10 @@ class Anchoring:
             if error.code not in EPOCH_IS_OVER:
                 raise
             # Somebody has raised it since ours was decided, and may have died before he could tell.
-            raise FencedError(source=self._source.alias, epoch=identity.producer_epoch) from error
+            raise self._fenced() from error
+
+    def _fenced(self) -> FencedError:
+        return FencedError(source=self._source.alias, epoch=self._identity.producer_epoch)
 
     async def _carry_on(
         self, carried: Mapping[Lane, Anchor], starts: dict[Lane, tuple[int, str]]

@@ -23,12 +23,7 @@ from mirrorflow_replicator.flow.altered import NOTHING_FOREIGN
 from mirrorflow_replicator.flow.identity import Identity
 from mirrorflow_replicator.flow.position import Position
 from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import (
-    INVALID_PRODUCER_EPOCH,
-    INVALID_TXN_STATE,
-    PRODUCER_FENCED,
-    name_of,
-)
+from mirrorflow_replicator.kafka.codes import EPOCH_IS_OVER, name_of
 from mirrorflow_replicator.kafka.known_positions import PositionStore
 from mirrorflow_replicator.kafka.offsets_in_transaction import OffsetsInTransaction
 from mirrorflow_replicator.kafka.witnesses import Testimony
@@ -41,13 +36,7 @@ from mirrorflow_replicator.settings import SourceSettings
 
 REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
 # A refusal that says who we are not any more, or leaves open whether the batch was appended.
-_OVER = {
-    REQUEST_TIMED_OUT,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_TXN_STATE,
-    PRODUCER_FENCED,
-}
+_OVER = {REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, *EPOCH_IS_OVER}
 EX_TEMPFAIL = 75
 
 log = logging.getLogger("mirrorflow.task")
