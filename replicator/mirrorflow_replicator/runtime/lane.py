@@ -113,7 +113,7 @@ class Lane:
         return self.state in {State.ASKING, State.COPYING}
 
     def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
-        """Queue what is to be copied of an answer."""
+        """Queue what is to be copied of an answer, also while the target is asked again: beside what is kept."""
         takes = self.state is State.COPYING or (self.state is State.ASKING and self.packer)
         if not takes or asked_offset != self.fetch_offset:
             return

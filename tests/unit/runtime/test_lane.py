@@ -7,7 +7,7 @@ everything between them is real.
 import random
 from collections import deque
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_replicator.flow.alignment import SEQUENCES, GoOn, Pair
@@ -215,6 +215,7 @@ def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
     trial(seed, copiers=copiers, strangers=strangers)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written(seed, in_flight):
     """Another one has written meanwhile, and is forgotten: the leader would take the same numbers once more."""
@@ -235,13 +236,14 @@ def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written
     assert source.records == leader.ours()
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
     """Where a slow flow makes each batch wait for so long, it would fetch, ask and forget for ever."""
     chance = random.Random(seed)
     source, leader = Source(chance), Leader()
     copier = Copier(source, leader, chance, WHEN)
-    while not copier.is_done:
+    for _ in range(SETTLE_STEPS):
         copier.ask()
         copier.fetch()
         copier.wait(13)
@@ -249,8 +251,54 @@ def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
         copier.ask()
         copier.send()
         copier.answer()
+        if copier.is_done:
+            break
 
     assert source.records == leader.ours()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_arrives_while_a_lane_asks_again_is_kept_beside_the_rest(seed):
+    """It was asked for before, and a rate limit has counted it."""
+    chance = random.Random(seed)
+    source, leader = Source(chance), Leader()
+    copier = Copier(source, leader, chance, WHEN)
+    lane = copier.lane
+    copier.ask()
+    copier.fetch()
+    at = lane.wanted()
+    assert at is not None
+    assume(at.offset < source.end)
+    copier.wait(13)
+    copier.send()
+    assert lane.state is State.ASKING
+    kept = lane.packer.queued_bytes
+    lane.fetched(source.answer(at.offset, chance), at.offset)
+
+    assert lane.packer.queued_bytes > kept
+    copier.settle()
+    assert source.records == leader.ours()
+
+
+def test_markers_that_were_passed_before_a_lane_asks_again_are_not_passed_twice():
+    """The next acknowledgement would not be where it is expected, as if somebody else had written, and be asked about."""
+    chance = random.Random(1)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    lane = copier.lane
+    for step in (copier.ask, copier.fetch, copier.send, copier.answer):
+        step()
+    assert lane.packer
+    assert lane.stream is not None
+    lane.pin.is_open = True
+    lane.stream.pass_markers(1)
+    expected = lane.stream.expected_target
+    copier.wait(13)
+    copier.send()
+
+    lane.resume(IDENTITY, lane.stream.delivered, alone=False, is_open=True, grown=1)
+
+    assert expected == lane.stream.expected_target
 
 
 def test_all_buffers_are_given_back():
