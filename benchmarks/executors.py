@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -142,7 +142,7 @@ def _moment_of(stage: Stage, crew: Crew, copy: str, count: int) -> float:
     return _moment(f"{copy} has {count}", lambda: end_offsets(stage.west, copy, partitions) >= count)
 
 
-def _moment(what: str, is_so: Any) -> float:
+def _moment(what: str, is_so: Callable[[], bool]) -> float:
     """When it was first seen so."""
     wait_until(what, is_so, timeout_s=SEED_WAIT_S, poll_s=POLL_S)
     return time.monotonic()

@@ -12,7 +12,7 @@ from mirrorflow_operator.cluster.observed import Child
 from mirrorflow_operator.cluster.view import Id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
     """*facts* of the flow, its jobs and its pods; the objects that bear its label."""
 
@@ -22,7 +22,7 @@ class LookedAt:
     @classmethod
     def of(cls, facts: tuple[object, ...], children: Iterable[Child]) -> "LookedAt":
         """As the view has it now."""
-        return cls(facts, {child.id: _of(child) for child in children})
+        return cls(facts=facts, children={child.id: _of(child) for child in children})
 
     def with_written(self, made: Iterable[Child]) -> "LookedAt":
         """With objects as the answers to the pass's own writes have them."""
