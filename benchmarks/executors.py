@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import machinery
+from benchmarks.arena import BROKER_HEAP_MIB, BROKER_JVM
 from benchmarks.machine import load_average, node_facts
 from benchmarks.results import Result, document
 from benchmarks.watch import end_offsets
@@ -40,6 +41,8 @@ RECORD_BYTES: Final = 1_000
 POLL_S: Final = 0.1  # a look at pods or at ends of partitions; a run takes tens of seconds
 SHARE: Final = "200m"  # of a core, for each executor that is held to one
 RATE: Final = "MB/s"
+# As those of the tests start, with one compiler only, TLS costs them so much that 20 MB/s are all that they give.
+BROKERS: Final = {"jvm_options": BROKER_JVM, "heap_mib": BROKER_HEAP_MIB}
 VALUES: Final = {"pollSeconds": 1, "replicas": 1, "seed": {"namespaces": [FLOWS]}}
 WAVE: Final = re.compile(r"a task began to copy after ([0-9.]+) s, the largest used (\d+) MiB")
 
@@ -81,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     began_s = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="mf-") as folder,
-        Stage(folder=Path(folder), name="mf-executors", network=NETWORK, values=VALUES) as stage,
+        Stage(
+            folder=Path(folder), name="mf-executors", network=NETWORK, values=VALUES, brokers=BROKERS
+        ) as stage,
     ):
         _race(stage, result, records, options.repeat)
     result.seconds = time.monotonic() - began_s

@@ -13,9 +13,9 @@ API_VERSION = "mirrorflow.io/v1alpha1"
 Object = dict[str, Any]
 
 
-def secured(name: str, address: str) -> KafkaCluster:
-    """One broker, not yet started, on *address*: TLS, and SCRAM with the user `mirror`."""
-    return KafkaCluster(name=name, listeners=(LISTENER,), address=address)
+def secured(name: str, address: str, **options: Any) -> KafkaCluster:
+    """One broker, not yet started, on *address*: TLS, and SCRAM with the user `mirror`; *options* as a KafkaCluster has them."""
+    return KafkaCluster(name=name, listeners=(LISTENER,), address=address, **options)
 
 
 def secret(name: str, **values: str | bytes) -> Object:

@@ -41,12 +41,16 @@ def require_stage() -> None:
 
 @dataclass(kw_only=True, slots=True)
 class Stage:
-    """*values* are the chart's. `kubectl` is the administrator's in the namespace of the flows, under the restricted standard."""
+    """*values* are the chart's, *brokers* options of both KafkaClusters.
+
+    `kubectl` is the administrator's in the namespace of the flows, under the restricted standard.
+    """
 
     folder: Path
     name: str
     network: int
     values: Mapping[str, Any] = field(default_factory=dict)
+    brokers: Mapping[str, Any] = field(default_factory=dict)
     cluster: AnyCluster = field(init=False)
     release: Release = field(init=False)
     east: KafkaCluster = field(init=False)
@@ -92,7 +96,8 @@ class Stage:
     def start_kafka(self) -> None:
         """Both clusters, and their Secrets."""
         self.east, self.west = (
-            self._ends.enter_context(flows.secured(name, self.cluster.host_ip)) for name in SIDES
+            self._ends.enter_context(flows.secured(name, self.cluster.host_ip, **self.brokers))
+            for name in SIDES
         )
         for cluster in (self.east, self.west):
             self.apply(*flows.secrets_of(cluster))

@@ -100,9 +100,12 @@ def test_leaders_tell_offsets_and_producers(east: KafkaCluster, unique_topic: Ca
     async def test(cluster: Cluster) -> None:
         await admin.create_topic_and_wait(cluster, admin.NewTopic(name=name, partitions=2))
         producer_id, epoch = await admin.init_producer_id(cluster, None, timeout_ms=60_000)
-        assert await admin.produce(cluster, {first: batch(producer_id, epoch, 0)}, timeout_ms=30_000) == {
-            first: 0
-        }
+
+        async def written() -> dict[TopicPartition, int]:
+            return await admin.produce(cluster, {first: batch(producer_id, epoch, 0)}, timeout_ms=30_000)
+
+        # A broker names itself as the leader a moment before it leads; the same sequence is admitted once only.
+        await becomes({first: 0}, written)
         ends = await admin.list_offsets(cluster, [first, second, absent], LATEST)
         assert [ends[one].offset for one in (first, second)] == [1, 0]
         assert ends[absent].error == 3
