@@ -46,14 +46,14 @@ from mirrorflow_operator.errors import (
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.colocation import Pods, hosts, pod_kind, pods
-from mirrorflow_operator.plan.jobs import PROGRESS_PORT, held_back, in_turn, job_objects
+from mirrorflow_operator.plan.jobs import held_back, in_turn, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from mirrorflow_operator.plan.several import Shape
-from mirrorflow_operator.polling.asking import Place, Verified
 from mirrorflow_operator.polling.authorities import Authorities
+from mirrorflow_operator.polling.places import name_in, places
 from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.settings import Settings
 
@@ -115,7 +115,14 @@ class Reconciler:
             remembered = self._remembered[key] = _Remembered(uid=resource.uid)
         conflict = self.view.together.refusal(key)
         admission = admit(resource, versions=self.settings.replicator_versions, conflict=conflict)
-        self.poller.put(key, self._places(key, self._wanted(resource, admission)))
+        found = places(
+            key,
+            self.view.pods(key),
+            self.view.drivers(key),
+            wanted=self._wanted(resource, admission),
+            authorities=self.authorities,
+        )
+        self.poller.put(key, found)
         failure: OperatorError | None = None
         _, decision = await self._decide(resource, admission, remembered)
         remembered.holding = decision.holding
@@ -269,7 +276,7 @@ class Reconciler:
         running: dict[str, list[PodSeen]] = {}
         for _, pod in self.view.pods(resource.key):
             for word in pod.connectors:
-                name = _name_in(pod, word, wanted)
+                name = name_in(pod, word, wanted)
                 running.setdefault(word, []).append(await self._whole(resource.namespace, pod, now_s, name))
         found = []
         for kind in ConnectorKind:
@@ -348,33 +355,6 @@ class Reconciler:
         remembered.answered = None if now_there is None else now_there.resource.status
         return None
 
-    def _places(self, key: Key, wanted: Mapping[ConnectorKind, str]) -> list[Place]:
-        """Pods of connectors and of Spark's drivers that have an address and are not on their way out."""
-        connectors = [
-            Place(
-                uid=pod.uid,
-                host=pod.ip,
-                ready=pod.ready,
-                connector=_name_in(pod, one, wanted),
-                tls=self._verified(key, word, pod),
-            )
-            for word, pod in self.view.pods(key)
-            if _answers(pod)
-            for one in pod.connectors
-        ]
-        drivers = [
-            Place(uid=pod.uid, host=pod.ip, ready=pod.ready, port=PROGRESS_PORT)
-            for _, pod in self.view.drivers(key)
-            if _answers(pod)
-        ]
-        return connectors + drivers
-
-    def _verified(self, key: Key, word: str, pod: PodSeen) -> Verified | None:
-        if not pod.is_secure or self.authorities is None:
-            return None
-        namespace, flow = key
-        return self.authorities.verified(names.pod_host(flow, namespace, word))
-
     def _looked_at(
         self,
         resource: Resource,
@@ -386,15 +366,3 @@ class Reconciler:
         flow = (resource.uid, resource.generation, admission.version, admission.refusal)
         facts = (flow, way, runs, self.view.drivers_alive(resource.key))
         return LookedAt.of(facts, self.view.children(resource.key).values())
-
-
-def _answers(pod: PodSeen) -> bool:
-    return bool(pod.ip) and pod.phase == "Running" and not pod.deleting
-
-
-def _name_in(pod: PodSeen, word: str, wanted: Mapping[ConnectorKind, str]) -> str:
-    """What the connector called *word* is asked for by in *pod*: by its name where there are others."""
-    if len(pod.connectors) < 2:
-        return ""
-    kind = next((one for one in ConnectorKind if names.connector_word(one) == word), None)
-    return "" if kind is None else wanted.get(kind, kind.value)

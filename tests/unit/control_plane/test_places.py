@@ -1,0 +1,62 @@
+"""Which pods the operator asks, where, and by which certificate."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_operator.assess.observation import PodSeen
+from mirrorflow_operator.plan.jobs import PROGRESS_PORT
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.polling.asking import Place
+from mirrorflow_operator.polling.authorities import Authorities
+from mirrorflow_operator.polling.places import places
+from tests.unit.kafka.certificates import authority
+
+KEY = ("flows", "east-to-west")
+WANTED = {ConnectorKind.SOURCE: "Source", ConnectorKind.CHECKPOINT: "Check", ConnectorKind.HEARTBEAT: "Beat"}
+POD = PodSeen(
+    name="p", uid="u1", phase="Running", ready=True, ip="10.0.0.1", connectors=("source",), is_secure=True
+)
+
+
+def asked(
+    *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), authorities: Authorities | None = None
+) -> list[Place]:
+    return places(
+        KEY,
+        [("source", pod) for pod in pods],
+        [("a-job", pod) for pod in drivers],
+        wanted=WANTED,
+        authorities=authorities,
+    )
+
+
+def test_a_pod_of_one_connector_is_asked_without_its_name() -> None:
+    assert asked(POD) == [Place(uid="u1", host="10.0.0.1", ready=True)]
+
+
+def test_a_shared_pod_is_asked_about_each_of_its_connectors_by_name() -> None:
+    shared = replace(POD, connectors=("source", "checkpoint", "heartbeat"))
+    assert [place.connector for place in asked(shared)] == ["Source", "Check", "Beat"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"ip": ""}, {"phase": "Pending"}, {"phase": "Failed"}, {"deleting": True}], ids=str
+)
+def test_a_pod_that_cannot_answer_is_not_asked(change: dict[str, str | bool]) -> None:
+    changed = replace(POD, **change)  # type: ignore[arg-type]
+    assert asked(changed, drivers=(changed,)) == []
+
+
+def test_a_driver_of_spark_is_asked_at_its_own_port() -> None:
+    assert asked(drivers=(POD,)) == [Place(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
+
+
+def test_only_a_secure_pod_is_asked_over_tls_and_by_the_name_of_its_service(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(authority().pem)
+    authorities = Authorities(file=str(file))
+    secure, plain = asked(POD, replace(POD, is_secure=False), authorities=authorities)
+    assert plain.tls is None
+    assert secure.tls == authorities.verified("east-to-west-source.flows.svc")
