@@ -26,6 +26,7 @@ from tests.unit.wire.strategies import batch_of
 STEPS = 120
 SETTLE_STEPS = 1_000  # of one lane alone, undisturbed: many times what it needs
 FIRST = SEQUENCES - 20  # the sequences wrap on the way
+FEW = settings(max_examples=60, deadline=None)  # each plays a whole copy
 
 
 class Source:
@@ -178,6 +179,12 @@ def disturb(copiers, leader, chance, *, now_ms, strangers):
         leader.forget()
 
 
+def lone(seed):
+    """One that has its target to itself."""
+    chance = random.Random(seed)
+    return Copier(Source(chance), Leader(), chance, WHEN)
+
+
 def trial(seed, *, copiers, now_ms=WHEN, strangers=False):
     chance = random.Random(seed)
     source, leader = Source(chance), Leader()
@@ -192,14 +199,14 @@ def trial(seed, *, copiers, now_ms=WHEN, strangers=False):
     return lanes
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_one_copier_delivers_each_record_once(seed, strangers):
     """Refusals, broken connections, a leader that forgets with them, and records of others in between."""
     trial(seed, copiers=1, strangers=strangers)
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_one_copier_delivers_each_old_record_once(seed, strangers):
     """A leader may forget whose records are older than a day at any moment: one batch is in flight."""
@@ -208,14 +215,14 @@ def test_one_copier_delivers_each_old_record_once(seed, strangers):
     assert "OldTimestamps" == copier.lane.guarantee_reason
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32), st.integers(2, 3), st.booleans())
 def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
     """Started twice or thawed, they write into one log: repeats and races are refused, and everybody goes on."""
     trial(seed, copiers=copiers, strangers=strangers)
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written(seed, in_flight):
     """Another one has written meanwhile, and is forgotten: the leader would take the same numbers once more."""
@@ -236,13 +243,11 @@ def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written
     assert source.records == leader.ours()
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32))
 def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
     """Where a slow flow makes each batch wait for so long, it would fetch, ask and forget for ever."""
-    chance = random.Random(seed)
-    source, leader = Source(chance), Leader()
-    copier = Copier(source, leader, chance, WHEN)
+    copier = lone(seed)
     for _ in range(SETTLE_STEPS):
         copier.ask()
         copier.fetch()
@@ -254,37 +259,34 @@ def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
         if copier.is_done:
             break
 
-    assert source.records == leader.ours()
+    assert copier.source.records == copier.leader.ours()
 
 
-@settings(max_examples=60, deadline=None)
+@FEW
 @given(st.integers(0, 2**32))
 def test_what_arrives_while_a_lane_asks_again_is_kept_beside_the_rest(seed):
     """It was asked for before, and a rate limit has counted it."""
-    chance = random.Random(seed)
-    source, leader = Source(chance), Leader()
-    copier = Copier(source, leader, chance, WHEN)
+    copier = lone(seed)
     lane = copier.lane
     copier.ask()
     copier.fetch()
     at = lane.wanted()
     assert at is not None
-    assume(at.offset < source.end)
+    assume(at.offset < copier.source.end)
     copier.wait(13)
     copier.send()
     assert lane.state is State.ASKING
     kept = lane.packer.queued_bytes
-    lane.fetched(source.answer(at.offset, chance), at.offset)
+    lane.fetched(copier.source.answer(at.offset, copier.chance), at.offset)
 
     assert lane.packer.queued_bytes > kept
     copier.settle()
-    assert source.records == leader.ours()
+    assert copier.source.records == copier.leader.ours()
 
 
 def test_markers_that_were_passed_before_a_lane_asks_again_are_not_passed_twice():
     """The next acknowledgement would not be where it is expected, as if somebody else had written, and be asked about."""
-    chance = random.Random(1)
-    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    copier = lone(1)
     lane = copier.lane
     for step in (copier.ask, copier.fetch, copier.send, copier.answer):
         step()
@@ -310,8 +312,7 @@ def test_all_buffers_are_given_back():
 
 def test_a_lane_that_asks_again_and_then_waits_for_another_copier_gives_its_buffers_back():
     """For minutes, perhaps: those of many would leave no room for lanes that copy."""
-    chance = random.Random(1)
-    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    copier = lone(1)
     copier.ask()
     copier.fetch()
     copier.wait(13)
