@@ -9,8 +9,8 @@ WORKDIR /source
 RUN python3 -m venv --without-pip /opt/mirrorflow
 # Empty folders in place of our own code: who changes that keeps the layers with what others have made.
 COPY pyproject.toml README.md LICENSE ./
-RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_replicator replicator/mirrorflow_cli \
-    replicator/mirrorflow_seed
+RUN mkdir -p operator/mirrorflow_operator replicator/mirrorflow_core replicator/mirrorflow_kafka \
+    replicator/mirrorflow_replicator replicator/mirrorflow_cli replicator/mirrorflow_seed
 
 FROM packages AS wheel
 COPY operator operator

@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# So many share the integration tests, each with brokers of its own (about 4 GiB).
-PROCESSES ?= 2
+# So many share the integration tests, each with brokers of its own (about 4 GiB). More than cores: they wait most of the time.
+PROCESSES ?= 3
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
+SITE := $(VENV)/.site
 KAFKA := .cache/kafka/.ready
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
@@ -33,6 +34,10 @@ $(SPARK): $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[seed]'
 	@touch $@
 
+$(SITE): $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 $(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
 	@tests/harness/kafka/setup.sh
 
@@ -43,7 +48,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 setup: $(READY) $(SPARK) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
-check: $(READY)  ## lint, types, layers, tidiness, unit tests; 52 s on two cores
+check: $(READY)  ## lint, types, layers, tidiness, unit tests; about 100 s on two cores
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
 
 # The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
@@ -56,7 +61,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 units: $(READY)
-	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract tests/model
 
 # Kubernetes' control plane is built beside the first tests; a whole node, which needs root and packages, where
 # REQUIRE_CLUSTER=1. What is not there is skipped, and says why; with REQUIRE_CLUSTER=1 that is a failure.
@@ -85,8 +90,14 @@ cluster-down: $(READY)  ## end it and leave nothing behind
 bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
-chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too; SECONDS=600 OLD=1
-	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) $(if $(OLD),--old)
+chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too: SECONDS=90 RUNS=40 SEED=1 SET="age=old tasks=3"
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) --runs $(or $(RUNS),1) $(addprefix --seed ,$(SEED)) $(addprefix --set ,$(SET))
+
+model: $(READY)  ## the product against simulated brokers, thousands of faults: SEEDS=1000 SCENARIO=change_of_age, or EXPLORE=1 RUNS=2000
+	$(BIN)/python -m tests.model $(if $(filter-out 0,$(EXPLORE)),--explore $(addprefix --runs ,$(RUNS)),--seeds $(or $(SEEDS),100)) $(addprefix --scenario ,$(SCENARIO))
+
+docs: $(SITE)  ## build the documentation into dist/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the types
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
@@ -103,4 +114,4 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test cluster cluster-down demo demo-kubernetes bench chaos crds conformance format clean
+.PHONY: help setup check style types units test cluster cluster-down demo demo-kubernetes bench chaos model docs crds conformance format clean

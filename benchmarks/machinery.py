@@ -16,8 +16,8 @@ from typing import Final
 from benchmarks.machine import operator_facts
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.orders import ASK_EVERY_S, Desk, Word, ask
-from mirrorflow_seed.seed.plan import Share, chains_of
+from mirrorflow_seed.seed.plan import SeedShare, chains_of
+from mirrorflow_seed.seed.task_messages import ASK_EVERY_S, Desk, Word, ask
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import job_of
 from tests.harness.kafka.processes import cpu_s
@@ -81,7 +81,7 @@ def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
     """A sentence of the large seed, where a slot copies so fast and a task begins to copy after so long."""
     slots = EXECUTORS * CORES
     shares = [
-        Share(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
+        SeedShare(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
         for at in range(PARTITIONS)
     ]
     chains = chains_of(shares, slots=slots)

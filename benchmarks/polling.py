@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.results import Result
 from mirrorflow_operator.plan.pod import HTTP_PORT
-from mirrorflow_operator.polling.asking import Place
 from mirrorflow_operator.polling.poller import INTERVAL_S, Poller
+from mirrorflow_operator.polling.progress_request import ScrapeTarget
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 
@@ -40,7 +40,7 @@ async def _ask(result: Result, seconds: float) -> None:
     hosts = addresses(BLOCK, PODS)
     running = asyncio.create_task(poller.run())
     for first in range(0, PODS, PER_FLOW):
-        places = [Place(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
+        places = [ScrapeTarget(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
         poller.put(("team", f"flow-{first}"), places)
     await asyncio.sleep(FIRST_S)
     before, asked, began, used = len(told), poller.asked, time.monotonic(), time.process_time()

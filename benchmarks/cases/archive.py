@@ -15,10 +15,10 @@ from benchmarks import copiers
 from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
 from benchmarks.results import Result
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import MirrorFlowError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
 from tests.harness.kafka.processes import HarnessError
@@ -133,7 +133,7 @@ class _Reading:
             yield asyncio.run(self._drain(one))
 
     async def _drain(self, one: "Range") -> int:
-        from mirrorflow_seed.verify.reading import StretchReader  # noqa: PLC0415
+        from mirrorflow_seed.verify.stretch_reader import StretchReader  # noqa: PLC0415
 
         settings = self._files.load()
         cluster = await Cluster.connect(

@@ -15,7 +15,7 @@ from benchmarks.arena import Arena
 from benchmarks.cases import Case, Extent
 from benchmarks.results import Result
 from benchmarks.watch import end_offsets
-from mirrorflow_replicator.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_seed.errors import SeedError
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify.splits import Split

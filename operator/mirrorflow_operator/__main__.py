@@ -1,228 +1,73 @@
-"""`mirrorflow-operator`: settings from the environment, a Lease, and, for as long as it is held, the work.
+"""Implements the command `mirrorflow-operator`: arguments, logging and the exit status.
 
-    waiting for the Lease -> leading -> lost it: waiting again
-                                     -> SIGTERM: give it back, exit 0
-
-Exit status: 0 after SIGTERM or SIGINT, 1 after a bug or when the Lease would expire under work that does not end, 2 for settings.
+Exit status: 0 after SIGTERM or SIGINT; 1 after a bug, or if the Lease would expire during work that does not
+end; 2 for an invalid setting or a Python package that is not installed. `--help` and `--version` need only
+Python.
 """
 
+import argparse
 import asyncio
+import importlib
 import logging
 import os
-import signal
 import sys
-import threading
-import time
-import uuid
-from dataclasses import dataclass, field
-from typing import Any, Final
+from importlib.metadata import PackageNotFoundError, version
 
-from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.reasons import Reason
-from mirrorflow_operator.cluster.apply import Applier
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.credentials import connection
-from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.lease import Lease
-from mirrorflow_operator.cluster.pod_events import PodEvents
-from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
-from mirrorflow_operator.leading import Leader
-from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.poller import Poller
-from mirrorflow_operator.reconcile import Reconciler
-from mirrorflow_operator.serving import serve
-from mirrorflow_operator.settings import Settings, from_environment
-from mirrorflow_operator.work_queue import WorkQueue
+from mirrorflow_operator.settings import from_environment
 
-_LOG = logging.getLogger("mirrorflow_operator")
-STAND_DOWN_S: Final = (
-    5.0  # for what is in flight to end, at most; the watchdog cuts it off before the Lease expires
-)
-WATCHDOG_EVERY_S: Final = 0.5
-
-
-@dataclass(slots=True, kw_only=True)
-class Operator:
-    """One process."""
-
-    settings: Settings
-    metrics: Metrics = field(default_factory=Metrics)
-    view: View = field(default_factory=View)
-    queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
-    leader: Leader | None = None
-    poller: Poller = field(init=False)
-    authorities: Authorities | None = field(init=False)
-    _lease: Lease | None = None
-    _stop: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        """The poller wakes the queue. Raises SettingsError where the authorities cannot be read."""
-        self.poller = Poller(changed=self.queue.add, interval_s=self.settings.poll_s)
-        file = self.settings.progress_ca
-        self.authorities = Authorities(file=file) if file else None
-
-    async def run(self) -> int:
-        """Until a signal; the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        client = Client(connection, self.metrics)
-        lease = Lease(
-            client=client,
-            namespace=self.settings.pod_namespace,
-            name=self.settings.lease,
-            # Two processes are never one holder, whatever their pods are called.
-            identity=f"{self.settings.pod_name}_{uuid.uuid4().hex[:8]}",
-            duration_s=self.settings.lease_s,
-        )
-        self._lease = lease
-        self._gauges()
-        threading.Thread(target=_watchdog, args=(lease,), name="watchdog", daemon=True).start()
-        runner, port = await serve(
-            self.settings.listener_host, self.settings.listener_port, self.metrics, self._sick, self._unready
-        )
-        _LOG.info("Listening at port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
-        try:
-            return await self._terms(client, lease)
-        finally:
-            await lease.release()
-            await client.close()
-            await runner.cleanup()
-
-    async def _terms(self, client: Client, lease: Lease) -> int:
-        reconciler = self._reconciler(client, lease.identity)
-        about = "Flows whose newest status is held back for a while, for others may follow it."
-        self.metrics.gauge("statuses_held", about, lambda: float(reconciler.held if self.leader else 0))
-        while not self._stop.is_set():
-            if not await self._first(lease.acquire()):
-                break
-            _LOG.info("Leading as %s.", lease.identity)
-            self.leader = Leader(
-                settings=self.settings,
-                client=client,
-                view=self.view,
-                queue=self.queue,
-                reconciler=reconciler,
-                metrics=self.metrics,
-                unreadable=reconciler.unreadable,
-                companions=(self.poller.run,),
-            )
-            work = asyncio.create_task(self.leader.lead())
-            keeping = asyncio.create_task(lease.keep())
-            stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait({work, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            failed = work.done()
-            for task in (work, keeping, stopping):
-                task.cancel()
-            await asyncio.wait({work, keeping, stopping}, timeout=STAND_DOWN_S)
-            if not work.done():
-                _LOG.error("The work does not end; the process does.")
-                os._exit(1)
-            lease.stood_down()
-            self.leader = None
-            if failed:
-                _LOG.error("The work has ended.", exc_info=work.exception())
-                return 1
-            _LOG.info("Not leading any more.")
-        return 0
-
-    async def _first(self, waited: Any) -> bool:
-        """Whether *waited* ended before the signal to stop."""
-        task = asyncio.ensure_future(waited)
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for one in (task, stopping):
-            one.cancel()
-        await asyncio.wait({task, stopping})
-        if not task.cancelled() and task.exception() is not None:
-            raise task.exception() or AssertionError
-        return not self._stop.is_set()
-
-    def _reconciler(self, client: Client, instance: str) -> Reconciler:
-        return Reconciler(
-            settings=self.settings,
-            client=client,
-            view=self.view,
-            applier=Applier(client=client, view=self.view, metrics=self.metrics),
-            events=Events(client=client, metrics=self.metrics, instance=instance),
-            pod_events=PodEvents(client=client),
-            metrics=self.metrics,
-            poller=self.poller,
-            authorities=self.authorities,
-        )
-
-    def _gauges(self) -> None:
-        gauge = self.metrics.gauge
-        gauge("leader", "1 while this process leads.", lambda: float(self.leader is not None))
-        gauge("queue_depth", "Flows that are due or worked on.", lambda: float(len(self.queue)))
-        gauge(
-            "queue_oldest_seconds",
-            "For how long the oldest of them has been so.",
-            lambda: self.queue.oldest_s() if self.leader is not None else 0.0,
-        )
-        gauge("polled_pods", "Pods whose progress is asked for.", lambda: float(len(self.poller)))
-        gauge("polls_total", "Questions to pods since the start.", lambda: float(self.poller.asked))
-        gauge("polls_failed_total", "Of these, without an answer.", lambda: float(self.poller.failed))
-        gauge("flows", "MirrorFlows that are known.", lambda: float(len(self.view.flows)))
-        gauge("flows_seed_failed", "Of these, whose seed failed.", lambda: self._told(Reason.SEED_FAILED))
-        gauge(
-            "flows_different",
-            "Of these, whose verification found differences.",
-            lambda: self._told(Reason.DIFFERENCES_FOUND),
-        )
-        gauge(
-            "flows_verification_overdue",
-            "Of these, whose schedule has not brought a verdict for too long.",
-            lambda: self._told(Reason.VERIFICATION_OVERDUE),
-        )
-
-    def _told(self, reason: Reason) -> float:
-        """How many flows have a condition for that reason; who does not lead has old news."""
-        if self.leader is None:
-            return 0.0
-        flows = self.view.flows.values()
-        return float(
-            sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
-        )
-
-    def _sick(self) -> str:
-        return "" if self.leader is None else self.leader.sick()
-
-    def _unready(self) -> str:
-        """Who waits for the Lease is ready: it will take over within seconds. Who is not answered would not."""
-        if self.leader is not None:
-            return self.leader.problem
-        return "" if self._lease is None else self._lease.unanswered
-
-
-def _watchdog(lease: Lease) -> None:
-    """Ends a process whose event loop hangs, or that was frozen, before its Lease is another's."""
-    while True:
-        time.sleep(WATCHDOG_EVERY_S)
-        until = lease.promised_until
-        if until is not None and time.monotonic() > until - WATCHDOG_EVERY_S:
-            os.write(2, b"The Lease would expire under this process; it ends.\n")
-            os._exit(1)
+_OWN_PACKAGE = "mirrorflow"
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command. All settings are environment variables; there are no further arguments."""
+    _parser().parse_args()
     try:
-        operator = Operator(settings=from_environment(os.environ))
-        connection()
+        sys.exit(_run())
     except SettingsError as error:
         print(error, file=sys.stderr)  # noqa: T201  there is no log yet
-        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (error.name or _OWN_PACKAGE).startswith(_OWN_PACKAGE):
+            raise
+        print(  # noqa: T201
+            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[operator]'.",
+            file=sys.stderr,
+        )
+    sys.exit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mirrorflow-operator",
+        description="Run the connectors of MirrorFlow resources on the cluster of KUBECONFIG or of this pod.",
+        epilog="All settings are variables of the environment: docs/operator.md.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    return parser
+
+
+def _version() -> str:
+    """Returns the installed version; "0" in a source tree that was never installed."""
+    try:
+        return version(_OWN_PACKAGE)
+    except PackageNotFoundError:
+        return "0"
+
+
+def _run() -> int:
+    # Imported here because it needs the packages of the extra `operator`, which --help must not need.
+    process = importlib.import_module("mirrorflow_operator.process")
+    settings = from_environment(os.environ)
+    operator = process.Operator(settings=settings)
+    process.connection()
     logging.basicConfig(
-        level=operator.settings.log_level,
+        level=settings.log_level,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
-    # kopf tells every step of every object at INFO, with the object; what it fails at is a warning or worse.
+    # At INFO kopf logs every step of every object, with the object; its failures are warnings or worse.
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    sys.exit(asyncio.run(operator.run()))
+    return int(asyncio.run(operator.run()))
 
 
 if __name__ == "__main__":

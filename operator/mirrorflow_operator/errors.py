@@ -1,19 +1,20 @@
-"""Every error of the operator; `mirrorflow` shares those of its pure part.
+"""Defines every error of the operator; the `mirrorflow` command shares those of its pure part.
 
     OperatorError
     ├── InvalidSpecError     a MirrorFlow cannot be accepted; carries every FieldError that was found
-    ├── SettingsError        the operator was started with settings that it cannot work with
-    ├── NotOursError         an object of a name that a flow needs belongs to somebody else
-    └── ClusterError         Kubernetes did not do what it was asked
-        ├── UnreachableError     no answer, or half of one: nothing is known of what was done
-        ├── BusyError            429 or 5xx: later
-        ├── ForbiddenError       401 or 403: RBAC, a quota or a policy says no
-        ├── ConflictError        409: it is no longer what it was, or somebody else writes it
+    ├── SettingsError        the operator was started with a setting that it cannot use
+    ├── NotOursError         an object with a name that a flow needs belongs to another owner
+    └── ClusterError         a request to the Kubernetes API failed
+        ├── UnreachableError     no complete response: it is unknown whether the request was carried out
+        ├── BusyError            429 or 5xx: retry later
+        │   └── BrokenError          500: mostly caused by the object's content, sometimes by the server
+        ├── ForbiddenError       401 or 403: refused by RBAC, a quota or a policy
+        ├── ConflictError        409: the object has changed, or another field manager owns a field
         ├── NotFoundError        404
-        ├── GoneError            410: a list's continuation is too old
-        └── RejectedError        any other refusal: the object itself is wrong
+        ├── GoneError            410: a list's continue token is too old
+        └── RejectedError        any other refusal: the object itself is invalid
 
-A FieldError is a value, not an exception: rules return lists of them, so that a user sees all slips at once.
+A FieldError is a value, not an exception: rules return lists of them, so that a user sees all errors at once.
 No error holds a secret: specs hold references only, and messages never repeat the value of a `password`.
 """
 
@@ -24,7 +25,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldError:
-    """One slip: `path` as kubectl writes it (spec.topics.include[0]), what is wrong, and what to do about it."""
+    """One error in a spec: `path` as in kubectl (spec.topics.include[0]), the problem, and the remedy."""
 
     path: str
     message: str
@@ -35,7 +36,7 @@ class FieldError:
 
 
 class OperatorError(Exception):
-    """The root; `reason` is a stable PascalCase word for conditions."""
+    """The base of all operator errors; `reason` is a stable PascalCase condition reason."""
 
     reason: ClassVar[str] = "Failed"
 
@@ -51,7 +52,7 @@ class InvalidSpecError(OperatorError):
 
 
 class SettingsError(OperatorError):
-    """One setting from the environment; the operator does not start."""
+    """An environment variable has an unusable value; the operator does not start."""
 
     reason = "InvalidSettings"
 
@@ -61,7 +62,7 @@ class SettingsError(OperatorError):
 
 
 class NotOursError(OperatorError):
-    """Somebody else's object has a name that a flow needs; it was left alone."""
+    """An object with a name that a flow needs belongs to another owner; it was not changed."""
 
     reason = "NameTaken"
 
@@ -74,7 +75,7 @@ class NotOursError(OperatorError):
 
 
 class ClusterError(OperatorError):
-    """What was asked (`PATCH deployments east/east-to-west-source`), and what came of it."""
+    """A failed API request: what was asked (`PATCH deployments east/east-to-west-source`), and the answer."""
 
     reason = "ClusterRefused"
 
@@ -85,28 +86,35 @@ class ClusterError(OperatorError):
 
 
 class UnreachableError(ClusterError):
-    """No answer, or half of one: nothing is known of what was done."""
+    """No complete response: it is unknown whether the request was carried out."""
 
 
 class BusyError(ClusterError):
-    """429 or 5xx; `retry_after_s` is what the server has asked for, 0 if nothing."""
+    """429 or 5xx; `retry_after_s` is the server's Retry-After in seconds, 0 without one."""
+
+
+class BrokenError(BusyError):
+    """500.
+
+    The API server returns it, too, for objects that it cannot convert; then a retry never succeeds.
+    """
 
 
 class ForbiddenError(ClusterError):
-    """401 or 403."""
+    """401 or 403: RBAC, a quota or a policy refuses the request."""
 
 
 class ConflictError(ClusterError):
-    """409."""
+    """409: the object has changed, or another field manager owns a field."""
 
 
 class NotFoundError(ClusterError):
-    """404."""
+    """404: the object or the API does not exist."""
 
 
 class GoneError(ClusterError):
-    """410."""
+    """410: a list's continue token is too old."""
 
 
 class RejectedError(ClusterError):
-    """400, 422 and what has no class of its own."""
+    """400, 422 and every status without a class of its own."""

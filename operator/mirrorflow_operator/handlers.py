@@ -1,8 +1,8 @@
-"""kopf watches; what it sees goes into the view, and the owner's key into the queue. Nothing is decided here.
+"""Runs kopf's watches and passes each event to the leader; makes no decisions.
 
-kopf runs in a thread and an event loop of its own: at its end it cancels every task of its loop that it does not know, and what
-it does with a thousand objects at once must not make the Lease late. Handlers return nothing and patch nothing, so kopf writes
-nothing: no finalizer, no annotation, no status, no Event.
+kopf runs in its own thread and event loop. At its end it cancels every task of its loop that it does not
+know, and handling a thousand objects at once must not delay the Lease's renewal. Handlers return nothing and
+patch nothing, so kopf writes nothing: no finalizer, no annotation, no status, no Event.
 """
 
 import asyncio
@@ -15,31 +15,31 @@ from typing import Any, Final
 import kopf
 
 from mirrorflow_operator.cluster.credentials import connection
-from mirrorflow_operator.cluster.kinds import WATCHED, Kind
+from mirrorflow_operator.cluster.kinds import WATCHED, ObjectKind
 from mirrorflow_operator.cluster.listing import selector_of
 
 _LOG = logging.getLogger(__name__)
-# A load balancer that forgets a connection is found out by then at the latest. Whole seconds: the API takes no others.
+# The longest time until a connection that a load balancer dropped is noticed. The API takes whole seconds.
 SERVER_TIMEOUT_S: Final = 300
 CLIENT_TIMEOUT_S: Final = 360.0
 CONNECT_TIMEOUT_S: Final = 15.0
 REQUEST_TIMEOUT_S: Final = 30.0
 CHUNK: Final = 200
-# After these kopf gives a watch up. The leader sees it, waits until everything can be read, and begins anew.
+# After these backoffs kopf gives up a watch. Then the leader lists everything again and restarts the watches.
 ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
-IDLE_TIMEOUT_S: Final = 0.05  # kopf's task of an object holds the whole object until then
+IDLE_TIMEOUT_S: Final = 0.05  # kopf's task for an object keeps the whole object in memory until then
 STOP_TIMEOUT_S: Final = 1.0
-# kopf's name of the task that watches one kind in one namespace. One that has failed is missed by nobody but us.
+# kopf's name prefix of the tasks that watch one kind in one namespace. kopf does not notice a failed one.
 TASK_NAME: Final = "watcher for "
 MONITOR_EVERY_S: Final = 1.0
-News = Callable[[Kind, str | None, Mapping[str, Any]], None]
+News = Callable[[ObjectKind, str | None, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Watches:
-    """*news* is called in *loop* with each thing that was seen."""
+    """Watches all kinds of `WATCHED` and calls *news* in *loop* with each event."""
 
-    namespaces: Sequence[str]  # none: the whole cluster
+    namespaces: Sequence[str]  # empty: the whole cluster
     loop: asyncio.AbstractEventLoop
     news: News
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -47,17 +47,23 @@ class Watches:
     _broken: bool = False
 
     def start(self) -> None:
-        """Begins to watch; returns at once."""
+        """Starts watching in a thread; returns at once."""
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether every watch runs: kopf gives one up when the API server refuses it for long, and goes on without it."""
+        """Whether every watch runs.
+
+        kopf gives up a watch that the API server keeps refusing, and continues without it.
+        """
         return self._thread is not None and self._thread.is_alive() and not self._broken
 
     async def stop(self) -> None:
-        """Ends the watches; waits a bounded time, for the thread can do no harm and ends with the process."""
+        """Stops the watches and waits at most STOP_TIMEOUT_S.
+
+        A thread that runs longer does no harm: its events are dropped and it ends with the process.
+        """
         self._stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
@@ -78,7 +84,7 @@ class Watches:
                 clusterwide=not self.namespaces,
                 namespaces=list(self.namespaces),
                 stop_flag=self._stop,
-                # kopf would look the user's name up, and a user id of a platform's choice has none.
+                # Otherwise kopf looks up the user's name, and a user id assigned by the platform has none.
                 identity="mirrorflow-operator",  # type: ignore[arg-type]  # its type is not exported
             )
         finally:
@@ -106,7 +112,7 @@ class Watches:
             )
         return registry
 
-    def _handler(self, kind: Kind) -> Callable[..., Any]:
+    def _handler(self, kind: ObjectKind) -> Callable[..., Any]:
         async def seen(*, event: Mapping[str, Any], **_: Any) -> None:
             if not self._stop.is_set():
                 self.loop.call_soon_threadsafe(self.news, kind, event["type"], event["object"])
@@ -117,7 +123,7 @@ class Watches:
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # needs no right to list namespaces or definitions
+    settings.scanning.disabled = True  # so that no right to list namespaces or CRDs is needed
     settings.watching.server_timeout = SERVER_TIMEOUT_S
     settings.watching.client_timeout = CLIENT_TIMEOUT_S
     settings.watching.connect_timeout = CONNECT_TIMEOUT_S

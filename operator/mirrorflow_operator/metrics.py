@@ -1,4 +1,7 @@
-"""What the operator counts, in Prometheus' text format. Label values are words of a bounded set, never names of users' things."""
+"""Collects the operator's metrics and renders them in Prometheus' text format.
+
+Label values come from a bounded set; they are never names of a user's objects.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ class _Family:
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters and histograms are kept here; gauges are asked for when somebody looks."""
+    """The operator's metrics: stored counters and histograms, and gauges evaluated at each scrape."""
 
     _families: dict[str, _Family] = field(default_factory=dict)
     _gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
@@ -28,7 +31,7 @@ class Metrics:
         self._add(name, "counter", about, amount, tuple(sorted(labels.items())))
 
     def took(self, name: str, about: str, seconds: float) -> None:
-        """One duration of the histogram *name*, which ends in `_seconds`."""
+        """Adds one duration to the histogram *name*, which ends in `_seconds`."""
         for bound in SECONDS_BUCKETS:
             self._add(name, "histogram", about, float(seconds <= bound), (("le", f"{bound:g}"),))
         self._add(name, "histogram", about, 1.0, (("le", "+Inf"),))
@@ -36,15 +39,15 @@ class Metrics:
         self._add(name, "histogram", about, 1.0, (("", "count"),))
 
     def gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """*value* is asked at each scrape."""
+        """Registers the gauge *name*; *value* is called at each scrape."""
         self._gauges[name] = (about, value)
 
     def text(self) -> str:
-        """The page that Prometheus reads."""
+        """Returns the page for Prometheus."""
         return "\n".join(self._lines()) + "\n"
 
     def value(self, name: str, **labels: str) -> float:
-        """Of a counter; 0 where nothing was counted."""
+        """Returns the counter's value; 0 where nothing was counted."""
         family = self._families.get(name)
         return 0.0 if family is None else family.values.get(tuple(sorted(labels.items())), 0.0)
 
@@ -54,7 +57,7 @@ class Metrics:
 
     def _lines(self) -> Iterator[str]:
         for name, (about, value) in sorted(self._gauges.items()):
-            # What only grows is a counter, whoever counts it.
+            # A value that only grows is a counter, also where it is read from a callable.
             yield from _head(name, "counter" if name.endswith("_total") else "gauge", about)
             yield f"{PREFIX}{name} {value():g}"
         for name, family in sorted(self._families.items()):

@@ -1,43 +1,46 @@
-"""One pass over one MirrorFlow: what is seen -> what should be -> the writes that are missing -> the status.
+"""Reconciles one MirrorFlow resource in one pass: observe, plan, apply what differs, write the status.
 
-Level-triggered: a pass needs no memory of what happened, so any of them may be the first, and one that was cut off anywhere is
-made good by the next. Where nothing changed, a pass writes nothing and plans nothing. One flow's trouble is its own: it is said in
-its status, and the others go on.
+Level-triggered: a pass needs no memory of earlier ones, so any pass can be the first, and the next one
+completes an interrupted pass. If nothing changed, a pass plans nothing and writes nothing. An error of one
+flow is reported in its status and does not affect other flows.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Key, Resource, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.moving import deployment_of, is_moving, left_alone
+from mirrorflow_operator.assess.colocation_migration import deployment_of, is_moving, left_alone
+from mirrorflow_operator.assess.due_jobs import DueJobs, Holding, decide, has_no_driver
 from mirrorflow_operator.assess.observation import (
     FRESH_S,
+    AssessmentMemory,
     ConnectorSeen,
     JobSeen,
-    Memory,
     Observation,
     PodSeen,
 )
-from mirrorflow_operator.assess.runs import Decision, Holding, decide, has_no_driver
+from mirrorflow_operator.assess.rollout_steps import shapes
 from mirrorflow_operator.assess.scaling import replicas_of
-from mirrorflow_operator.assess.shapes import shapes
-from mirrorflow_operator.assess.writing import held_s, status_document
+from mirrorflow_operator.assess.status_document import held_s, status_document
+from mirrorflow_operator.assess.troubles import new_troubles
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
 from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.event_messages import id_of, news_of, removal_of
 from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.inputs_digest import InputsDigest
 from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB, MIRROR_FLOW
-from mirrorflow_operator.cluster.looked_at import LookedAt
-from mirrorflow_operator.cluster.news import id_of, news_of, removal_of
-from mirrorflow_operator.cluster.observed import Child
+from mirrorflow_operator.cluster.observed import ChildSeen
 from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import (
+    BrokenError,
     ForbiddenError,
     NotOursError,
     OperatorError,
@@ -47,41 +50,45 @@ from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.colocation import Pods, hosts, pod_kind, pods
 from mirrorflow_operator.plan.jobs import held_back, in_turn, job_objects
+from mirrorflow_operator.plan.kept_pods import with_kept_pods
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.replica_sharing import Shape
 from mirrorflow_operator.plan.runs import Runs, SparkDefaults
-from mirrorflow_operator.plan.several import Shape
 from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.places import name_in, places
 from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.polling.scrape_targets import name_in, places
 from mirrorflow_operator.settings import Settings
 
 _LOG = logging.getLogger(__name__)
-FRESH_POLLS: Final = 3  # a reading is believed for so many polls
-# Whose message belongs into the status: the user can act on it. What is unreachable or busy is neither his nor lasting.
-_TELLING: Final = (NotOursError, ForbiddenError, RejectedError)
+FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
+# Errors that the user can fix: their message goes into the status. All others are transient.
+_TELLING: Final = (NotOursError, ForbiddenError, RejectedError, BrokenError)
 
 
 @dataclass(slots=True)
 class _Remembered:
-    """Of one flow, between two passes; all of it may be lost at any time."""
+    """What the reconciler caches of one flow between two passes; losing it at any time is safe."""
 
     uid: str
-    memory: Memory = field(default_factory=Memory)
-    converged: LookedAt | None = None  # what was looked at when nothing was missing
-    # Of which generation, and the connectors of its plan with their names.
+    memory: AssessmentMemory = field(default_factory=AssessmentMemory)
+    converged: InputsDigest | None = None  # the inputs of the last pass after which nothing was left to write
+    # The generation that was planned, and the names of the plan's connectors.
     wanted: tuple[int, Mapping[ConnectorKind, str]] | None = None
     written_at: float | None = None
-    written: Status | None = None  # and what the cluster made of it, where that is not the same
-    answered: Status | None = None
-    is_held: bool = False  # there is a newer status, which is not worth a write yet
+    written: Status | None = None  # the status that was sent
+    answered: Status | None = None  # the same status as the API server stored it
+    is_held: bool = False  # a newer status is held back because it is not worth a write yet
     holding: Holding | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
-    """`poller` asks the pods that it is told of here, and is asked for what they said."""
+    """Runs the passes of all flows.
+
+    Each pass registers the flow's pods with `poller` and reads their latest progress from it.
+    """
 
     settings: Settings
     client: Client
@@ -91,21 +98,25 @@ class Reconciler:
     pod_events: PodEvents
     metrics: Metrics
     poller: Poller
-    authorities: Authorities | None = None  # by which connectors are asked over TLS
+    authorities: Authorities | None = None  # trusted CAs for polling connectors over TLS
     unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
     wall_clock: Callable[[], float] = time.time
     _remembered: dict[Key, _Remembered] = field(default_factory=dict)
 
     @property
     def held(self) -> int:
-        """Flows whose newest status is held back for some seconds."""
+        """Number of flows whose newest status is held back for some seconds."""
         return sum(remembered.is_held for remembered in self._remembered.values())
 
     async def reconcile(self, key: Key) -> float | None:
-        """When to look again though nothing may happen. Raises OperatorError, after the status has told what it can."""
+        """Runs one pass over the flow *key*.
+
+        Returns the seconds until the next pass if no event comes earlier; None: only an event triggers it.
+        Raises OperatorError where a request failed; an error of `_TELLING` is written to the status first.
+        """
         seen = self.view.flows.get(key)
         if seen is None or seen.deleting:
-            # The owner's children go with it, by Kubernetes' own hand; nothing in Kafka is touched.
+            # Kubernetes' garbage collector deletes the owned objects; nothing in Kafka is touched.
             self._remembered.pop(key, None)
             self.poller.remove(key)
             return None
@@ -132,11 +143,11 @@ class Reconciler:
             failure = error
         assessment = await self._assess(resource, admission, remembered, failure)
         remembered.memory = assessment.memory
-        told_s = await self._tell(resource, assessment.status, remembered)
+        told_s = await self._tell(resource, assessment, remembered)
         remembered.is_held = told_s is not None
         if failure is not None:
             raise failure
-        # Events of a pod that hangs are not watched: somebody has to look.
+        # Events of a pod that hangs are not watched, so the operator polls for them.
         hangs = any(may_hang(pod) for _, pod in (*self.view.pods(key), *self.view.drivers(key)))
         hangs_s = AGAIN_S if hangs or any(map(has_no_driver, self.view.jobs(key))) else None
         waits = (assessment.again_after_s, decision.again_after_s, told_s, hangs_s)
@@ -144,8 +155,8 @@ class Reconciler:
 
     async def _decide(
         self, resource: Resource, admission: Admission, remembered: _Remembered
-    ) -> tuple[tuple[JobSeen, ...], Decision]:
-        """The Spark jobs that the flow has, and which it should have."""
+    ) -> tuple[tuple[JobSeen, ...], DueJobs]:
+        """Returns the flow's existing Spark jobs and the jobs it should have."""
         now_s = self.wall_clock()
         jobs = await self._jobs(resource, now_s)
         return jobs, decide(admission.flow, resource.status, jobs, remembered.holding, now_s)
@@ -160,8 +171,8 @@ class Reconciler:
         if admission.flow is None:
             return
         children = self.view.children(key)
-        if admission.refusal is not None and not any(child.kind is DEPLOYMENT for child in children.values()):
-            return  # it was never let in: nothing of it is there to be stopped
+        if admission.has_conflict and not any(child.kind is DEPLOYMENT for child in children.values()):
+            return  # the flow was never admitted, so it has no pods to stop
         chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
         shaped = shapes(admission.flow, chosen, self.view.deployments(key))
         homes = self._pods(resource, admission, runs)
@@ -170,30 +181,37 @@ class Reconciler:
         looked_at = self._looked_at(resource, admission, runs, way)
         if looked_at == remembered.converged:
             return
-        planned = self._planned(admission.flow, admission.version, runs, shaped)
+        running = {child.name: child.content() for child in children.values() if child.kind is DEPLOYMENT}
+        planned = self._planned(admission.flow, admission.version, runs, shaped, running)
         waiting = {names.object_name(resource.name, kind) for kind in left}
         changing = [one for one in planned if one["metadata"]["name"] not in waiting]
         there, alive = (job.name for job in self.view.jobs(key)), self.view.drivers_alive(key)
         made = await self._apply(resource, in_turn(changing, there=frozenset(there), alive=alive), children)
         await self._prune(resource, {*map(id_of, planned)}, waiting, runs, homes)
         gone_by, now = looked_at.with_written(made), self._looked_at(resource, admission, runs, way)
-        # Who has changed something meanwhile has asked for another pass by that: it is to look at everything.
+        # A change made during the pass has queued another pass, which must compare everything again.
         remembered.converged = now if now == gone_by else None
 
     def _planned(
-        self, flow: MirrorFlow, version: str, runs: Runs, shaped: Mapping[ConnectorKind, Shape]
+        self,
+        flow: MirrorFlow,
+        version: str,
+        runs: Runs,
+        shaped: Mapping[ConnectorKind, Shape],
+        running: Mapping[str, Object],
     ) -> list[Object]:
-        """Every object that should be there."""
-        image = f"{self.settings.replicator_image}:{version}"
-        found = objects(
+        """Returns every object the flow should have. *running*: existing Deployments' content, by name."""
+        planned_with = partial(
+            objects,
             flow,
             plan(flow, POD_LAYOUT),
-            image=image,
+            image=f"{self.settings.replicator_image}:{version}",
             layout=POD_LAYOUT,
             shapes=shaped,
             verifies=self.authorities is not None,
             source_waits=runs.holds_connector,
         )
+        found = with_kept_pods(planned_with(), planned_with(has_defaults=False), running)
         if runs.holds_connector:
             found = held_back(found, flow)
         defaults = SparkDefaults(
@@ -202,10 +220,11 @@ class Reconciler:
         return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT)]
 
     async def _apply(
-        self, resource: Resource, planned: list[Object], children: Mapping[Id, Child]
-    ) -> list[Child]:
-        """What was written, as it was then."""
-        # As it was before anything is written: the properties that a Deployment's pods had are in the ConfigMap that is replaced.
+        self, resource: Resource, planned: list[Object], children: Mapping[Id, ChildSeen]
+    ) -> list[ChildSeen]:
+        """Writes the objects that differ; returns those written, as the API server returned them."""
+        # A copy from before the first write: events compare a Deployment's old properties, and those are in
+        # the ConfigMap that this loop replaces.
         before = dict(children)
         made, new = [], []
         for one in planned:
@@ -226,7 +245,7 @@ class Reconciler:
     async def _prune(
         self, resource: Resource, wanted: set[Id], waiting: set[str], runs: Runs, homes: Pods
     ) -> None:
-        """*waiting*: names of what is left as it is for now."""
+        """Deletes managed objects that are not in the plan. *waiting*: names of objects to keep for now."""
         words = {
             names.connector_word(kind): names.connector_word(host) for kind, host in hosts(homes).items()
         }
@@ -236,7 +255,7 @@ class Reconciler:
             if child.name in waiting:
                 continue
             if not child.is_managed():
-                continue  # admission would refuse it, and the rest of the flow would wait for that
+                continue  # the admission policy would refuse the delete and fail the whole pass
             if child.kind is JOB and child.name in runs.kept:
                 continue
             await self.applier.prune(child)
@@ -249,7 +268,7 @@ class Reconciler:
         remembered: _Remembered,
         failure: OperatorError | None,
     ) -> Assessment:
-        # As it is now: what was written a moment ago is there.
+        # Read again, because this pass may just have written objects.
         jobs, decision = await self._decide(resource, admission, remembered)
         now_s = self.wall_clock()
         observation = Observation(
@@ -294,7 +313,10 @@ class Reconciler:
         return tuple(found)
 
     async def _whole(self, namespace: str, pod: PodSeen, now_s: float, connector: str = "") -> PodSeen:
-        """*pod* with what was said about it, and by it, of *connector* where it has several."""
+        """Returns *pod* with its Kubernetes events and its last reading.
+
+        *connector* names the connector to read where the pod runs several.
+        """
         events = await self.pod_events.of(namespace, pod, now_s)
         return replace(pod, events=events, reading=self.poller.reading(pod.uid, connector))
 
@@ -307,7 +329,7 @@ class Reconciler:
         return tuple(found)
 
     def _wanted(self, resource: Resource, admission: Admission) -> Mapping[ConnectorKind, str]:
-        """The connectors of the plan with their names, which every poll asks for: planned once for each generation."""
+        """Returns the names of the planned connectors, by kind; planned once for each generation."""
         if admission.flow is None:
             return {}
         remembered = self._remembered[resource.key]
@@ -318,21 +340,26 @@ class Reconciler:
         return remembered.wanted[1]
 
     def _pods(self, resource: Resource, admission: Admission, runs: Runs) -> Pods:
-        """Which connectors are to share a pod; those of a flow that cannot be read are where they are."""
+        """Returns which connectors share a pod; empty where the spec cannot be read."""
         if admission.flow is None:
             return {}
         wanted = self._wanted(resource, admission)
         return pods(admission.flow.spec.connectors, wanted, source_waits=runs.holds_connector)
 
-    async def _tell(self, resource: Resource, status: Status, remembered: _Remembered) -> float | None:
-        """Writes *status* where it says something new. The seconds for which it is held back, if it is."""
+    async def _tell(
+        self, resource: Resource, assessment: Assessment, remembered: _Remembered
+    ) -> float | None:
+        """Writes the status if it differs.
+
+        Returns the seconds for which it is held back, None if it is not.
+        """
         seen = self.view.flows.get(resource.key)
         if seen is None or seen.resource != resource:
-            return None  # what was assessed is not what is there any more; the next pass has been asked for
+            return None  # the resource has changed since; the change has already queued the next pass
         now_s = self.wall_clock()
-        old = resource.status
+        old, status = resource.status, assessment.status
         if status == remembered.written and old == remembered.answered:
-            return None  # a definition older than this operator leaves something out, each time
+            return None  # a CRD older than this operator drops unknown fields from every write
         wait_s = held_s(old, status, last_write_s=remembered.written_at, now_s=now_s)
         if wait_s != 0:
             return wait_s
@@ -353,6 +380,8 @@ class Reconciler:
         remembered.written_at, remembered.written = now_s, status
         now_there = self.view.flows.get(resource.key)
         remembered.answered = None if now_there is None else now_there.resource.status
+        for reason, message in new_troubles(old.conditions, status.conditions, assessment.causes):
+            await self.events.say(resource, reason, message, warning=True)
         return None
 
     def _looked_at(
@@ -361,8 +390,8 @@ class Reconciler:
         admission: Admission,
         runs: Runs,
         way: tuple[object, ...],
-    ) -> LookedAt:
-        """*way*: how far the connectors' pods are on the way to what the spec says."""
+    ) -> InputsDigest:
+        """Returns the digest of this pass's inputs. *way*: the rollout steps the connectors' pods are at."""
         flow = (resource.uid, resource.generation, admission.version, admission.refusal)
         facts = (flow, way, runs, self.view.drivers_alive(resource.key))
-        return LookedAt.of(facts, self.view.children(resource.key).values())
+        return InputsDigest.of(facts, self.view.children(resource.key).values())

@@ -1,4 +1,4 @@
-"""The operator's settings, from the environment: each has a name, a bound and a default, and a wrong one stops the start."""
+"""Reads the operator's settings from environment variables; an invalid value prevents the start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,44 +6,47 @@ from typing import Final
 
 from mirrorflow_operator.errors import SettingsError
 
-# More would only wait for the API server, which answers a client some tens of writes a second.
+# More workers would only wait for the API server, which accepts some tens of writes a second per client.
 WORKERS_MAX: Final = 64
-SETTLE_S: Final = 60.0  # DESIGN, section 5: Ready changes only after a minute
-CALM_S: Final = 600.0  # a load that comes back within this keeps its pods
-SEED_ACCOUNT: Final = "mirrorflow-seed"  # the chart makes it, with the role that a driver needs
+SETTLE_S: Final = 60.0  # Ready changes only after a minute
+CALM_S: Final = 600.0  # a load that returns within this time keeps its pods
+SEED_ACCOUNT: Final = "mirrorflow-seed"  # created by the chart, with the role that a driver needs
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Names end in their unit. Times that tests shorten are settings, too."""
+    """The operator's settings. Names end in their unit. Times that tests shorten are settings, too."""
 
-    namespaces: tuple[str, ...] = ()  # whose MirrorFlows are served; none: the whole cluster's
+    namespaces: tuple[str, ...] = ()  # namespaces whose MirrorFlows are reconciled; empty: the whole cluster
     replicator_image: str = "mirrorflow/replicator"  # the repository, without a tag
-    replicator_versions: tuple[str, ...] = ("0.1.0",)  # which it has; the first is for new flows
-    seed_image: str = "mirrorflow/seed"  # the repository of Spark jobs; its versions are the replicator's
-    seed_account: str = SEED_ACCOUNT  # the ServiceAccount of their drivers, in each flow's namespace
-    pod_namespace: str = "default"  # where the Lease is
-    pod_name: str = "mirrorflow-operator"  # who holds it
+    replicator_versions: tuple[str, ...] = ("0.1.0",)  # the available tags; the first is for new flows
+    seed_image: str = "mirrorflow/seed"  # the repository of the Spark jobs; same versions as the replicator
+    seed_account: str = SEED_ACCOUNT  # the ServiceAccount of the drivers, in each flow's namespace
+    pod_namespace: str = "default"  # the namespace of the Lease
+    pod_name: str = "mirrorflow-operator"  # the start of the Lease holder's identity
     listener_host: str = "0.0.0.0"  # noqa: S104  probes and Prometheus come from outside of the pod
     listener_port: int = 8080
     poll_s: float = 30.0
     progress_ca: str = (
-        ""  # a file of authorities, by which connectors that have a certificate are asked over TLS
+        ""  # a PEM file of CA certificates, to poll connectors that have a certificate over TLS
     )
-    settle_s: float = SETTLE_S  # how long something else is to be seen before Ready changes
+    settle_s: float = SETTLE_S  # how long a new finding must hold before Ready changes
     calm_s: float = (
-        CALM_S  # how long a lag is small before autoscale takes a pod away; its other waits in proportion
+        CALM_S  # how long the lag is low before autoscale removes a pod; scales its other waits, too
     )
     workers: int = 8
     lease: str = "mirrorflow-operator"
-    lease_s: float = 15.0  # how long others wait for a holder that is silent; a third of it between renewals
-    resync_s: float = 600.0  # the watches say what changes; this is for what they may have missed
+    lease_s: float = 15.0  # the Lease's duration without a renewal; it is renewed every third of it
+    resync_s: float = 600.0  # between two full lists, which find what the watches may have missed
     log_level: str = "INFO"
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Raises SettingsError for the first setting that makes no sense. Empty means not set."""
+    """Reads *environment*; an empty value counts as not set.
+
+    Raises SettingsError for the first invalid one.
+    """
     known = {name: value for name, value in environment.items() if value}
     default = Settings()
     host, port = _listener(known, default)

@@ -1,8 +1,8 @@
-"""What is to be looked at again, and when: each key once, however often it is asked for.
+"""Queues the flows that need a pass, each key once, with delays and backoff.
 
-Level-based: a key says that something may have changed, not what. A key that is asked for while it is worked on comes again
-afterwards, so two workers never hold one key, and nothing that happened meanwhile is lost. At most one entry a key; who asks for a
-thousand changes of one flow gets one pass for them, and not more than one in `interval_s`.
+Level-triggered: a key means that something may have changed, not what. A key that is added while a worker
+processes it is queued again afterwards, so two workers never hold one key and no change is lost. There is at
+most one entry per key: a thousand changes of one flow cause one pass, and at most one pass per `interval_s`.
 """
 
 import asyncio
@@ -15,37 +15,40 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 INTERVAL_S: Final = (
-    1.0  # a rollout makes a dozen events within a second; one pass, and one status, sees them all
+    1.0  # a rollout causes a dozen events within a second; one pass and one status write cover them all
 )
 BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_MAX_S: Final = 60.0  # after an outage of the API server every flow is looked at within a minute
+BACKOFF_MAX_S: Final = 60.0  # after an outage of the API server every flow has a pass within a minute
 _COMPACT_ABOVE: Final = 64
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkQueue(Generic[K]):
-    """Times are seconds of *clock*, which never goes back; *chance* gives numbers from 0 to 1 for jitter."""
+    """A queue of unique keys.
+
+    Times are seconds of the monotonic *clock*; *chance* returns 0 to 1 for jitter.
+    """
 
     interval_s: float = INTERVAL_S
     clock: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
     _due: dict[K, float] = field(default_factory=dict)
-    _heap: list[tuple[float, int, K]] = field(default_factory=list)  # may name what is no longer due then
-    _working: dict[K, float] = field(default_factory=dict)  # since when
-    _ended: dict[K, float] = field(default_factory=dict)  # a key's last pass began
+    _heap: list[tuple[float, int, K]] = field(default_factory=list)  # may hold outdated entries
+    _working: dict[K, float] = field(default_factory=dict)  # when the key's current pass began
+    _ended: dict[K, float] = field(default_factory=dict)  # when the key's last pass began
     _failures: dict[K, int] = field(default_factory=dict)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _taken_at: float = float("-inf")
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
-        """How many are due by now or worked on."""
+        """Returns how many keys are due now or being processed."""
         now = self.clock()
         return len(self._working) + sum(due <= now for due in self._due.values())
 
     def add(self, key: K, after_s: float = 0.0) -> None:
-        """*key* is due *after_s* from now, or earlier if it was due earlier."""
+        """Makes *key* due in *after_s* seconds, or earlier if it was; at most one pass per `interval_s`."""
         due = self.clock() + after_s
         if key in self._ended:
             due = max(due, self._ended[key] + self.interval_s)
@@ -56,13 +59,13 @@ class WorkQueue(Generic[K]):
             self._wake.set()
 
     def forget(self, key: K) -> None:
-        """There is nothing of *key* any more."""
+        """Removes *key* with its failures and its last pass."""
         self._due.pop(key, None)
         self._failures.pop(key, None)
         self._ended.pop(key, None)
 
     def take(self) -> K | None:
-        """The key that is due longest and that nobody works on; None if there is none now."""
+        """Takes the key that has been due longest and is not being processed; None if there is none now."""
         held = []
         found = None
         now = self.clock()
@@ -84,7 +87,7 @@ class WorkQueue(Generic[K]):
         return found
 
     async def get(self) -> K:
-        """As `take`, once there is one."""
+        """Waits until a key is due; takes it as `take` does."""
         while True:
             key = self.take()
             if key is not None:
@@ -96,7 +99,7 @@ class WorkQueue(Generic[K]):
                 continue
 
     def done(self, key: K, again_after_s: float | None = None) -> None:
-        """A pass over *key* went well; *again_after_s*: when to look again though nobody may ask."""
+        """Ends a successful pass over *key*; *again_after_s*: seconds until the next one without an event."""
         self._working.pop(key, None)
         self._failures.pop(key, None)
         if again_after_s is not None:
@@ -104,27 +107,30 @@ class WorkQueue(Generic[K]):
         self._wake.set()
 
     def failed(self, key: K, at_least_s: float = 0.0) -> float:
-        """A pass over *key* went wrong: again later, each time later than before. Returns the seconds until then."""
+        """Ends a failed pass over *key* and queues it with exponential backoff.
+
+        Returns the wait in seconds.
+        """
         self._working.pop(key, None)
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         longest = min(BACKOFF_FIRST_S * 2.0 ** min(failures, 16), BACKOFF_MAX_S)
         wait_s = max(at_least_s, longest * (0.5 + 0.5 * self.chance()))
-        self._due.pop(key, None)  # what was asked for meanwhile waits, too: it would fail like this
+        self._due.pop(key, None)  # passes requested meanwhile wait, too: they would fail the same way
         self.add(key, wait_s)
         self._wake.set()
         return wait_s
 
     def oldest_s(self) -> float:
-        """For how long the oldest has been due or worked on; 0 if nothing is."""
+        """Returns for how many seconds the oldest key has been due or processed; 0 if there is none."""
         now = self.clock()
         since = [*self._due.values(), *self._working.values()]
         return max(0.0, now - min(since)) if since else 0.0
 
     def stuck_s(self) -> float:
-        """For how long one pass has been going on, or nothing was begun though something was due; 0 where work goes on.
+        """Returns for how many seconds the longest pass has run, or no pass has begun though a key was due.
 
-        Not how long a flow waits: a thousand flows at once take their time.
+        This is not how long a flow waits: a thousand flows at once take time without being stuck.
         """
         now = self.clock()
         longest = now - min(self._working.values(), default=now)

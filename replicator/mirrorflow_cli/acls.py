@@ -1,44 +1,69 @@
-"""`mirrorflow acls`: the least ACLs of a flow, as kafka-acls commands; contacts nothing.
+"""`mirrorflow acls`: prints the minimum ACLs of a flow as kafka-acls commands; makes no network connections.
 
-Which they are is `grants`' and `companion_grants`'.
+`grants` and `companion_grants` decide which ACLs those are.
 """
 
 import argparse
 import shlex
+from dataclasses import dataclass
+from typing import Any
 
 from mirrorflow_cli.companion_grants import checkpoint_grants, heartbeat_grants
 from mirrorflow_cli.errors import EXIT_DONE
-from mirrorflow_cli.flows import add_flow_arguments, flow_from
+from mirrorflow_cli.flow_plans import valid_plan
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.grants import Grant, source_grants, target_grants
+from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_operator.api.cluster import Cluster
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.plan import ConnectorKind, plan
+from mirrorflow_operator.plan.plan import ConnectorKind
 
 PRINCIPAL_DEFAULT = "User:mirrorflow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow acls`."""
+    """Adds the flags of `mirrorflow acls`."""
     add_flow_arguments(parser, addresses=True)
+    add_json_argument(parser)
     parser.add_argument("--source-principal", metavar="NAME", help="default: from spec.source.authentication")
     parser.add_argument("--target-principal", metavar="NAME", help="default: from spec.target.authentication")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print, with a comment for each connector and side."""
+    """Prints the commands, with a comment for each connector and side."""
     flow = flow_from(arguments)
-    planned = plan(flow, SecretLayout(secrets="", config_maps=""))
-    for connector in planned.connectors:
-        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target)):
-            _print(arguments, flow, connector.kind, side, cluster)
+    planned = valid_plan(flow, layout_from(arguments))
+    found = [
+        _granted(arguments, flow, connector.kind, side, cluster)
+        for connector in planned.connectors
+        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
+    ]
+    if arguments.json:
+        print_json({"flow": planned.flow, "acls": [acl for one in found for acl in _as_json(one)]})
+        return EXIT_DONE
+    for one in found:
+        if one.grants:
+            print(f"# {one.kind.value}, {one.side.value.lower()} {one.cluster.alias}")
+        for grant in one.grants:
+            print(_command(one.cluster, one.principal, grant))
     return EXIT_DONE
 
 
-def _print(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Granted:
+    """The ACLs that a connector needs on one side."""
+
+    kind: ConnectorKind
+    side: Side
+    cluster: Cluster
+    principal: str
+    grants: tuple[Grant, ...]
+
+
+def _granted(
     arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: Cluster
-) -> None:
+) -> _Granted:
     match kind:
         case ConnectorKind.SOURCE:
             grants = source_grants(flow) if side is Side.SOURCE else target_grants(flow)
@@ -46,11 +71,24 @@ def _print(
             grants = checkpoint_grants(flow, side)
         case ConnectorKind.HEARTBEAT:
             grants = heartbeat_grants(flow, side)
-    word = side.value.lower()
-    principal = getattr(arguments, f"{word}_principal") or _principal(cluster)
-    commands = [_command(cluster, principal, grant) for grant in grants]
-    if commands:
-        print(f"# {kind.value}, {word} {cluster.alias}", *commands, sep="\n")
+    principal = getattr(arguments, f"{side.value.lower()}_principal") or _principal(cluster)
+    return _Granted(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
+
+
+def _as_json(granted: _Granted) -> list[dict[str, Any]]:
+    return [
+        {
+            "connector": granted.kind.value,
+            "side": granted.side.value.lower(),
+            "cluster": granted.cluster.alias,
+            "principal": granted.principal,
+            "resourceType": grant.kind,
+            "resourceName": grant.name or "kafka-cluster",
+            "patternType": "prefixed" if grant.prefixed else "literal",
+            "operations": list(grant.operations),
+        }
+        for grant in granted.grants
+    ]
 
 
 def _principal(cluster: Cluster) -> str:

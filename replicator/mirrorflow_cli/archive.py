@@ -1,4 +1,4 @@
-"""`mirrorflow archive`: a flow's topics written to Parquet, by Spark on this machine."""
+"""`mirrorflow archive`: writes a flow's topics to Parquet with Spark on this machine."""
 
 import argparse
 from typing import Any
@@ -8,12 +8,15 @@ from mirrorflow_cli.jobs import add_copying_arguments, add_job_arguments, run_jo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow archive`."""
+    """Adds the flags of `mirrorflow archive`."""
     add_archive_arguments(parser, writes=False)
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> None:
-    """The flags of both `archive` and `restore`, which *writes* to the target."""
+    """Adds the flags that `archive` and `restore` share.
+
+    *writes* is true for `restore`, which writes to the target.
+    """
     add_job_arguments(parser)
     add_copying_arguments(parser, writes=writes)
     parser.add_argument(
@@ -25,19 +28,19 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Export; the exit status."""
+    """Exports the topics and returns the exit status."""
     return run_archive_job(arguments, "archive.exporting", {})
 
 
 def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str]) -> int:
-    """Run *job* with the archive that the flags name, and *more*."""
+    """Runs *job* with the flags' archive and the properties *more*; returns the exit status."""
     telling = Telling(line=line_of, done=lambda report: (report.done, report.partitions))
     properties = {"archive": arguments.archive, **more}
     return run_job(arguments, job, properties, display_of(telling, as_json=arguments.json))
 
 
 def line_of(report: Any) -> str:
-    """A report in words."""
+    """Returns a progress report as one line of text."""
     parts = [
         report.phase.value.lower(),
         f"{report.done}/{report.partitions} partitions",

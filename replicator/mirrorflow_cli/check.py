@@ -1,7 +1,8 @@
-"""`mirrorflow check`: would the flow run? Both clusters are asked, nothing is changed.
+"""`mirrorflow check`: checks on both clusters whether the flow can run; changes nothing.
 
-Here: reachability with each client's own credentials, and what the brokers offer. What we may do is `permissions`'
-and `companion_permissions`', what would be created `creation`'s. No producer id is asked for: that would raise the epoch of a flow that runs.
+This module checks reachability with each client's own credentials, and which APIs the brokers offer.
+`permissions` and `companion_permissions` check what the flow's users may do; `creation` checks what would be
+created. No producer id is requested: that would raise the producer epoch of a running flow.
 """
 
 import argparse
@@ -17,24 +18,27 @@ from mirrorflow_cli.companion_permissions import (
     heartbeat_topics,
     own_topics,
 )
-from mirrorflow_cli.creation import check_creation
+from mirrorflow_cli.creation import check_creation, check_kept
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.findings import Findings
+from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.guarantee import check_flow_owner
+from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.permissions import check_source, check_target
 from mirrorflow_cli.settings import companion_settings, source_settings
-from mirrorflow_operator.plan.plan import plan
-from mirrorflow_replicator.errors import ClusterError, SettingError
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import (
+from mirrorflow_core.errors import ClusterError, SettingError
+from mirrorflow_core.settings import (
     CheckpointSettings,
     ClientSettings,
     HeartbeatSettings,
     SourceSettings,
 )
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.connectors.internal_topics import internal_topics_of_source
 
-# What a target must offer besides copying: api key -> (name, release, what it is needed for).
+# APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
 TARGET_APIS = {
     22: ("InitProducerId", "0.11", "the flow's producer identity"),
     61: ("DescribeProducers", "2.8", "asking the target which record it has last"),
@@ -44,27 +48,29 @@ SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow check`."""
+    """Adds the flags of `mirrorflow check`."""
     add_flow_arguments(parser, addresses=True)
+    add_json_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """0, or 1 with the list of problems."""
+    """Prints the findings and returns 0, or 1 if there are problems."""
     flow = flow_from(arguments)
-    planned = plan(flow, layout_from(arguments))
+    planned = valid_plan(flow, layout_from(arguments))
     settings, warnings = source_settings(planned)
     checkpoint, heartbeat, further = companion_settings(planned)
-    findings = Findings()
+    findings = Findings(prints=not arguments.json)
     for sentence in dict.fromkeys((*planned.notes, *warnings, *further)):
         findings.note(sentence)
     asyncio.run(_check(settings, checkpoint, heartbeat, findings))
-    for problem in findings.problems:
-        print(f"fail  {problem}")
-    if not findings.problems:
-        print(f"{planned.flow} can run")
-        return EXIT_DONE
-    print(f"{planned.flow}: {len(findings.problems)} problems")
-    return EXIT_FAILED
+    if arguments.json:
+        print_json({"flow": planned.flow, **findings.as_json()})
+    else:
+        for problem in findings.problems:
+            print(f"fail  {problem}")
+        count = len(findings.problems)
+        print(f"{planned.flow}: {count} problems" if count else f"{planned.flow} can run")
+    return EXIT_FAILED if findings.problems else EXIT_DONE
 
 
 async def _check(
@@ -77,11 +83,15 @@ async def _check(
     groups: tuple[str, ...] = ()
     topics: dict[str, int] = {}
     configs: dict[str, tuple[ConfigEntry, ...]] = {}
+    source_cluster_id = ""
     try:
         async with reached(settings.source_admin, settings) as source:
             await _reachable(source, settings.source_alias, SOURCE_APIS, findings)
-            topics = await selected_topics(source, settings)
-            configs = await check_source(source, settings, topics, on_source, findings)
+            source_cluster_id = source.cluster_id
+            selected = await selected_topics(source, settings)
+            topics = selected.topics
+            configs = await check_source(source, settings, selected, on_source, findings)
+            await check_kept(source, internal_topics_of_source(settings), findings)
             if checkpoint is not None:
                 groups = await check_source_groups(source, checkpoint, findings)
             if heartbeat is not None:
@@ -91,6 +101,7 @@ async def _check(
     try:
         async with reached(settings.target_admin, settings) as target:
             await _reachable(target, settings.target_alias, TARGET_APIS, findings)
+            await check_flow_owner(target, settings, source_cluster_id, findings)
             beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
             await check_target(target, settings, topics, {**on_target, **beats}, findings)
             if checkpoint is not None:
@@ -117,7 +128,7 @@ def _clients(
 async def _other_clients(
     settings: SourceSettings, clients: Sequence[ClientSettings], findings: Findings
 ) -> None:
-    """The clients of a connector may have credentials of their own; each of those is tried once."""
+    """Connects once with each set of credentials that differs from those of the two admin clients."""
     firsts = (settings.source_admin, settings.target_admin)
     tried = {(first.alias, *sorted(_connection(first.properties).items())) for first in firsts}
     for client in clients:

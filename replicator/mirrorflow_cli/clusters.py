@@ -1,23 +1,27 @@
-"""Both clusters of a flow, as its source connector will reach them, for a look that changes nothing."""
+"""Connects to both clusters of a flow as its source connector does, and reads what they hold."""
 
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
-from mirrorflow_replicator.connect.config_rules import make_config_rules
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry
-from mirrorflow_replicator.flow.topology import TopologyPlan, plan_topics
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import ClientSettings, SourceSettings
+from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_core.topics.missing_topics import TopologyPlan, plan_topics
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 
-REACH_TIMEOUT_S = 15.0  # someone waits at the keyboard; a broker that needs longer is worth a sentence
+REACH_TIMEOUT_S = 15.0  # seconds; a user waits at the keyboard, and a slower broker is worth an error message
 
 
 @contextlib.asynccontextmanager
 async def reached(client: ClientSettings, settings: SourceSettings) -> AsyncIterator[Cluster]:
-    """The cluster of *client*, closed afterwards. Raises SettingError and ClusterError."""
+    """Connects to the cluster of *client* and closes the connection afterwards.
+
+    Raises SettingError and ClusterError.
+    """
     resolver = Resolver(settings.providers)
     cluster = await Cluster.connect(client, resolve=resolver.resolve_client, timeout_s=REACH_TIMEOUT_S)
     try:
@@ -27,17 +31,28 @@ async def reached(client: ClientSettings, settings: SourceSettings) -> AsyncIter
 
 
 async def topic_sizes(cluster: Cluster) -> dict[str, int]:
-    """Topic -> partitions, of all that we may describe. Raises ClusterError."""
+    """Returns topic -> partition count, for all topics that the user may describe. Raises ClusterError."""
     topics = await admin.list_topics(cluster)
     return {name: len(topic.partitions) for name, topic in topics.items() if not topic.error}
 
 
-async def selected_topics(cluster: Cluster, settings: SourceSettings) -> dict[str, int]:
-    """Source topic -> partitions, of those that the flow copies right now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The topics that the flow selects now: source topic -> partition count.
+
+    `nothing` is a sentence if the flow selects no topic but heartbeats.
+    """
+
+    topics: dict[str, int]
+    nothing: str
+
+
+async def selected_topics(cluster: Cluster, settings: SourceSettings) -> Selected:
+    """Lists the topics that the flow selects now. Raises ClusterError."""
     selection = make_selection(settings)
-    return {
-        name: count for name, count in sorted((await topic_sizes(cluster)).items()) if selection.selects(name)
-    }
+    sizes = await topic_sizes(cluster)
+    topics = {name: count for name, count in sorted(sizes.items()) if selection.selects(name)}
+    return Selected(topics=topics, nothing=selection.nothing_selected(sizes))
 
 
 def target_plan(
@@ -46,7 +61,7 @@ def target_plan(
     target: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
 ) -> TopologyPlan:
-    """What the connector would create and grow, by its own decision."""
+    """Returns which topics the connector would create and grow, using the connector's own planning code."""
     return plan_topics(
         source=source,
         target=target,

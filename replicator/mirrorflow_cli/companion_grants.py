@@ -1,20 +1,21 @@
-"""The least that a flow's checkpoint and heartbeat connectors must be allowed; each may be another user.
+"""Lists the minimum ACLs of a flow's checkpoint and heartbeat connectors, which may have their own users.
 
-Checkpoints: OffsetFetch needs DESCRIBE of group and topic, OffsetCommit READ of both, and an offset of an unreadable topic
-is not told. Heartbeats: one topic, made where it lacks. What the source connector needs is `grants`'.
+Checkpoints: OffsetFetch needs DESCRIBE on group and topic, OffsetCommit needs READ on both, and the broker
+does not return an offset of an unreadable topic. Heartbeats: one topic, created if missing. `grants` lists
+the ACLs of the source connector.
 """
 
 from collections.abc import Iterator
 
 from mirrorflow_cli.grants import Grant, group_grants, internal_names, patterns, remote_patterns
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
 
 
 def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
-    """What the checkpoint connector needs on *side*."""
+    """Yields the ACLs that the checkpoint connector needs on *side*."""
     spec = flow.spec
     moves = spec.groups.sync_offsets
     on_target = side is Side.TARGET
@@ -31,13 +32,13 @@ def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
         yield Grant(kind="topic", name=names.offset_syncs_topic(other), operations=("Read", "Describe"))
     if on_target:
         yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), operations=("Read", "Describe"))
-        own = ("Create", "Write", "Read", "Describe")
+        own = ("Create", "Write", "Read", "Describe", "DescribeConfigs")
         yield Grant(kind="topic", name=names.checkpoints_topic(spec.source.alias), operations=own)
         yield from group_grants(flow, ConnectorKind.CHECKPOINT, spec.connectors.checkpoint)
 
 
 def heartbeat_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
-    """What the heartbeat connector needs on *side*; nothing where it does not write."""
+    """Yields the ACLs that the heartbeat connector needs on *side*; none if it does not write there."""
     if side in flow.spec.heartbeats.emit_to:
         topic = internal_names(flow).heartbeats_topic()
         yield Grant(kind="topic", name=topic, operations=("Create", "Write", "Describe"))

@@ -1,6 +1,8 @@
-"""What the checkpoint and heartbeat connectors' users may do, asked without doing any of it.
+"""Checks what the users of the checkpoint and heartbeat connectors may do, without doing any of it.
 
-Groups are asked for one by one, those that do not exist yet, too. What they lack are problems, but for heartbeats on the source: there a refusal is told by `run` and holds up nothing (DESIGN, section 5).
+Permissions are requested for each group separately, also for groups that do not exist yet. A missing
+permission is a problem, except for heartbeats on the source: `run` reports that refusal and continues copying
+(DESIGN, section 5).
 """
 
 import asyncio
@@ -8,33 +10,33 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mirrorflow_cli.creation import UNAUTHORIZED
-from mirrorflow_cli.findings import Findings, show_some
+from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import DESCRIBE, OPERATIONS, READ, WRITE, Needed, lacking, refused
-from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
-from mirrorflow_replicator.connect.plugins import make_group_selection, make_replication_policy
-from mirrorflow_replicator.kafka import admin, groups
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.mirror_log import TOPIC_CONFIGS
-from mirrorflow_replicator.settings import BeatSettings, CheckpointSettings, HeartbeatSettings
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.settings import BeatSettings, CheckpointSettings, HeartbeatSettings
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.mirror_log import TOPIC_CONFIGS
+from mirrorflow_replicator.config.plugins import make_group_selection, make_replication_policy
 
-# Each is a request or two, and rights are given by pattern: what holds for so many holds for the rest.
+# Each group costs a request or two, and permissions are usually granted by pattern, so a sample is enough.
 GROUPS_ASKED_MAX = 100
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 def syncs_topic(settings: CheckpointSettings) -> str:
-    """The topic of offset syncs that the connector reads, on the side that `syncs_on_source` says."""
+    """Returns the offset-syncs topic that the connector reads, on the side given by `syncs_on_source`."""
     other = settings.target_alias if settings.syncs_on_source else settings.source_alias
     return make_replication_policy(settings).offset_syncs_topic(other)
 
 
 def checkpoints_topic(settings: CheckpointSettings) -> str:
-    """The topic of checkpoints, on the target."""
+    """Returns the topic of checkpoints, on the target."""
     return make_replication_policy(settings).checkpoints_topic(settings.source_alias)
 
 
 def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
-    """Topic -> operations that the connector needs, on the source and on the target; but for the copies."""
+    """Returns topic -> operations needed on the source and on the target, without the copies."""
     syncs: Needed = {syncs_topic(settings): (DESCRIBE, READ)}
     own = (DESCRIBE, READ, WRITE) if settings.emit_s is not None else (DESCRIBE, READ)
     target: Needed = {
@@ -47,7 +49,10 @@ def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
 async def check_source_groups(
     source: Cluster, settings: CheckpointSettings, findings: Findings
 ) -> tuple[str, ...]:
-    """The groups of the source whose offsets follow; find those that are wanted by name and may not be seen."""
+    """Returns the source groups whose offsets are synchronised.
+
+    Reports groups that the flow names and the user may not describe.
+    """
     selects = make_group_selection(settings).selects
     listed = await groups.list_groups(source)
     selected = tuple(
@@ -63,10 +68,10 @@ async def check_source_groups(
 async def check_target_groups(
     target: Cluster, settings: CheckpointSettings, names: Sequence[str], findings: Findings
 ) -> None:
-    """Find what is lacking to move *names* on."""
+    """Reports permissions that are missing to commit offsets of the groups *names* on the target."""
     if settings.sync_s is None:
         return
-    # READ implies DESCRIBE.
+    # READ implies DESCRIBE, so DESCRIBE is not requested separately.
     await _check_groups(target, settings.target_alias, names, {READ: groups.may_read}, findings)
 
 
@@ -91,7 +96,7 @@ async def _check_groups(
 def own_topics(
     checkpoint: CheckpointSettings | None, heartbeat: HeartbeatSettings | None
 ) -> list[admin.NewTopic]:
-    """The topics that both connectors would make on the target."""
+    """Returns the topics that both connectors would create on the target."""
     found = {}
     if checkpoint is not None and checkpoint.emit_s is not None:
         found[checkpoints_topic(checkpoint)] = checkpoint.replication_factor
@@ -101,7 +106,7 @@ def own_topics(
 
 
 def heartbeat_topics(settings: HeartbeatSettings) -> Needed:
-    """Topic -> operations that the connector needs on the target."""
+    """Returns topic -> operations that the connector needs on the target."""
     if not any(_is_to_target(settings, beat) for beat in settings.beats):
         return {}
     return {heartbeats_topic(settings): (DESCRIBE, WRITE)}
@@ -110,7 +115,7 @@ def heartbeat_topics(settings: HeartbeatSettings) -> Needed:
 async def check_heartbeats_on_source(
     source: Cluster, settings: HeartbeatSettings, findings: Findings
 ) -> None:
-    """Note what keeps heartbeats from the source: records are copied all the same."""
+    """Notes what prevents heartbeats on the source; a note only, because records are copied all the same."""
     if all(_is_to_target(settings, beat) for beat in settings.beats):
         return
     topic, alias = heartbeats_topic(settings), settings.source_alias
@@ -125,7 +130,7 @@ async def check_heartbeats_on_source(
     new = _topic(topic, settings.replication_factor)
     refusal = (await admin.create_topics(source, [new], validate_only=True))[topic]
     if refusal is None:
-        show_some("would be created", [f"{topic} of {alias}"])
+        findings.would("create", [f"{topic} of {alias}"])
     elif refusal.code in UNAUTHORIZED:
         say(refused(alias, "Create", f"topic {topic}"))
     else:
@@ -133,7 +138,7 @@ async def check_heartbeats_on_source(
 
 
 def heartbeats_topic(settings: HeartbeatSettings) -> str:
-    """The topic of heartbeats, on either side."""
+    """Returns the topic of heartbeats; it has the same name on both sides."""
     return make_replication_policy(settings).heartbeats_topic()
 
 

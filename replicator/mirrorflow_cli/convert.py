@@ -1,8 +1,9 @@
-"""`mirrorflow convert`: mm2.properties and Strimzi's KafkaMirrorMaker2 -> MirrorFlows, one for each flow.
+"""`mirrorflow convert`: converts mm2.properties and Strimzi's KafkaMirrorMaker2 into MirrorFlows.
 
-Documents go to stdout (or into files below `--output`); the Secrets that they name, and every setting that has no counterpart,
-go to stderr. No password is ever printed. A setting that would make the copy another one (a transformation, a naming policy of
-one's own) is refused: then nothing is written, and all of them are listed. Exit status: 0 converted, 2 refused or unreadable.
+Each flow becomes one document. Documents go to stdout, or into files below `--output`. The Secrets that they
+refer to, and every setting without a counterpart, go to stderr; a password is never printed. A setting that
+would change the copy (a transformation, a custom naming policy) is refused: all such settings are listed and
+nothing is written. Exit status: 0 converted, 2 refused or unreadable.
 """
 
 import argparse
@@ -16,25 +17,27 @@ from typing import Any
 import yaml
 
 from mirrorflow_cli.convert_flow import document, flow_name
-from mirrorflow_cli.convert_parts import Findings, JavaFlow, Loss, NeededSecret
+from mirrorflow_cli.convert_parts import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
 from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
 from mirrorflow_cli.flows import read_text
 from mirrorflow_cli.from_mm2 import java_flows as flows_of_mm2
 from mirrorflow_cli.from_strimzi import KIND as STRIMZI
 from mirrorflow_cli.from_strimzi import java_flows as flows_of_strimzi
+from mirrorflow_core.errors import SettingError
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_replicator.errors import SettingError
 
 _IS_STRIMZI = re.compile(rf"""^kind:\s*["']?{STRIMZI}\b""", re.MULTILINE)
 _DOCUMENTS = re.compile(r"^---.*$", re.MULTILINE)
+# A Helm or Jinja expression (Ansible uses Jinja) outside of comments.
+_TEMPLATE = re.compile(r"^(?![ \t]*[#!]).*?(?:\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\})", re.MULTILINE)
 _LINE_WIDTH = 110
-FLOWS_SHOWN_MAX = 3  # of one setting; six clusters have twelve, and all say the same
+FLOWS_SHOWN_MAX = 3  # flows named per setting; six clusters have twelve, and all have the same reason
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow convert`."""
+    """Adds the flags of `mirrorflow convert`."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -46,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Raises UsageError for what cannot be converted, with every reason."""
-    findings = Findings()
+    """Prints or writes the MirrorFlows. Raises UsageError with every reason for what cannot be converted."""
+    findings = ConversionFindings()
     documents: list[dict[str, Any]] = []
     for name in arguments.files:
         documents += converted(
@@ -66,8 +69,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def converted(text: str, findings: Findings, *, name: str = "the file") -> list[dict[str, Any]]:
-    """The MirrorFlows of one file's *text*, each valid. Raises UsageError, which names the file."""
+def converted(text: str, findings: ConversionFindings, *, name: str = "the file") -> list[dict[str, Any]]:
+    """Returns the MirrorFlows of one file's *text*, each valid. Raises UsageError that names the file."""
     try:
         flows = _java_flows(text, findings)
     except (SettingError, InvalidSpecError) as error:
@@ -91,7 +94,12 @@ def converted(text: str, findings: Findings, *, name: str = "the file") -> list[
     return documents
 
 
-def _java_flows(text: str, findings: Findings) -> list[JavaFlow]:
+def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
+    if statement := _TEMPLATE.search(text):
+        line = text.count("\n", 0, statement.start()) + 1
+        raise UsageError(
+            f"line {line}: it is a template; render it first, for example by helm template, and convert what comes out."
+        )
     if not _IS_STRIMZI.search(text):
         return flows_of_mm2(text, findings)
     parts = [part for part in _DOCUMENTS.split(text) if _IS_STRIMZI.search(part)]
@@ -107,7 +115,7 @@ def _slips(one: dict[str, Any]) -> Sequence[object]:
 
 
 def _name_apart(documents: list[dict[str, Any]]) -> None:
-    """Two flows of the same aliases, from two files, are two objects."""
+    """Gives flows from different files with the same aliases different names."""
     seen: dict[str, int] = {}
     for one in documents:
         name = str(one["metadata"]["name"])
@@ -117,14 +125,14 @@ def _name_apart(documents: list[dict[str, Any]]) -> None:
 
 
 def yaml_text(one: dict[str, Any]) -> str:
-    """A MirrorFlow as a file."""
+    """Returns a MirrorFlow as YAML text."""
     return str(
         yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH, default_flow_style=None)
     )
 
 
-def report(findings: Findings) -> Iterable[str]:
-    """What is to be created, and what has no counterpart, a line each."""
+def report(findings: ConversionFindings) -> Iterable[str]:
+    """Yields the lines of the report: the Secrets to create, then the settings without a counterpart."""
     if findings.secrets:
         yield "Secrets to create, or files below --secrets (the whole file is the value, without a line end):"
         for secret in sorted(findings.secrets):
@@ -136,8 +144,8 @@ def report(findings: Findings) -> Iterable[str]:
             yield f"  {setting}: {why}."
 
 
-def _told_once(losses: Iterable[Loss]) -> Iterable[tuple[str, str]]:
-    """Setting and reason; a setting of several flows is one line that names them."""
+def _told_once(losses: Iterable[ConversionLoss]) -> Iterable[tuple[str, str]]:
+    """Yields setting and reason, merging equal losses of several flows into one line that names the flows."""
     flows: dict[tuple[str, str], list[str]] = {}
     for loss in losses:
         flows.setdefault((loss.setting, loss.why), []).append(loss.flow)
@@ -149,11 +157,11 @@ def _told_once(losses: Iterable[Loss]) -> Iterable[tuple[str, str]]:
         yield f"{setting} ({of})" if of else setting, why
 
 
-def _setting(loss: Loss) -> str:
+def _setting(loss: ConversionLoss) -> str:
     return f"{loss.setting} ({loss.flow})" if loss.flow else loss.setting
 
 
-def _print_json(documents: list[dict[str, Any]], findings: Findings) -> None:
+def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -> None:
     def secret(one: NeededSecret) -> dict[str, str]:
         return {"secretName": one.secret, "key": one.key, "origin": one.origin}
 

@@ -1,7 +1,8 @@
-"""Properties of a flow's connectors and worker -> `connectors.*` of a MirrorFlow, with what has no place there.
+"""Converts the properties of a flow's connectors and worker into `connectors.*` of a MirrorFlow.
 
-A key goes to the `config` of the connectors that read it. What the tables of `mirrorflow_replicator.connect` call without
-effect, served otherwise or unknown is listed with the table's reason; what they refuse is listed as refused.
+A key goes to the `config` of each connector that reads it. Keys that the tables of
+`mirrorflow_replicator.config` mark as without effect, provided in another way, or unknown are listed with the
+table's reason; keys that the tables refuse are listed as refused.
 """
 
 from collections.abc import Mapping
@@ -15,15 +16,15 @@ from mirrorflow_cli.convert_keys import (
     is_client_key,
     readers,
 )
-from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaFlow
+from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, ConversionFindings, JavaFlow
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.naming.transform_keys import read_transforms
 from mirrorflow_operator.api.reserved_keys import field_of
-from mirrorflow_replicator.connect import clients, keys
-from mirrorflow_replicator.connect.checkpoint import why_not
-from mirrorflow_replicator.connect.key_rows import Scope, Verdict
-from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.connect.transforms import read_transforms
-from mirrorflow_replicator.connect.values import PropertyReader
-from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config.checkpoint import why_not
+from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 
 _OFFSET_SYNCS = "emit.offset-syncs.enabled"
 _OFFSETS_RF = "offset.storage.replication.factor"
@@ -32,22 +33,22 @@ _CLASS_NAMES = {
     CHECKPOINT: "MirrorCheckpointConnector",
     HEARTBEAT: "MirrorHeartbeatConnector",
 }
-# Of the worker, and in the resource part of connectors.source.config.
+# Worker settings that a MirrorFlow has in connectors.source.config.
 _WORKER_IN_SOURCE = ("offset.flush.interval.ms", "metrics.level", "task.shutdown.graceful.timeout.ms")
 
 
-def connectors(flow: JavaFlow, findings: Findings, *, replication_factor: int) -> dict[str, Any]:
-    """`spec.connectors`, without what it says by default."""
+def connectors(flow: JavaFlow, findings: ConversionFindings, *, replication_factor: int) -> dict[str, Any]:
+    """Returns `spec.connectors` without default values."""
     out: dict[str, Any] = {}
     for kind in (SOURCE, CHECKPOINT, HEARTBEAT):
         own = flow.connectors.get(kind)
         if own is None:
-            # Heartbeats are switched by spec.heartbeats, and there is no flow without a source connector.
+            # spec.heartbeats switches heartbeats, and every flow has a source connector.
             if kind == CHECKPOINT:
                 out[kind] = {"config": {"enabled": "false"}}
             continue
         if kind == CHECKPOINT and (problem := why_not(PropertyReader(own, Resolver({})))):
-            # Java does not run it either, and the process of a MirrorFlow's connector would not start.
+            # Java does not run this connector either, and a MirrorFlow's connector would not start.
             findings.lose(flow.name, problem[0], f"false, and {problem[1]}: it is switched off")
             out[kind] = {"config": {"enabled": "false"}}
             continue
@@ -71,7 +72,9 @@ def connectors(flow: JavaFlow, findings: Findings, *, replication_factor: int) -
     return out
 
 
-def _config(flow: JavaFlow, kind: str, own: Mapping[str, str], findings: Findings) -> dict[str, str]:
+def _config(
+    flow: JavaFlow, kind: str, own: Mapping[str, str], findings: ConversionFindings
+) -> dict[str, str]:
     config: dict[str, str] = {}
     for key, value in own.items():
         if key in FIELDS or key.startswith(PROVIDERS_KEY):
@@ -91,7 +94,7 @@ def _config(flow: JavaFlow, kind: str, own: Mapping[str, str], findings: Finding
 
 
 def _client_key(
-    flow: JavaFlow, kind: str, key: str, value: str, config: dict[str, str], findings: Findings
+    flow: JavaFlow, kind: str, key: str, value: str, config: dict[str, str], findings: ConversionFindings
 ) -> None:
     row = keys.find(key, keys.CONNECTOR_SCOPES)
     field = field_of(key)
@@ -103,8 +106,8 @@ def _client_key(
         config[key] = value
 
 
-def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> None:
-    """A transformation that is not built in would be missed in the copy."""
+def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> None:
+    """Refuses transformations that are not built in: without them the copy would differ."""
     try:
         read_transforms(PropertyReader(own, Resolver({})))
     except (InvalidSettingError, RefusedSettingError) as error:
@@ -112,7 +115,7 @@ def _check_transforms(flow: JavaFlow, own: Mapping[str, str], findings: Findings
 
 
 def _is_default_class(key: str, value: str) -> bool:
-    """Kafka's own class, which is there without being named."""
+    """Returns whether *value* is Kafka's default class, which needs no setting."""
     return key.endswith(".class") and value.rpartition(".")[2].startswith("Default")
 
 
@@ -121,23 +124,24 @@ def _other(
     key: str,
     value: str,
     config: dict[str, str],
-    findings: Findings,
+    findings: ConversionFindings,
     scopes: tuple[Scope, ...],
 ) -> None:
-    """A key that is not MM2's own: kept, dropped because it asks for nothing, or listed."""
+    """Handles a key that is not MM2's own: keeps it, drops it if it changes nothing, or lists it."""
     row = keys.find(key, scopes)
     if row is None:
         findings.lose(flow.name, key, "unknown to Kafka's MirrorMaker 2 and to MirrorFlow")
+    elif row.accepts(value):
+        return  # It asks for the behaviour that the flow has anyway.
     elif row.verdict is Verdict.REFUSED:
-        if not row.accepts(value):
-            findings.lose(flow.name, key, row.note, refused=True)
+        findings.lose(flow.name, key, row.note, refused=True)
     elif row.scope is Scope.CLIENT:
         if not clients.is_shared(key):
             findings.lose(flow.name, key, "a client's key counts only behind consumer., producer. or admin.")
-        # Addresses and security at the top level are part of each cluster already.
+        # Addresses and security at the top level are already part of each cluster.
     elif row.verdict is Verdict.HONOURED and not row.needs:
         config[key] = value
-    elif row.warns:  # or what is said of the nodes of a worker: a flow's connector is one process
+    elif row.warns:  # Other rows concern nodes of a Connect cluster; a flow's connector is one process.
         findings.lose(flow.name, key, row.note)
 
 
@@ -146,21 +150,21 @@ def _replication_factors(kind: str, own: Mapping[str, str], replication_factor: 
     for key, reader, default in REPLICATION_FACTORS:
         value = own.get(key, default).strip()
         if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").strip().lower() == "false":
-            continue  # Java refuses what is said of syncs that are not written
+            continue  # Java refuses settings of offset syncs that are not written.
         if reader == kind and value != str(replication_factor):
             found[key] = value
     return found
 
 
-def _worker(flow: JavaFlow, findings: Findings, replication_factor: int) -> dict[str, str]:
-    """What the worker says of positions, for connectors.source.config; the rest is listed."""
+def _worker(flow: JavaFlow, findings: ConversionFindings, replication_factor: int) -> dict[str, str]:
+    """Returns the worker's offset storage settings for connectors.source.config; lists the others."""
     config: dict[str, str] = {}
     said = {
         "offset.storage.topic": f"mm2-offsets.{flow.source.alias}.internal",
         "offset.storage.store": "kafka",
         "group.id": f"{flow.source.alias}-mm2",
         "client.id": flow.name,
-        # Connect's own names, which MM2's dedicated form sets and nobody chooses.
+        # Connect's own topic names, which MM2's dedicated mode sets.
         "config.storage.topic": f"mm2-configs.{flow.source.alias}.internal",
         "status.storage.topic": f"mm2-status.{flow.source.alias}.internal",
         _OFFSETS_RF: str(replication_factor),

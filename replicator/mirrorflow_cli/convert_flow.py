@@ -1,7 +1,8 @@
-"""A Java flow -> the MirrorFlow that goes on where it stopped, pure.
+"""Converts a Java flow into the MirrorFlow that continues where it stopped; a pure function.
 
-What positions and names hang on is kept as it is: aliases, connector names, offsets topic, policy, separator. Fields are
-written only where they differ from the resource's defaults, which are not MM2's everywhere.
+Everything that offsets and names depend on is kept: aliases, connector names, offsets topic, policy,
+separator. Fields are written only where they differ from the resource's defaults, some of which differ from
+MM2's.
 """
 
 import re
@@ -10,26 +11,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mirrorflow_cli.convert_connectors import connectors
-from mirrorflow_cli.convert_parts import CHECKPOINT, SOURCE, Findings, JavaCluster, JavaFlow
+from mirrorflow_cli.convert_parts import CHECKPOINT, SOURCE, ConversionFindings, JavaCluster, JavaFlow
+from mirrorflow_core.java.duration import parse_instant_ms
+from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
-from mirrorflow_operator.plan.properties import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_replicator.connect.duration import parse_instant_ms
 
 _POLICIES = {
-    # Strimzi's own class is from before Kafka had one, and names topics in the same way.
+    # Strimzi's class is older than Kafka's and names topics in the same way.
     "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy": "Identity",
     "org.apache.kafka.connect.mirror.IdentityReplicationPolicy": "Identity",
     "IdentityReplicationPolicy": "Identity",
     "org.apache.kafka.connect.mirror.DefaultReplicationPolicy": "Prefix",
     "DefaultReplicationPolicy": "Prefix",
 }
-# Between topics and settings of an exception; the one in `(?:` is part of an expression.
+# Separates topics from settings in an exception; the colon of a regex `(?:` does not separate.
 _COLON = re.compile(r"(?<!\?):")
 _NO_PLACE = "the resource has no field for a class of one's own"
 
 
-def document(flow: JavaFlow, findings: Findings) -> dict[str, Any]:
-    """The MirrorFlow of *flow*; not yet checked by the resource's own rules."""
+def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
+    """Returns the MirrorFlow of *flow*, not yet validated by the resource's own rules."""
     own = dict(flow.connectors[SOURCE])
     checkpoint = dict(flow.connectors.get(CHECKPOINT, own))
     topics, factor = _topics(flow, own, findings)
@@ -62,7 +63,7 @@ _DEFAULTS = {
 
 
 def flow_name(text: str) -> str:
-    """*text* as Kubernetes names things: `us-west->B` is us-west-to-b."""
+    """Returns *text* as a Kubernetes name: `us-west->B` becomes us-west-to-b."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.replace("->", "-to-").lower()).strip("-")
     return plain[:NAME_MAX].strip("-") or "flow"
 
@@ -73,7 +74,9 @@ def _cluster(cluster: JavaCluster, *, own: tuple[str, ...] = ()) -> dict[str, An
     return {**cluster.document, **({"config": config} if config else {})}
 
 
-def _topics(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> tuple[dict[str, Any], int]:
+def _topics(
+    flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings
+) -> tuple[dict[str, Any], int]:
     written = own.get("replication.factor", "2").strip()
     factor = int(written) if re.fullmatch(r"-?\d+", written) else -2
     policy = own.get("replication.policy.class", "DefaultReplicationPolicy").strip()
@@ -94,7 +97,7 @@ def _topics(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> tuple
         "acls": {key: value for key, value in {"sync": _sync(own, "acls")}.items() if value != "Off"},
     }
     plain = {"onSourceLoss": "Fail", "include": [".*"], "replicationFactor": -1}
-    # An empty `include` stays: it is refused with a sentence, where its absence would copy everything.
+    # Keep an empty `include`: validation refuses it, but leaving it out would copy every topic.
     kept = {
         key: value
         for key, value in parts.items()
@@ -103,7 +106,7 @@ def _topics(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> tuple
     return kept, factor
 
 
-def _configs(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> dict[str, Any]:
+def _configs(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "sync": _sync(own, "configs"),
         "exclude": _beyond(flow, "config.properties.exclude", own, CONFIG_EXCLUDE, findings),
@@ -124,7 +127,7 @@ def _sync(own: Mapping[str, str], what: str) -> str:
     return "Report" if _flag(own, f"mirrorflow.sync.topic.{what}.report.only", default=False) else "Apply"
 
 
-def _groups(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> dict[str, Any]:
+def _groups(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "include": _list(own.get("groups", ".*")),
         "exclude": _beyond(flow, "groups.exclude", own, GROUPS_EXCLUDE, findings),
@@ -134,7 +137,7 @@ def _groups(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> dict[
     return {key: value for key, value in parts.items() if value != plain[key]}
 
 
-def _start(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> dict[str, str]:
+def _start(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
     key = "mirrorflow.start.from"
     reset = "auto.offset.reset"
     written = own.get(key) or flow.source.clients.get(f"consumer.{reset}") or "earliest"
@@ -145,7 +148,7 @@ def _start(flow: JavaFlow, own: Mapping[str, str], findings: Findings) -> dict[s
         except ValueError as error:
             findings.lose(flow.name, key, str(error), refused=True)
             return {}
-        # Milliseconds are as exact as Kafka's timestamps are.
+        # Kafka's timestamps have millisecond precision.
         return {
             "position": "Timestamp",
             "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -173,9 +176,9 @@ def _limits(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _beyond(
-    flow: JavaFlow, key: str, own: Mapping[str, str], always: tuple[str, ...], findings: Findings
+    flow: JavaFlow, key: str, own: Mapping[str, str], always: tuple[str, ...], findings: ConversionFindings
 ) -> list[str]:
-    """What a list leaves out beyond MM2's own list, which a field of the resource always adds."""
+    """Returns the exclusions beyond MM2's default list, which the resource always adds."""
     if key not in own:
         return []
     written = _list(own[key])

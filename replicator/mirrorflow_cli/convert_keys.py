@@ -1,7 +1,8 @@
-"""Which of MM2's connectors reads which key, and what the resource's plan says where nobody does.
+"""Lists which MM2 connector reads which key, and which values the resource and MM2 imply.
 
-Names are those of Kafka 4.3 (MirrorConnectorConfig, MirrorSourceConfig, MirrorCheckpointConfig, MirrorHeartbeatConfig). An
-mm2.properties hands every key to all three connectors; a MirrorFlow has a `config` for each, so a key goes to its readers.
+Names are those of Kafka 4.3 (MirrorConnectorConfig, MirrorSourceConfig, MirrorCheckpointConfig,
+MirrorHeartbeatConfig). An mm2.properties passes every key to all three connectors; a MirrorFlow has a
+`config` for each connector, so a key goes only to the connectors that read it.
 """
 
 from collections.abc import Mapping
@@ -26,13 +27,13 @@ _READERS = {
     """,
 }
 _OWN = {key: readers for readers, keys in _READERS.items() for key in keys.split()}
-# Key, its only reader, and MM2's default: in the resource, topics.replicationFactor says them all.
+# Key, its only reader, MM2's default. In the resource topics.replicationFactor sets them all.
 REPLICATION_FACTORS = (
     ("offset-syncs.topic.replication.factor", SOURCE, "3"),
     ("checkpoints.topic.replication.factor", CHECKPOINT, "3"),
     ("heartbeats.topic.replication.factor", HEARTBEAT, "3"),
 )
-# Said by fields of the resource, or by its plan.
+# Keys that fields of the resource, or its plan, express.
 FIELDS = frozenset(
     [
         "name",
@@ -65,7 +66,7 @@ FIELDS = frozenset(
 ) | {key for key, _, _ in REPLICATION_FACTORS}
 CLIENT_KINDS = ("consumer.", "producer.", "admin.")
 OVERRIDES = ("producer.override.", "consumer.override.", "admin.override.")
-# What an mm2.properties means where it is silent, and so need not be written into one.
+# Defaults of an mm2.properties, which need not be written into one.
 MM2_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "replication.policy.class": "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
@@ -82,10 +83,10 @@ MM2_DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 
 def readers(key: str) -> tuple[str, ...]:
-    """The connectors that read *key*; () for one that is not MM2's own."""
+    """Returns the connectors that read *key*; () if the key is not MM2's own."""
     return _OWN.get(key, ())
 
 
 def is_client_key(key: str) -> bool:
-    """Whether *key* is of one client of the connector (`consumer.client.rack`, `producer.override.acks`)."""
+    """Returns whether *key* belongs to one client (`consumer.client.rack`, `producer.override.acks`)."""
     return key.startswith((*CLIENT_KINDS, *OVERRIDES))

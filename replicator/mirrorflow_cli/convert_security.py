@@ -1,19 +1,20 @@
-"""`security.protocol`, `ssl.*` and `sasl.*` of a Java client -> `tls` and `authentication` of a cluster, pure.
+"""Converts `security.protocol`, `ssl.*` and `sasl.*` of a Java client into `tls` and `authentication`.
 
-Passwords, keys and certificates become names of Secrets, which the caller lists; no value of theirs is passed on. What the
-types know by name is written by name; anything more (cipher suites, SASL over a client certificate, token options) makes
-the whole an `authentication` of type Custom, whose properties are Java's.
+A pure function. Passwords, keys and certificates become names of Secrets, which the caller lists; their
+values are not passed on. Settings that the named types can express use them. Anything else (cipher suites,
+SASL over a client certificate, token options) makes the whole an `authentication` of type Custom with Java's
+properties.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_cli.convert_parts import SECRETS_MOUNT, Findings
-from mirrorflow_replicator.connect.jaas import LoginModule, parse_jaas
-from mirrorflow_replicator.connect.references import has_reference, references
-from mirrorflow_replicator.connect.security_keys import verdict
-from mirrorflow_replicator.errors import InvalidSettingError
+from mirrorflow_cli.convert_parts import SECRETS_MOUNT, ConversionFindings
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.jaas import LoginModule, parse_jaas
+from mirrorflow_core.java.references import has_reference, references
+from mirrorflow_core.java.security_keys import verdict
 
 _MECHANISMS = {"PLAIN": "Plain", "SCRAM-SHA-256": "ScramSha256", "SCRAM-SHA-512": "ScramSha512"}
 _MODULES = {
@@ -29,7 +30,7 @@ _OAUTH_ID = f"{_OAUTH}client.credentials.client.id"
 _OAUTH_OF_CLIENT = f"{_OAUTH}client.credentials.client.secret"
 _OAUTH_SCOPE = f"{_OAUTH}scope"
 _OAUTH_HANDLER = "sasl.login.callback.handler.class"
-# Said by `type`, `tls` and their fields; whatever is not here needs Custom.
+# Expressed by `type`, `tls` and their fields; any other setting needs Custom.
 _SAID = {
     "security.protocol",
     "ssl.endpoint.identification.algorithm",
@@ -40,10 +41,12 @@ _OAUTH_SAID = {_OAUTH_ENDPOINT, _OAUTH_ID, _OAUTH_OF_CLIENT, _OAUTH_SCOPE, _OAUT
 _SECRET_OPTIONS = {"password", "clientSecret"}
 
 
-class Security:
-    """The security of one cluster, of flow *flow*; `document()` is what goes into spec.source or spec.target."""
+class ConvertedSecurity:
+    """The security of one cluster of *flow*; `document()` returns its part of spec.source or spec.target."""
 
-    def __init__(self, properties: Mapping[str, str], *, alias: str, flow: str, findings: Findings) -> None:
+    def __init__(
+        self, properties: Mapping[str, str], *, alias: str, flow: str, findings: ConversionFindings
+    ) -> None:
         self._own = {key: value.strip() for key, value in properties.items()}
         self._alias = re.sub(r"[^a-z0-9.]+", "-", alias.lower()).strip("-.") or "cluster"
         self._label = f"{alias}."
@@ -52,7 +55,7 @@ class Security:
         self._protocol = (self._own.get("security.protocol") or "PLAINTEXT").upper()
 
     def document(self) -> dict[str, Any]:
-        """`tls` and `authentication`, where there are any."""
+        """Returns `tls` and `authentication`, each if present."""
         out: dict[str, Any] = {}
         if self._protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
             self._lose("security.protocol", f"{self._protocol} is no protocol", refused=True)
@@ -95,7 +98,7 @@ class Security:
         return simple or self._custom(more, keystore=keystore, sasl=True, module=module)
 
     def _more(self, *, sasl: bool, tls: bool, oauth: bool) -> dict[str, str]:
-        """What the named types cannot say, without what has no effect here (which is listed)."""
+        """Returns the settings that the named types cannot express; lists those that have no effect."""
         more: dict[str, str] = {}
         for key, value in self._own.items():
             if key in _SAID or key.startswith((_TRUSTSTORE, *_KEYSTORE)) or (oauth and key in _OAUTH_SAID):
@@ -124,7 +127,11 @@ class Security:
         return name
 
     def _module(self) -> LoginModule | None:
-        """The login module; its references stand in it as plain words, because Java reads it after resolving them."""
+        """Returns the login module, with each reference replaced by a placeholder word.
+
+        Java parses the login configuration after resolving references. Returns None if the text cannot be
+        parsed.
+        """
         text = self._own.get("sasl.jaas.config", "")
         if not text:
             return LoginModule(class_name="", options={})
@@ -133,7 +140,7 @@ class Security:
         try:
             return parse_jaas(text)
         except InvalidSettingError:
-            return None  # a reference to the whole, which Custom can hold
+            return None  # The whole text may be one reference, which Custom can hold.
 
     def _password(self, module: LoginModule, mechanism: str) -> dict[str, Any] | None:
         kind = _MECHANISMS[mechanism]
@@ -190,7 +197,10 @@ class Security:
         return {"type": "Custom", "sasl": sasl, "config": config}
 
     def _jaas(self, module: LoginModule | None) -> str:
-        """The login configuration with each secret option by reference; the whole by reference where it cannot be read."""
+        """Returns the login configuration with a reference for each secret option.
+
+        If it cannot be parsed, the whole configuration becomes one reference.
+        """
         secret = f"{self._alias}-mirror"
         if module is None or not module.class_name:
             return self._reference(secret, "sasl.jaas.config", f"{self._label}sasl.jaas.config")
@@ -219,7 +229,7 @@ class Security:
         return has_reference(value) or _WORD.search(value) is not None
 
     def _origin(self, value: str, option: str) -> str:
-        """Where a secret is now: the reference that stood there, or the property."""
+        """Returns where a secret is stored now: the original reference, or the property."""
         found = _WORD.fullmatch(value)
         if found:
             return references(self._own["sasl.jaas.config"])[int(found.group(1))].text

@@ -1,20 +1,19 @@
-"""What a flow would create and let grow on the target; the target's controller validates it and does nothing."""
+"""Checks which topics a flow would create and grow on the target, without changing anything.
+
+The target's controller validates the creation (`validate_only`).
+"""
 
 from collections.abc import Sequence
 
 from mirrorflow_cli.clusters import target_plan, topic_sizes
-from mirrorflow_cli.findings import Findings, show_some
+from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of, refused
-from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
-from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
-from mirrorflow_replicator.flow.identity import identity_topic
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
-from mirrorflow_replicator.kafka.identity import TOPIC_CONFIGS
-from mirrorflow_replicator.kafka.mirror_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
-from mirrorflow_replicator.settings import OffsetStore, SourceSettings
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from mirrorflow_replicator.connectors.internal_topics import internal_topics, is_internal, mend_topics
 
 UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
@@ -27,9 +26,9 @@ async def check_creation(
     more: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
-    """Find what could not be created for *topics* of the source, and show what would be created and grown.
+    """Reports which copies of the source *topics* could not be created, and what would be created and grown.
 
-    *more* are topics of the other connectors.
+    *more* are the topics of the other connectors.
     """
     present = await topic_sizes(target)
     planned = target_plan(settings, topics, present, configs)
@@ -43,7 +42,7 @@ async def check_creation(
             configs=new.configs,
         )
         for new in planned.create
-    ] + [topic for topic in (*_internal(settings), *more) if topic.name not in present]
+    ] + [topic for topic in (*internal_topics(settings), *more) if topic.name not in present]
     refusals = await admin.create_topics(target, wanted, validate_only=True) if wanted else {}
     forbidden = []
     for name, refusal in refusals.items():
@@ -54,46 +53,19 @@ async def check_creation(
             findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {why}.")
     if forbidden:
         findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
-    show_some("would be created", [new.name for new in wanted if refusals.get(new.name) is None])
-    show_some("would grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+    kept = (*internal_topics(settings), *(topic for topic in more if is_internal(topic.name)))
+    await check_kept(target, [topic for topic in kept if topic.name in present], findings)
+    findings.would("create", [new.name for new in wanted if refusals.get(new.name) is None])
+    findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
 
 
-def _internal(settings: SourceSettings) -> list[admin.NewTopic]:
-    """The topics of identity, positions, the map of offsets and offset syncs, as the flow itself would create them."""
-    offsets = settings.offsets
-    topics = [
-        admin.NewTopic(
-            name=identity_topic(settings.source_alias),
-            partitions=1,
-            replication_factor=offsets.replication_factor,
-            configs=TOPIC_CONFIGS,
+async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:
+    """Reports those of the flow's own *topics* that expire records and that the flow may not change."""
+    unmended = await mend_topics(cluster, topics, validate_only=True)
+    for sentence in unmended.refused:
+        findings.problem(sentence)
+    if unmended.unread:
+        findings.note(
+            f"How long {first_of(unmended.unread)} on {cluster.alias} keep records cannot be seen without "
+            "DescribeConfigs on them."
         )
-    ]
-    if offsets.store is OffsetStore.KAFKA:
-        topics.append(
-            admin.NewTopic(
-                name=offsets.topic,
-                partitions=offsets.partitions,
-                replication_factor=offsets.replication_factor,
-                configs={**offsets.topic_configs, "cleanup.policy": "compact"},
-            )
-        )
-    if settings.syncs is not None:
-        topics.append(
-            admin.NewTopic(
-                name=offset_map_topic(settings.source_alias),
-                partitions=1,
-                replication_factor=offsets.replication_factor,
-                configs=MIRROR_TOPIC_CONFIGS,
-            )
-        )
-    if settings.syncs is not None and not settings.syncs.on_source:
-        topics.append(
-            admin.NewTopic(
-                name=offset_syncs_topic(settings),
-                partitions=1,
-                replication_factor=settings.syncs.replication_factor,
-                configs=MIRROR_TOPIC_CONFIGS,
-            )
-        )
-    return topics

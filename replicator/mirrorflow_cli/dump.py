@@ -1,7 +1,8 @@
-"""`mirrorflow dump`: the records of a flow's own topics, one a line; nothing is changed.
+"""`mirrorflow dump`: prints the records of a flow's internal topics, one per line; changes nothing.
 
-Every record that is still there, in the order of the log, so that what was superseded is seen too. What cannot be read is
-told as such and passed over, as the connectors do. Payloads of users are in none of these topics.
+It prints every record that still exists, in log order, so superseded records are shown too. A record that
+cannot be decoded is printed as unreadable, and reading continues, as in the connectors. These topics hold no
+payloads of users. `dump_resumption` implements `dump resumption`.
 """
 
 import argparse
@@ -12,33 +13,37 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from mirrorflow_cli import dump_resumption
 from mirrorflow_cli.clusters import reached
-from mirrorflow_cli.errors import EXIT_DONE, FailedError
+from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
+from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.settings import source_settings
-from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan
-from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
-from mirrorflow_replicator.connect.mirror_records import (
+from mirrorflow_core.connect.mirror_records import (
     decode_checkpoint,
     decode_heartbeat,
     decode_offset_sync,
 )
-from mirrorflow_replicator.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
-from mirrorflow_replicator.connect.plugins import make_replication_policy
-from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.flow import identity, topic_acls
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.mirror_log import MirrorLog
-from mirrorflow_replicator.settings import ClientSettings, OffsetStore, SourceSettings
-from mirrorflow_replicator.wire.records import Record
+from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.exactly_once import identity
+from mirrorflow_core.settings import ClientSettings, OffsetStore, SourceSettings
+from mirrorflow_core.topics import topic_acls
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.mirror_log import MirrorLog
+from mirrorflow_operator.plan.plan import ConnectorKind, Plan
+from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.plugins import make_replication_policy
 
+RESUMPTION = "resumption"
 Fields = Mapping[str, Any]
 Read = Callable[[bytes | None, bytes | None], Fields]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A topic, how to get to it, and what its records are."""
+class DumpTopic:
+    """A topic with the client that reads it and the decoder of its records."""
 
     client: ClientSettings
     topic: str
@@ -46,22 +51,31 @@ class Place:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow dump`."""
-    parser.add_argument("what", choices=sorted(_PLACES), metavar="WHAT", help=", ".join(sorted(_PLACES)))
+    """Adds the flags of `mirrorflow dump`."""
+    kinds = sorted((*_PLACES, RESUMPTION))
+    parser.add_argument("what", choices=kinds, metavar="WHAT", help=", ".join(kinds))
     add_flow_arguments(parser, addresses=True)
+    parser.add_argument("--topic", metavar="NAME", help=f"{RESUMPTION}: of this topic of the source only")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print; FailedError where the topic is not there."""
-    planned = plan(flow_from(arguments), layout_from(arguments))
+    """Prints the records. Raises FailedError if the topic does not exist or may not be described."""
+    planned = valid_plan(flow_from(arguments), layout_from(arguments))
     settings, _ = source_settings(planned)
+    if arguments.what == RESUMPTION:
+        dump_resumption.execute(settings, topic=arguments.topic, as_json=arguments.json)
+        return EXIT_DONE
+    if arguments.topic:
+        raise UsageError(
+            f"--topic is for `mirrorflow dump {RESUMPTION}`; the other kinds show topics of the flow itself."
+        )
     places = _PLACES[arguments.what](planned, settings)
     asyncio.run(_dump(places, settings, as_json=arguments.json))
     return EXIT_DONE
 
 
-async def _dump(places: list[Place], settings: SourceSettings, *, as_json: bool) -> None:
+async def _dump(places: list[DumpTopic], settings: SourceSettings, *, as_json: bool) -> None:
     found = False
     for place in places:
         async with reached(place.client, settings) as cluster:
@@ -81,7 +95,7 @@ async def _partitions(cluster: Cluster, topic: str) -> list[int]:
     return [] if known is None or known.error else sorted(known.partitions)
 
 
-def _line(place: Place, partition: int, record: Record, *, as_json: bool) -> str:
+def _line(place: DumpTopic, partition: int, record: Record, *, as_json: bool) -> str:
     try:
         fields = place.read(record.key, record.value)
     except ValueError as error:
@@ -101,7 +115,7 @@ def _line(place: Place, partition: int, record: Record, *, as_json: bool) -> str
 
 
 def _word(value: object) -> str:
-    """As it is where that is one word."""
+    """Returns *value* as text, quoted as JSON unless it is one plain word."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if text and text.isprintable() and not set(text) & set(" \"'=") else json.dumps(text)
 
@@ -114,51 +128,53 @@ def _moment(timestamp_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _positions(_: Plan, settings: SourceSettings) -> list[Place]:
+def _positions(_: Plan, settings: SourceSettings) -> list[DumpTopic]:
     if settings.offsets.store is OffsetStore.FILE:
         raise InvalidSettingError(
             key="offset.storage.store",
             problem="positions are in a file",
             action=f"read {settings.offsets.file}",
         )
-    return [Place(client=settings.offsets.client, topic=settings.offsets.topic, read=_read_position)]
+    return [DumpTopic(client=settings.offsets.client, topic=settings.offsets.topic, read=_read_position)]
 
 
-def _identity(_: Plan, settings: SourceSettings) -> list[Place]:
+def _identity(_: Plan, settings: SourceSettings) -> list[DumpTopic]:
     topic = identity.identity_topic(settings.source_alias)
-    return [Place(client=settings.target_admin, topic=topic, read=_read_decision)]
+    return [DumpTopic(client=settings.target_admin, topic=topic, read=_read_decision)]
 
 
-def _heartbeats(_: Plan, settings: SourceSettings) -> list[Place]:
+def _heartbeats(_: Plan, settings: SourceSettings) -> list[DumpTopic]:
     policy = make_replication_policy(settings)
     own = policy.heartbeats_topic()
     return [
-        Place(client=settings.target_admin, topic=topic, read=_as_fields(decode_heartbeat))
+        DumpTopic(client=settings.target_admin, topic=topic, read=_as_fields(decode_heartbeat))
         for topic in dict.fromkeys((own, policy.remote_topic(settings.source_alias, own)))
     ]
 
 
-def _checkpoints(_: Plan, settings: SourceSettings) -> list[Place]:
+def _checkpoints(_: Plan, settings: SourceSettings) -> list[DumpTopic]:
     topic = make_replication_policy(settings).checkpoints_topic(settings.source_alias)
-    return [Place(client=settings.target_admin, topic=topic, read=_as_fields(decode_checkpoint))]
+    return [DumpTopic(client=settings.target_admin, topic=topic, read=_as_fields(decode_checkpoint))]
 
 
-def _offset_map(_: Plan, settings: SourceSettings) -> list[Place]:
+def _offset_map(_: Plan, settings: SourceSettings) -> list[DumpTopic]:
     topic = offset_map_topic(settings.source_alias)
-    return [Place(client=settings.target_admin, topic=topic, read=_read_map)]
+    return [DumpTopic(client=settings.target_admin, topic=topic, read=_read_map)]
 
 
-def _offset_syncs(planned: Plan, settings: SourceSettings) -> list[Place]:
+def _offset_syncs(planned: Plan, settings: SourceSettings) -> list[DumpTopic]:
     (connector,) = (one for one in planned.connectors if one.kind is ConnectorKind.CHECKPOINT)
     checkpoint = parse_checkpoint(connector.connector_properties, connector.worker_properties)
     policy = make_replication_policy(settings)
     client, other = checkpoint.target_consumer, settings.source_alias
     if checkpoint.syncs_on_source:
         client, other = checkpoint.source_consumer, settings.target_alias
-    return [Place(client=client, topic=policy.offset_syncs_topic(other), read=_as_fields(decode_offset_sync))]
+    return [
+        DumpTopic(client=client, topic=policy.offset_syncs_topic(other), read=_as_fields(decode_offset_sync))
+    ]
 
 
-_PLACES: Mapping[str, Callable[[Plan, SourceSettings], list[Place]]] = {
+_PLACES: Mapping[str, Callable[[Plan, SourceSettings], list[DumpTopic]]] = {
     "checkpoints": _checkpoints,
     "heartbeats": _heartbeats,
     "identity": _identity,
@@ -173,7 +189,7 @@ def _as_fields(decode: Callable[[bytes | None, bytes | None], Any]) -> Read:
 
 
 def _read_position(key: bytes | None, value: bytes | None) -> Fields:
-    """As it stands there: Java's connectors of other classes keep theirs in the same topic."""
+    """Decodes an offsets record without interpreting it: other Java connectors may use the same topic."""
     try:
         connector, where = json.loads(key or b"")
         fields = {"connector": connector, **where}

@@ -1,30 +1,30 @@
-"""What the command says when it cannot go on, and the exit status it says it with.
+"""Defines the errors of the command, each with its exit status.
 
     CommandError
-    ├── UsageError     the arguments or the file are wrong; nothing was started (status 2)
-    └── FailedError    it was started and could not be done (status 1)
+    ├── UsageError     the arguments or the file are invalid; nothing was started (status 2)
+    └── FailedError    the command was started and failed (status 1)
 
-The errors of the replicator and of the resource's types keep their own trees; `__main__` maps all of them to these two
+The replicator and the resource's types have their own error trees; `__main__` maps all of them to these two
 statuses.
 """
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_SIGNAL_BASE = 128  # as a shell counts: 130 after Ctrl-C, 143 after SIGTERM
+EXIT_SIGNAL_BASE = 128  # as in a shell: 130 after Ctrl-C, 143 after SIGTERM
 
 
 class CommandError(Exception):
-    """The root: one sentence, or one a line."""
+    """The base class; its text is one sentence, or one per line."""
 
     status = EXIT_FAILED
 
 
 class UsageError(CommandError):
-    """The arguments or the file are wrong; nothing was started."""
+    """The arguments or the file are invalid; nothing was started."""
 
     status = EXIT_USAGE
 
 
 class FailedError(CommandError):
-    """It was started and could not be done."""
+    """The command was started and failed."""

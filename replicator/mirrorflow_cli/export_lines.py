@@ -1,8 +1,9 @@
-"""MirrorFlows -> the lines of one mm2.properties, pure: the plan of each flow, under MM2's prefixes.
+"""Converts MirrorFlows into the lines of one mm2.properties; a pure function of each flow's plan.
 
-The plan is the one that a flow runs by, so both files cannot come to mean different things. What a plan says of a cluster
-goes behind its alias, what it says of a flow behind `A->B.`, and what MM2 says by itself is left out. An mm2.properties knows a
-cluster once: flows that reach one alias in two ways cannot share a file.
+`run` and the operator use the same plan, so the file and the flow cannot differ in meaning. Settings of a
+cluster are written with its alias as prefix, settings of a flow with `A->B.`; MM2's defaults are left out. An
+mm2.properties defines each cluster once: flows that reach one alias with different settings cannot share a
+file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +11,12 @@ from dataclasses import dataclass, field
 
 from mirrorflow_cli.convert_keys import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.topics import Position
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
-from mirrorflow_operator.plan.properties import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 
 _ISOLATION = "source.consumer.isolation.level"
 _HEARTBEATS = "emit.heartbeats.enabled"
@@ -45,14 +46,14 @@ _WORKER = ("offset.storage.", "group.id", "task.shutdown.graceful.timeout.ms")
 
 @dataclass(slots=True, kw_only=True)
 class Exported:
-    """Lines by their key, in the order of the file, and what an mm2.properties cannot say."""
+    """The lines by key, in file order, and the settings that an mm2.properties cannot express."""
 
     lines: dict[str, str] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
 
     def say(self, key: str, value: str, flow: str) -> None:
-        """One line; a second flow that says it in another way is refused."""
+        """Adds one line. Raises UsageError if another flow has set *key* to a different value."""
         if self.lines.setdefault(key, value) != value:
             raise UsageError(
                 f"{key}: flows {self.owners[key]} and {flow} say two things, and an mm2.properties knows each cluster "
@@ -62,7 +63,7 @@ class Exported:
 
 
 def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
-    """The mm2.properties of *flows*. Raises UsageError where they do not fit into one."""
+    """Returns the mm2.properties of *flows*. Raises UsageError if they do not fit into one file."""
     out = Exported()
     pairs = [(flow.spec.source.alias, flow.spec.target.alias) for flow in flows]
     aliases = dict.fromkeys(alias for pair in pairs for alias in pair)
@@ -89,7 +90,7 @@ def exported(flows: Sequence[MirrorFlow], layout: SecretLayout) -> Exported:
 
 
 def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
-    """Addresses, security and clients of both sides, and what the worker on the target is told."""
+    """Adds the addresses, security and clients of both sides, and the worker settings of the target."""
     source = _connector(planned, ConnectorKind.SOURCE)
     worker = next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE).worker_properties
     for side, alias in (("source", flow.spec.source.alias), ("target", flow.spec.target.alias)):
@@ -109,7 +110,7 @@ def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
 
 
 def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
-    """What is said of the flow alone."""
+    """Adds the settings of one flow."""
     name = f"{flow.spec.source.alias}->{flow.spec.target.alias}"
     out.say(f"{name}.enabled", "true", planned.flow)
     if flow.spec.state is not State.RUNNING:
@@ -122,7 +123,7 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 "it would not find the positions of this flow."
             )
         if kind is ConnectorKind.CHECKPOINT and own.get("enabled", "true").lower() == "false":
-            # The word that MM2 has for it: `enabled` would be that of the whole flow.
+            # MM2's own keys for this: `enabled` would switch off the whole flow.
             for key in ("emit.checkpoints.enabled", "sync.group.offsets.enabled"):
                 out.say(f"{name}.{key}", "false", planned.flow)
             continue
@@ -130,9 +131,9 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
             if not _is_of_flow(key) or value == MM2_DEFAULTS.get(key, _LISTS.get(key)):
                 continue
             if key.startswith("offset-syncs.") and own.get(_OFFSET_SYNCS, "true").lower() == "false":
-                continue  # Java refuses what is said of syncs that are not written
+                continue  # Java refuses settings of offset syncs that are not written.
             if key == "mirrorflow.flow" and (kind is not ConnectorKind.SOURCE or value == name):
-                continue  # the source connector claims the alias, as A->B where nothing is said
+                continue  # Only the source connector claims the alias, and A->B is the default claim.
             written = out.lines.get(f"{name}.{key}")
             if written is None:
                 out.say(f"{name}.{key}", value, planned.flow)
@@ -145,12 +146,12 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     if start.position is Position.TIMESTAMP:
         out.say(f"{name}.mirrorflow.start.from", f"timestamp:{start.timestamp}", planned.flow)
     elif start.position is Position.LATEST:
-        # In Java's own words, so that Java MM2 understands them too.
+        # Java's own setting, so that Java MM2 understands it too.
         out.say(f"{name}.source.consumer.auto.offset.reset", "latest", planned.flow)
 
 
 def _tasks(out: Exported, name: str, planned: Plan) -> None:
-    """MM2 has one `tasks.max` for the connectors of a flow; heartbeats are one task whatever it says."""
+    """Adds `tasks.max`: MM2 has one for all connectors of a flow, and always runs one task for heartbeats."""
     key = "tasks.max"
     source, checkpoint = (
         _connector(planned, kind)[key] for kind in (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
@@ -164,7 +165,10 @@ def _tasks(out: Exported, name: str, planned: Plan) -> None:
 
 
 def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tuple[str, str]]) -> None:
-    """Said for each pair of a flow; between other clusters MM2 would emit some that no MirrorFlow asks for."""
+    """Adds the heartbeat settings of each pair of clusters.
+
+    MM2 also emits heartbeats between clusters without a flow; those are switched off here.
+    """
     emitted: dict[tuple[str, str], bool] = {}
     for flow, (source, target) in zip(flows, pairs, strict=True):
         sides = flow.spec.heartbeats.emit_to
@@ -180,7 +184,7 @@ def _heartbeats(out: Exported, flows: Sequence[MirrorFlow], pairs: Sequence[tupl
         if _HEARTBEATS in out.lines:
             out.lines[f"{source}->{target}.{_HEARTBEATS}"] = "true"
         if (source, target) not in pairs:
-            # What the flow there says of its heartbeats holds for those that it emits on its own source.
+            # Heartbeats on the source of a flow use the settings of that flow.
             for key in _OF_HEARTBEATS:
                 if f"{target}->{source}.{key}" in out.lines:
                     out.lines[f"{source}->{target}.{key}"] = out.lines[f"{target}->{source}.{key}"]
@@ -200,7 +204,7 @@ def _connector(planned: Plan, kind: ConnectorKind) -> Mapping[str, str]:
 
 
 def text(lines: Mapping[str, str]) -> str:
-    """The file, which Java reads as it stands: what holds for all and for clusters, then a paragraph for each flow."""
+    """Returns the file: general and cluster settings first, then a paragraph for each flow."""
     first = [key for key in lines if "->" not in key]
     flows = sorted((key for key in lines if "->" in key), key=lambda key: _after(key, lines))
     out = [f"{key} = {_escaped(lines[key])}".rstrip() for key in first]
@@ -214,7 +218,7 @@ def text(lines: Mapping[str, str]) -> str:
 
 
 def _after(key: str, lines: Mapping[str, str]) -> int:
-    """The place of the flow of *key* among the aliases; a pair that only has heartbeats is one too."""
+    """Returns the index of the key's pair among all pairs of aliases; a pair may have heartbeats only."""
     aliases = lines["clusters"].split(", ")
     pairs = [(one, other) for one in aliases for other in aliases if one != other]
     return next(at for at, (one, other) in enumerate(pairs) if key.startswith(f"{one}->{other}."))
@@ -226,5 +230,5 @@ def _escaped(value: str) -> str:
 
 
 def notes(losses: Iterable[str]) -> list[str]:
-    """Each once, in order."""
+    """Returns each loss once, in order."""
     return list(dict.fromkeys(losses))

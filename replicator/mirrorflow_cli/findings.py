@@ -1,34 +1,60 @@
-"""What `mirrorflow check` has found: facts and notes at once, problems at the end."""
+"""Collects what `mirrorflow check` finds.
+
+As text, facts and notes are printed at once and problems at the end; as JSON everything is printed at the
+end.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
-SHOWN_MAX = 20  # of one kind; the rest is a number
+SHOWN_MAX = 20  # names of one kind; the others are counted
 
 
 class Findings:
-    """What was found: problems decide the exit status, facts and notes do not."""
+    """Problems, facts and notes of a check; only problems affect the exit status.
 
-    def __init__(self) -> None:
+    *prints*: print facts and notes as they are found.
+    """
+
+    def __init__(self, *, prints: bool = True) -> None:
         self.problems: list[str] = []
+        self._facts: list[str] = []
+        self._notes: list[str] = []
+        self._changes: dict[str, list[str]] = {}
+        self._prints = prints
 
     def problem(self, sentence: str) -> None:
-        """Something that `run` would stumble over."""
+        """Adds a condition that would make `run` fail."""
         self.problems.append(sentence)
 
-    @staticmethod
-    def fact(sentence: str) -> None:
-        """Printed as it is found, because the next question may take seconds."""
-        print(f"ok    {sentence}", flush=True)
+    def fact(self, sentence: str) -> None:
+        """Adds a fact. It is printed at once, because the next check may take seconds."""
+        self._facts.append(sentence)
+        self._print(f"ok    {sentence}")
 
-    @staticmethod
-    def note(sentence: str) -> None:
-        """Worth knowing, and no reason not to run."""
-        print(f"note  {sentence}", flush=True)
+    def note(self, sentence: str) -> None:
+        """Adds a note: worth knowing, but no reason not to run."""
+        self._notes.append(sentence)
+        self._print(f"note  {sentence}")
 
+    def would(self, what: str, names: Sequence[str]) -> None:
+        """Records that a run would do *what* ("create", "grow") to *names*; prints the first of them."""
+        self._changes.setdefault(what, []).extend(names)
+        for name in names[:SHOWN_MAX]:
+            self._print(f"      would {what}: {name}")
+        if len(names) > SHOWN_MAX:
+            self._print(f"      would {what}: {len(names) - SHOWN_MAX} more")
 
-def show_some(what: str, names: Sequence[str]) -> None:
-    """Print the first of *names*, each as *what*."""
-    for name in names[:SHOWN_MAX]:
-        print(f"      {what}: {name}")
-    if len(names) > SHOWN_MAX:
-        print(f"      {what}: {len(names) - SHOWN_MAX} more")
+    def as_json(self) -> dict[str, Any]:
+        """Returns the findings as a JSON object."""
+        return {
+            "canRun": not self.problems,
+            "problems": self.problems,
+            "facts": self._facts,
+            "notes": self._notes,
+            **{f"would{what.capitalize()}": names for what, names in self._changes.items()},
+        }
+
+    def _print(self, line: str) -> None:
+        if self._prints:
+            print(line, flush=True)

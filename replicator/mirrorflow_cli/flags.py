@@ -1,16 +1,18 @@
-"""`--from`, `--to`, `--topics` and `--groups` as the MirrorFlow that they stand for, and its slips in their words."""
+"""Builds a MirrorFlow from `--from`, `--to`, `--topics` and `--groups`; errors name these flags."""
 
 import argparse
 import re
 from collections.abc import Iterable
 from typing import Any
 
+from mirrorflow_cli.client_file import ADDRESSES, cluster_fields, read_client_file
+from mirrorflow_cli.errors import UsageError
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.errors import InvalidSpecError
 
 
 def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The document that a file would hold."""
+    """Returns the MirrorFlow document that the flags stand for."""
     source, target = arguments.from_alias or "source", arguments.to_alias or "target"
     name = re.sub(r"[^a-z0-9]+", "-", f"{source}-to-{target}".lower()).strip("-")[:NAME_MAX].strip("-")
     topics = _patterns(arguments.topics or [".*"])
@@ -19,14 +21,30 @@ def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "kind": KIND,
         "metadata": {"name": name},
         "spec": {
-            "source": {"alias": source, "bootstrapServers": _addresses(arguments.source)},
-            "target": {"alias": target, "bootstrapServers": _addresses(arguments.target)},
-            "topics": {"include": topics},
-            # Whoever names topics alone gets records alone: nothing is written to the source, no group is moved.
+            "source": {"alias": source, **_cluster(arguments.source, arguments.from_config, "--from-config")},
+            "target": {"alias": target, **_cluster(arguments.target, arguments.to_config, "--to-config")},
+            "topics": {"include": topics, **_naming(arguments)},
+            # By default flags copy records only: nothing is written to the source, no group is synchronised.
             "groups": {"include": _patterns(arguments.groups or [])},
             "heartbeats": {"emitTo": []},
         },
     }
+
+
+def _naming(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"naming": {"policy": arguments.naming}} if arguments.naming else {}
+
+
+def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, Any]:
+    """Returns the fields of one cluster. Raises UsageError for a bad file or a missing address."""
+    if file is None:
+        return {"bootstrapServers": _addresses(addresses or "")}
+    properties = read_client_file(file, flag)
+    found = addresses or properties.get(ADDRESSES, "")
+    if not found:
+        word = flag.removesuffix("-config")
+        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {word} HOST:PORT.")
+    return {"bootstrapServers": _addresses(found), **cluster_fields(properties, file, flag)}
 
 
 def _patterns(texts: Iterable[str]) -> list[str]:
@@ -42,13 +60,17 @@ _FLAGS = {
     "spec.target.bootstrapServers": "--to",
     "spec.topics.include": "--topics",
     "spec.groups.include": "--groups",
+    "spec.source.authentication.config": "--from-config",
+    "spec.target.authentication.config": "--to-config",
+    "spec.source.config": "--from-config",
+    "spec.target.config": "--to-config",
     "spec.source.alias": "--from-alias",
     "spec.target.alias": "--to-alias",
 }
 
 
 def in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
-    """A line for each slip, by the flag or the field that the user wrote."""
+    """Returns one line per error, with the flag or the field as the user wrote it."""
     lines = [str(one) for one in error.errors]
     if arguments.file:
         return "\n".join(f"{arguments.file}: {line}" for line in lines)

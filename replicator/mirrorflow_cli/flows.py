@@ -1,6 +1,6 @@
-"""The MirrorFlow a command is about: from `-f FILE`, or from flags alone, as if they were a file.
+"""Reads the MirrorFlow of a command, from `-f FILE` or from flags that stand for a file.
 
-What the flags stand for is `flags`'.
+`flags` converts the flags.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.flags import document_of, in_flags
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.topics import NamingPolicy
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.layout import SecretLayout
 
@@ -18,7 +19,10 @@ FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 
 
 def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, several: bool = False) -> None:
-    """`-f`, `--secrets`, and with *addresses* the flags that stand for a file; *several* takes `-f` more than once."""
+    """Adds `-f`, `--secrets`, and with *addresses* the flags that stand for a file.
+
+    *several* accepts `-f` more than once.
+    """
     more = "; several times for several flows" if several else ""
     action = "append" if several else "store"
     parser.add_argument(
@@ -47,25 +51,47 @@ def add_flow_arguments(parser: argparse.ArgumentParser, *, addresses: bool, seve
         action="append",
         help="consumer groups whose offsets follow; several times or a,b (default: none)",
     )
+    for word, side in (("from", "source"), ("to", "target")):
+        flags.add_argument(
+            f"--{word}-config",
+            metavar="FILE",
+            help=f"a Java client's properties for the {side}: TLS, SASL, bootstrap.servers",
+        )
+    flags.add_argument(
+        "--naming",
+        choices=[policy.value for policy in NamingPolicy],
+        help="of copies: Prefix (source.orders, the default) or Identity (orders)",
+    )
     flags.add_argument("--from-alias", metavar="NAME", help="the source's alias (default: source)")
     flags.add_argument("--to-alias", metavar="NAME", help="the target's alias (default: target)")
 
 
 def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
-    """The flow that *arguments* name. Raises UsageError with every slip, a line each."""
+    """Returns the flow given by *arguments*. Raises UsageError with all errors, one per line."""
     given = [
         name
-        for name in ("source", "target", "topics", "groups", "from_alias", "to_alias")
+        for name in (
+            "source",
+            "target",
+            "topics",
+            "groups",
+            "from_alias",
+            "to_alias",
+            "from_config",
+            "to_config",
+            "naming",
+        )
         if getattr(arguments, name, None)
     ]
     if arguments.file and given:
         raise UsageError(
-            "Give either -f FILE or --from, --to, --topics and --groups: the file says all that they say."
+            "Give either -f FILE or --from, --to and the other flags that stand for a file: it says all that they say."
         )
     try:
         if arguments.file:
             return load_flow(read_text(arguments.file))
-        if not getattr(arguments, "source", None) or not getattr(arguments, "target", None):
+        sides = (("source", "from_config"), ("target", "to_config"))
+        if not all(any(getattr(arguments, name, None) for name in side) for side in sides):
             flags = (
                 ", or --from HOST:PORT --to HOST:PORT --topics REGEX" if hasattr(arguments, "source") else ""
             )
@@ -76,7 +102,10 @@ def flow_from(arguments: argparse.Namespace) -> MirrorFlow:
 
 
 def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
-    """As `flow_from`, of a command that takes `-f` more than once. Raises UsageError also for a name used twice."""
+    """Returns the flows of a command that accepts `-f` more than once.
+
+    Raises UsageError like `flow_from`, and for a name that is used twice.
+    """
     files = arguments.file or [None]
     flows = [flow_from(argparse.Namespace(**{**vars(arguments), "file": file})) for file in files]
     names = [flow.metadata.name for flow in flows]
@@ -86,17 +115,21 @@ def flows_from(arguments: argparse.Namespace) -> list[MirrorFlow]:
 
 
 def layout_from(arguments: argparse.Namespace) -> SecretLayout:
-    """Secrets and ConfigMaps side by side below `--secrets`."""
+    """Returns the layout in which Secrets and ConfigMaps are folders below `--secrets`. Raises UsageError."""
     folder = Path(arguments.secrets).expanduser().resolve()
     if not folder.is_dir():
         raise UsageError(
             f"--secrets: {arguments.secrets} is no directory; name one laid out as <secretName>/<key>."
         )
-    return SecretLayout(secrets=str(folder), config_maps=str(folder))
+    reads_files = any(getattr(arguments, name, None) for name in ("from_config", "to_config"))
+    return SecretLayout(secrets=str(folder), config_maps=str(folder), reads_files=reads_files)
 
 
 def read_text(name: str, what: str = "a MirrorFlow") -> str:
-    """The text of the file *name*, - being stdin. Raises UsageError; *what* is what should be in it."""
+    """Returns the text of the file *name*; `-` is stdin. *what* is its expected content.
+
+    Raises UsageError for a file that cannot be read, is too large or is not UTF-8.
+    """
     try:
         data = sys.stdin.buffer.read(FILE_MAX_BYTES + 1) if name == "-" else _file_bytes(Path(name))
         if len(data) > FILE_MAX_BYTES:

@@ -1,28 +1,36 @@
-"""mm2.properties -> the Java flows in it, each taken apart as MirrorMakerConfig derives it (`connect.driver`).
+"""Reads the Java flows of an mm2.properties, with the properties that MirrorMakerConfig derives for each.
 
-A flow that is enabled becomes one. Heartbeats alone, which MM2 emits between all pairs of its clusters, belong to the flow in
-the other direction (`heartbeats.emitTo: [Source]`); where there is none, they are listed. References to what is no secret are
-resolved here and now, as MM2 resolves them when it starts.
+`config.dedicated_mode` derives them. Each enabled flow becomes one JavaFlow. MM2 also emits heartbeats
+between clusters without a flow: these belong to the flow in the other direction (`heartbeats.emitTo:
+[Source]`), or are listed if there is none. References in settings that are not secret are resolved now, as
+MM2 does at start.
 """
 
 import re
 from collections.abc import Mapping
 
 from mirrorflow_cli.convert_keys import CLIENT_KINDS
-from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaCluster, JavaFlow
-from mirrorflow_cli.convert_security import Security
-from mirrorflow_replicator.connect import clients, keys
-from mirrorflow_replicator.connect.driver import (
+from mirrorflow_cli.convert_parts import (
+    CHECKPOINT,
+    HEARTBEAT,
+    SOURCE,
+    ConversionFindings,
+    JavaCluster,
+    JavaFlow,
+)
+from mirrorflow_cli.convert_security import ConvertedSecurity
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.references import has_reference
+from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config.dedicated_mode import (
     connector_properties,
     load_mm2,
     read_mm2,
     worker_properties,
 )
-from mirrorflow_replicator.connect.key_rows import Scope, Verdict
-from mirrorflow_replicator.connect.providers import PROVIDERS_KEY, Resolver
-from mirrorflow_replicator.connect.references import has_reference
-from mirrorflow_replicator.connect.values import PropertyReader
-from mirrorflow_replicator.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 
 _NAMES = {
     SOURCE: "MirrorSourceConnector",
@@ -35,17 +43,17 @@ _SECRET = re.compile(
     r"(.*\.)?(jaas\.config|password|secret|passphrase|keystore\.key|certificate\.chain|certificates)"
 )
 _SIDE = re.compile(r"(source|target)\.(cluster|consumer|producer|admin)\.")
-# The reader's words for a setting that reaches nothing; what it says of comments and old names is no loss.
+# The reader's text for a setting without effect; its warnings about comments and old names are not losses.
 _NO_EFFECT = re.compile(r"no effect")
 _ADDRESS_SCHEME = re.compile(r"^[A-Za-z_]+://")
-# What the process says of itself, and a MirrorFlow does not: its runner or its operator chooses.
+# Settings of the process, which its runner or the operator chooses; a MirrorFlow has none of them.
 _PROCESS = re.compile(
     r"(mirrorflow\.http\.|listeners|rest\.|dedicated\.mode|admin\.listeners|access\.control|response\.http)"
 )
 
 
-def java_flows(text: str, findings: Findings) -> list[JavaFlow]:
-    """The enabled flows of an mm2.properties, in its order. Raises InvalidSettingError."""
+def java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
+    """Returns the enabled flows of an mm2.properties, in file order. Raises InvalidSettingError."""
     raw, aliases = read_mm2(text, [])
     _note_warnings(text, findings)
     raw = _resolved(raw, findings)
@@ -75,12 +83,12 @@ def java_flows(text: str, findings: Findings) -> list[JavaFlow]:
     return [_flow(raw, source, target, enabled, beating, findings) for source, target in enabled]
 
 
-def _note_warnings(text: str, findings: Findings) -> None:
-    """What the reader of the file passes over, by name. Raises InvalidSettingError for what it cannot understand."""
+def _note_warnings(text: str, findings: ConversionFindings) -> None:
+    """Lists the settings that the reader ignores. Raises InvalidSettingError for unreadable text."""
     try:
         warnings = load_mm2(text)[0].warnings
     except RefusedSettingError:
-        return  # found again below, together with all others
+        return  # The conversion finds it again, together with all other refused settings.
     for warning in warnings:
         key, _, why = warning.partition(": ")
         if " " not in key and _NO_EFFECT.search(why):
@@ -88,7 +96,7 @@ def _note_warnings(text: str, findings: Findings) -> None:
 
 
 def _is_dropped(key: str) -> bool:
-    """Whether MM2 takes *key* for a flow and not from the top level, where the reader passes over it in silence."""
+    """Returns whether MM2 honours *key* for a flow only; at the top level the reader ignores it silently."""
     row = keys.find(key, (Scope.CONNECTOR,))
     return row is not None and row.verdict is Verdict.MAPPED and not row.top_level
 
@@ -103,7 +111,7 @@ def _flow(
     target: str,
     enabled: list[tuple[str, str]],
     beating: list[tuple[str, str]],
-    findings: Findings,
+    findings: ConversionFindings,
 ) -> JavaFlow:
     name = f"{source}->{target}"
     derived = {
@@ -111,12 +119,12 @@ def _flow(
     }
     said = derived[HEARTBEAT].get(_EMIT_TO, "target").replace(" ", "").split(",")
     emit_to = [side.capitalize() for side in said if side] if (source, target) in beating else []
-    # Where a flow goes back, its own heartbeats are those on our source.
+    # The heartbeats of the opposite direction are the ones that this flow emits on its source.
     if (target, source) in beating and (target, source) not in enabled and "Source" not in emit_to:
         emit_to.append("Source")
         _note_other_heartbeats(raw, source, target, derived[HEARTBEAT], findings)
     worker = worker_properties(raw, source, target)
-    # A flow may call a cluster by another alias than the file does; names and positions are by that one.
+    # A flow may set its own alias for a cluster; names and stored offsets use that alias.
     source, target = (derived[SOURCE][f"{side}.cluster.alias"].strip() for side in ("source", "target"))
     return JavaFlow(
         source=_cluster(derived[SOURCE], "source", source, name, findings),
@@ -136,9 +144,9 @@ def _flow(
 
 
 def _note_other_heartbeats(
-    raw: Mapping[str, str], source: str, target: str, ours: Mapping[str, str], findings: Findings
+    raw: Mapping[str, str], source: str, target: str, ours: Mapping[str, str], findings: ConversionFindings
 ) -> None:
-    """A MirrorFlow emits alike on both sides; MM2's herder of the other direction may have been told otherwise."""
+    """Lists differing heartbeat settings of the other direction: a MirrorFlow has one set for both sides."""
     theirs = connector_properties(raw, target, source, _NAMES[HEARTBEAT])
     for key, default in (
         ("emit.heartbeats.interval.seconds", "1"),
@@ -150,12 +158,12 @@ def _note_other_heartbeats(
 
 
 def _cluster(
-    properties: Mapping[str, str], side: str, alias: str, flow: str, findings: Findings
+    properties: Mapping[str, str], side: str, alias: str, flow: str, findings: ConversionFindings
 ) -> JavaCluster:
-    """One side, from the derived properties of a connector."""
+    """Returns one side, from the derived properties of a connector."""
     shared = clients.shared(clients.with_prefix(properties, f"{side}.cluster."))
     addresses = [part.strip() for part in shared.pop("bootstrap.servers", "").split(",") if part.strip()]
-    security = Security(shared, alias=alias, flow=flow, findings=findings)
+    security = ConvertedSecurity(shared, alias=alias, flow=flow, findings=findings)
     own: dict[str, str] = {}
     for kind in CLIENT_KINDS:
         for key, value in clients.with_prefix(properties, f"{side}.{kind}").items():
@@ -174,8 +182,8 @@ def _cluster(
     )
 
 
-def _resolved(raw: Mapping[str, str], findings: Findings) -> dict[str, str]:
-    """*raw* with references replaced where no secret is behind them; one that leads nowhere here drops its setting."""
+def _resolved(raw: Mapping[str, str], findings: ConversionFindings) -> dict[str, str]:
+    """Returns *raw* with references resolved, except in secrets; lists and drops unresolvable settings."""
     resolver = Resolver(raw)
     out: dict[str, str] = {}
     for key, value in raw.items():

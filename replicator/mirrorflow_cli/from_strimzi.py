@@ -1,19 +1,26 @@
-"""Strimzi's KafkaMirrorMaker2 (v1beta2 and v1) -> the Java flows that its operator would run.
+"""Converts Strimzi's KafkaMirrorMaker2 (v1beta2 and v1) into the Java flows that its operator would run.
 
-As Strimzi's KafkaMirrorMaker2Connectors and KafkaMirrorMaker2Configuration derive them: connectors are named
-`A->B.MirrorSourceConnector`, all of them share one Connect cluster on the target with topics of its own names, and the
-connection of each cluster is a document already, with Secrets by reference. v1 has one target and each mirror its source;
-v1beta2 lists clusters and names them in each mirror.
+Follows Strimzi's KafkaMirrorMaker2Connectors and KafkaMirrorMaker2Configuration: connectors are named
+`A->B.MirrorSourceConnector`; all share one Connect cluster on the target, with its own topic names; the
+connection of each cluster becomes a document here, with Secrets by reference. v1 has one target, and each
+mirror has its source; v1beta2 lists clusters, and each mirror names two of them.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mirrorflow_cli.convert_keys import CLIENT_KINDS
-from mirrorflow_cli.convert_parts import CHECKPOINT, HEARTBEAT, SOURCE, Findings, JavaCluster, JavaFlow
+from mirrorflow_cli.convert_parts import (
+    CHECKPOINT,
+    HEARTBEAT,
+    SOURCE,
+    ConversionFindings,
+    JavaCluster,
+    JavaFlow,
+)
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.from_strimzi_security import security
-from mirrorflow_replicator.connect import clients
+from mirrorflow_replicator.config import clients
 
 KIND = "KafkaMirrorMaker2"
 _CLASSES = {
@@ -21,7 +28,7 @@ _CLASSES = {
     CHECKPOINT: "MirrorCheckpointConnector",
     HEARTBEAT: "MirrorHeartbeatConnector",
 }
-# KafkaMirrorMaker2Configuration's defaults of v1beta2; v1 asks for the names.
+# Defaults of v1beta2 in KafkaMirrorMaker2Configuration; v1 requires the names.
 _WORKER_DEFAULTS = {
     "group.id": "mirrormaker2-cluster",
     "offset.storage.topic": "mirrormaker2-cluster-offsets",
@@ -55,8 +62,11 @@ _WHY = {
 _NO_COUNTERPART = "the resource has no such field"
 
 
-def java_flows(found: Mapping[str, Any], findings: Findings) -> list[JavaFlow]:
-    """The flows of the resource *found*, in its order. Raises UsageError for one that Strimzi would not take either."""
+def java_flows(found: Mapping[str, Any], findings: ConversionFindings) -> list[JavaFlow]:
+    """Returns the flows of the resource *found*, in order.
+
+    Raises UsageError for a resource that Strimzi would refuse too.
+    """
     spec = _mapping(found.get("spec"), "spec")
     for field in sorted(set(spec) - _READ):
         findings.lose("", f"spec.{field}", _WHY.get(field, _NO_COUNTERPART))
@@ -69,7 +79,7 @@ def java_flows(found: Mapping[str, Any], findings: Findings) -> list[JavaFlow]:
 def _mirrors(
     spec: Mapping[str, Any],
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
-    """Each mirror that copies, with its source and its target."""
+    """Yields each mirror that copies, with its source and its target."""
     clusters = {one.get("alias"): one for one in _items(spec, "clusters")}
     for at, mirror in enumerate(_items(spec, "mirrors")):
         here = f"spec.mirrors[{at}]"
@@ -86,7 +96,10 @@ def _mirrors(
 
 
 def _flow(
-    mirror: Mapping[str, Any], source: Mapping[str, Any], target: Mapping[str, Any], findings: Findings
+    mirror: Mapping[str, Any],
+    source: Mapping[str, Any],
+    target: Mapping[str, Any],
+    findings: ConversionFindings,
 ) -> JavaFlow:
     name = f"{source.get('alias')}->{target.get('alias')}"
     patterns = {key: str(mirror[field]) for field, key in _PATTERNS.items() if mirror.get(field) is not None}
@@ -110,7 +123,7 @@ def _flow(
 
 
 def _connector(
-    flow: str, kind: str, spec: Mapping[str, Any], patterns: Mapping[str, str], findings: Findings
+    flow: str, kind: str, spec: Mapping[str, Any], patterns: Mapping[str, str], findings: ConversionFindings
 ) -> dict[str, str]:
     for field in sorted(set(spec) - _CONNECTOR_FIELDS):
         why = "processes are always restarted" if field == "autoRestart" else _NO_COUNTERPART
@@ -123,8 +136,14 @@ def _connector(
     }
 
 
-def _cluster(cluster: Mapping[str, Any], flow: str, findings: Findings, *, is_target: bool) -> JavaCluster:
-    """A cluster's `config` reaches the connectors' clients by shared keys only; the target's is the worker's too."""
+def _cluster(
+    cluster: Mapping[str, Any], flow: str, findings: ConversionFindings, *, is_target: bool
+) -> JavaCluster:
+    """Returns one side of a flow.
+
+    In Strimzi a cluster's `config` reaches the connectors' clients by shared keys only; the target's `config`
+    also configures the worker.
+    """
     config = _texts(cluster.get("config") or {})
     alias = str(cluster.get("alias"))
     own = {}
@@ -154,7 +173,7 @@ def _worker(target: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Values as Strimzi writes them into properties: `true`, not `True`."""
+    """Returns the values as Strimzi writes them into properties: `true`, not `True`."""
     return {
         str(key): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in config.items()

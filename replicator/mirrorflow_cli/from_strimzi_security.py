@@ -1,24 +1,25 @@
-"""`tls` and `authentication` of a Strimzi cluster -> those of ours, pure: both name Secrets, so nothing has to be created.
+"""Converts `tls` and `authentication` of a Strimzi cluster into those of a MirrorFlow; a pure function.
 
-Strimzi's OAuth (v1beta2) reads what its own callback handler understands; client credentials have a counterpart, the rest is
-listed. Its `custom` type is Java's properties, as ours.
+Both formats name Secrets, so none has to be created. Strimzi's OAuth (v1beta2) uses Strimzi's own callback
+handler: client credentials have a counterpart, other fields are listed. Its `custom` type holds Java
+properties, like the type Custom here.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_cli.convert_parts import SECRETS_MOUNT, Findings
+from mirrorflow_cli.convert_parts import SECRETS_MOUNT, ConversionFindings
 
 _PASSWORD_TYPES = {"plain": "Plain", "scram-sha-256": "ScramSha256", "scram-sha-512": "ScramSha512"}
 _OAUTH_READ = {"type", "clientId", "clientSecret", "tokenEndpointUri", "scope"}
-# KubernetesSecretConfigProvider's references, by the name Strimzi gives it and by the usual one: namespace/secret:key.
+# KubernetesSecretConfigProvider references, by Strimzi's or the usual name: namespace/secret:key.
 _SECRET_REFERENCE = re.compile(r"\$\{(?:strimzisecrets|secrets):[^/}]*/([^:}]+):([^}]+)\}")
 _ALL_CERTIFICATES = "*.crt"
 
 
-def security(cluster: Mapping[str, Any], *, flow: str, findings: Findings) -> dict[str, Any]:
-    """`tls` and `authentication` of *cluster*, where it has them."""
+def security(cluster: Mapping[str, Any], *, flow: str, findings: ConversionFindings) -> dict[str, Any]:
+    """Returns `tls` and `authentication` of *cluster*, each if present."""
     alias = str(cluster.get("alias"))
     out: dict[str, Any] = {}
     tls = cluster.get("tls")
@@ -33,7 +34,7 @@ def security(cluster: Mapping[str, Any], *, flow: str, findings: Findings) -> di
     return out
 
 
-def _trusted(one: Mapping[str, Any], alias: str, flow: str, findings: Findings) -> dict[str, Any]:
+def _trusted(one: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings) -> dict[str, Any]:
     key = one.get("certificate")
     if key is None:
         pattern = one.get("pattern", _ALL_CERTIFICATES)
@@ -47,7 +48,7 @@ def _trusted(one: Mapping[str, Any], alias: str, flow: str, findings: Findings) 
 
 
 def _authentication(
-    found: Mapping[str, Any], alias: str, flow: str, findings: Findings
+    found: Mapping[str, Any], alias: str, flow: str, findings: ConversionFindings
 ) -> dict[str, Any] | None:
     kind = str(found.get("type"))
     if kind == "tls":
@@ -94,5 +95,5 @@ def _secret(found: Any, key: str) -> dict[str, Any]:
 
 
 def _referenced(value: str) -> str:
-    """*value* with Strimzi's references as ours: a Secret is a folder of files."""
+    """Returns *value* with Strimzi's references replaced: here a Secret is a folder of files."""
     return _SECRET_REFERENCE.sub(lambda found: f"${{dir:{SECRETS_MOUNT}/{found[1]}:{found[2]}}}", value)

@@ -1,20 +1,22 @@
-"""Which guarantee will hold on a target, and why (docs/exactly-once.md), before anything runs. Nothing is changed.
+"""Checks which guarantee will hold on a target, and why (docs/exactly-once.md), without changing anything.
 
-Records that are fresh are protected by their sequence alone. Old ones need a transaction of the flow's own id; where that
-cannot be had, a single writer copies them once.
+Sequence numbers alone protect recent records. Old records need a transaction with the flow's transactional
+id; without it they are copied exactly once only while a single writer runs.
 """
 
 from mirrorflow_cli.findings import Findings
-from mirrorflow_replicator.errors import NotAuthorizedError
-from mirrorflow_replicator.flow.identity import Identity, identity_topic, transactional_id
-from mirrorflow_replicator.flow.report import Guarantee
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.runtime.pinning import expiries
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_core.errors import IdentityError, NotAuthorizedError
+from mirrorflow_core.exactly_once.identity import Identity, identity_topic, transactional_id
+from mirrorflow_core.reports import Guarantee
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner
+from mirrorflow_replicator.copy.copier_context import LATE_BYTES_MS
+from mirrorflow_replicator.copy.expiration_monitor import read_expiries
+from mirrorflow_replicator.copy.resume.identity_resolution import claim_of
 
-# What a transaction of the flow's id needs: api key -> name.
+# APIs that a transaction of the flow needs: api key -> name.
 TRANSACTION_APIS = {24: "AddPartitionsToTxn", 26: "EndTxn"}
 HOUR_MS = 3_600_000
 
@@ -22,7 +24,10 @@ HOUR_MS = 3_600_000
 async def check_guarantee(
     target: Cluster, settings: SourceSettings, findings: Findings, *, may_write: bool
 ) -> None:
-    """Say it. *may_write*: whether the flow's user may write by the flow's transactional id. Raises ClusterError."""
+    """Reports the guarantee.
+
+    *may_write*: whether the flow's user may write with the flow's transactional id. Raises ClusterError.
+    """
     name = transactional_id(settings.source_alias)
     decided = await _decided(target, settings)
     why = await _why_not(target, name, decided, may_write=may_write)
@@ -31,15 +36,32 @@ async def check_guarantee(
             f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value}, for old records too, in transactions of {name}"
         )
         return
-    forgotten_ms, _ = await expiries(target)
+    forgotten_ms, _ = await read_expiries(target)
+    half_ms = forgotten_ms // 2
+    which = "all records" if half_ms < LATE_BYTES_MS else f"records older than {half_ms / HOUR_MS:g} h"
     findings.note(
-        f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value}, but only {Guarantee.SINGLE_WRITER.value} for "
-        f"records older than {forgotten_ms / 2 / HOUR_MS:g} h, because {why}: run one replicator of this flow at a time."
+        f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value}, but only {Guarantee.SINGLE_WRITER.value} for {which}, "
+        f"because {why}: run one replicator of this flow at a time."
     )
 
 
+async def check_flow_owner(
+    target: Cluster, settings: SourceSettings, source_cluster_id: str, findings: Findings
+) -> None:
+    """Reports another flow or cluster that owns the source alias on *target*. Raises ClusterError."""
+    decided = await _decided(target, settings)
+    if decided is None:
+        return
+    # If the source did not answer, its cluster id is not compared.
+    claim = claim_of(settings, source_cluster_id or decided.source_cluster_id, target.cluster_id)
+    try:
+        check_owner(decided, claim, target_alias=settings.target_alias, source_alias=settings.source_alias)
+    except IdentityError as error:
+        findings.problem(str(error))
+
+
 async def _why_not(target: Cluster, name: str, decided: Identity | None, *, may_write: bool) -> str:
-    """Half a sentence; "" where transactions of *name* can be had."""
+    """Returns the reason why transactions of *name* are impossible; "" if they are possible."""
     for node_id in sorted(target.metadata.brokers):
         versions = (await target.connection(node_id)).versions
         for key, api in TRANSACTION_APIS.items():
@@ -55,15 +77,15 @@ async def _why_not(target: Cluster, name: str, decided: Identity | None, *, may_
 
 
 async def _decided(target: Cluster, settings: SourceSettings) -> Identity | None:
-    """The identity that the flow has, if there is one, and we may read it."""
+    """Returns the flow's identity, or None if there is none or it may not be read."""
     topic = identity_topic(settings.source_alias)
     try:
         await target.refresh([topic])
         if target.leader(topic, 0) is None:
             return None
-        log = IdentityLog(
+        log = DecisionLog(
             target, settings.source_alias, replication_factor=settings.offsets.replication_factor
         )
         return (await log.read()).identity
     except NotAuthorizedError:
-        return None  # `permissions` says so
+        return None  # `permissions` reports the missing permission.

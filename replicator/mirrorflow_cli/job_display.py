@@ -1,4 +1,4 @@
-"""What is shown of a Spark job on this machine while it runs: a bar on a terminal, elsewhere a line now and then, or JSON."""
+"""Shows a Spark job's progress: a bar on a terminal, otherwise a line every few seconds, or JSON."""
 
 import json
 import sys
@@ -7,29 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
-LINE_EVERY_S: Final = 5.0  # where nobody redraws
+LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """How one kind of report is told: in a *line*, and as how much is *done* of how much, 0 as long as that is not known."""
+    """How one kind of report is shown.
+
+    *line* returns its text; *done* returns (done, total), with total 0 while it is unknown.
+    """
 
     line: Callable[[Any], str]
     done: Callable[[Any], tuple[float, float]]
 
 
-class Display(Protocol):
-    """Is given each report."""
+class JobDisplay(Protocol):
+    """Receives every report of a job."""
 
     def show(self, report: Any) -> None:
-        """The newest."""
+        """Shows *report*, the newest."""
 
     def close(self) -> None:
-        """There will be no other."""
+        """The job is over: no other report follows."""
 
 
-def display_of(telling: Telling, *, as_json: bool, stream: TextIO | None = None) -> Display:
-    """What fits *stream*, which is stdout unless it is named; JSON goes to stdout always."""
+def display_of(telling: Telling, *, as_json: bool, stream: TextIO | None = None) -> JobDisplay:
+    """Returns the display that fits *stream* (default: stdout); JSON always goes to stdout."""
     if as_json:
         return JsonLines()
     shown_on = sys.stdout if stream is None else stream
@@ -37,18 +40,18 @@ def display_of(telling: Telling, *, as_json: bool, stream: TextIO | None = None)
 
 
 class JsonLines:
-    """One object a line."""
+    """Prints each report as one JSON object per line."""
 
     def show(self, report: Any) -> None:
-        """The newest."""
+        """Prints the report."""
         print(json.dumps(report.as_json()), flush=True)
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: no output is held back."""
 
 
 class Lines:
-    """A line every few seconds, and one for each new phase."""
+    """Prints a line every few seconds, and one for each new phase."""
 
     def __init__(
         self, telling: Telling, stream: TextIO, *, clock: Callable[[], float] = time.monotonic
@@ -60,18 +63,18 @@ class Lines:
         self._shown_s = 0.0
 
     def show(self, report: Any) -> None:
-        """The newest."""
+        """Prints the report if a line is due."""
         now_s = self._clock()
         if report.phase.value != self._phase or now_s - self._shown_s >= LINE_EVERY_S:
             self._phase, self._shown_s = report.phase.value, now_s
             print(self._telling.line(report), file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: no output is held back."""
 
 
 class Bar:
-    """A bar that is drawn anew in its place."""
+    """Redraws a progress bar in place."""
 
     def __init__(self, telling: Telling, stream: TextIO) -> None:
         from rich.console import Console  # noqa: PLC0415 for a terminal alone
@@ -87,12 +90,12 @@ class Bar:
         self._progress.start()
 
     def show(self, report: Any) -> None:
-        """The newest."""
+        """Redraws the bar."""
         done, total = self._telling.done(report)
         self._progress.update(
             self._bar, description=self._telling.line(report), total=total or None, completed=done
         )
 
     def close(self) -> None:
-        """What was drawn last stays."""
+        """Stops redrawing and leaves the last bar on the screen."""
         self._progress.stop()

@@ -1,6 +1,7 @@
-"""Spark jobs on this machine, for `seed`, `archive` and `restore`: the files of the source connector, the job's settings, its errors.
+"""Runs the Spark jobs of `seed`, `archive`, `restore` and `verify` on this machine.
 
-mirrorflow_seed, and pyspark with it, is loaded when a job starts: the rest of the command does without.
+It writes the source connector's files, passes the job's settings and maps its errors. mirrorflow_seed, and
+pyspark with it, is imported only when a job starts: other commands run without it.
 """
 
 import argparse
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from mirrorflow_cli.errors import EXIT_SIGNAL_BASE, EXIT_USAGE, FailedError, UsageError
 from mirrorflow_cli.files import ProcessFiles
+from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_cli.job_display import Display
-from mirrorflow_operator.plan.plan import plan
+from mirrorflow_cli.job_display import JobDisplay
+from mirrorflow_core.java.property_reader import read_size_bytes
 
 STOPPED = EXIT_SIGNAL_BASE + 2
 
@@ -20,11 +22,11 @@ STOPPED = EXIT_SIGNAL_BASE + 2
 def add_job_arguments(
     parser: argparse.ArgumentParser, *, run_id: str = "what the run is called in reports"
 ) -> None:
-    """The flags of every job; *run_id* says what the run's name is good for."""
+    """Adds the flags of every job; *run_id* is the help text for the run's name."""
     add_flow_arguments(parser, addresses=True)
     parser.add_argument("--run-id", metavar="ID", default="1", help=f"{run_id} (default: 1)")
     parser.add_argument(
-        "--cores", type=int, metavar="N", help="tasks at once (default: as many as this machine has)"
+        "--cores", type=_cores, metavar="N", help="tasks at once (default: as many as this machine has)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
     parser.add_argument(
@@ -37,8 +39,13 @@ def add_job_arguments(
 
 
 def add_copying_arguments(parser: argparse.ArgumentParser, *, writes: bool = True) -> None:
-    """The flags of jobs that copy; *writes*: to the target, where others may have written before."""
-    parser.add_argument("--rate", metavar="BYTES", type=int, help="bytes per second, for the whole job")
+    """Adds the flags of jobs that copy.
+
+    *writes*: the job writes to the target, where other producers may have written before.
+    """
+    parser.add_argument(
+        "--rate", metavar="BYTES", type=_rate, help="bytes per second, for the whole job: 50000000, 50Mi"
+    )
     if writes:
         parser.add_argument(
             "--foreign-records",
@@ -48,11 +55,24 @@ def add_copying_arguments(parser: argparse.ArgumentParser, *, writes: bool = Tru
         )
 
 
-def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Display) -> int:
-    """Run *job*, the module of mirrorflow_seed that has its `run`, until it ends; the exit status.
+def _cores(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of cores; write 1 or more")
+    return int(text)
 
-    *properties* are the job's own, beside those that the flags above stand for. *display* is given each report, and closed.
-    Raises UsageError, FailedError, and the replicator's errors.
+
+def _rate(text: str) -> int:
+    rate = read_size_bytes(text)
+    if rate is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes; write for example 50Mi")
+    return rate
+
+
+def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: JobDisplay) -> int:
+    """Runs *job*, a module of mirrorflow_seed with a `run` function, until it ends; returns the exit status.
+
+    *properties* are the job's own, besides those of the flags above. *display* receives each report and is
+    closed. Raises UsageError, FailedError, and the replicator's errors.
     """
     try:
         return _run(arguments, job, properties, display)
@@ -60,7 +80,7 @@ def run_job(arguments: argparse.Namespace, job: str, properties: dict[str, str],
         display.close()
 
 
-def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: Display) -> int:
+def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], display: JobDisplay) -> int:
     from mirrorflow_seed import errors, settings  # noqa: PLC0415 see the module
 
     given = _facts_of_flow(arguments) | properties
@@ -70,7 +90,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
             raise UsageError(f"--set {pair} is not KEY=VALUE.")
         given[key] = value
     given.setdefault("master", f"local[{arguments.cores or '*'}]")
-    source = plan(flow_from(arguments), layout_from(arguments)).connectors[0]
+    source = valid_plan(flow_from(arguments), layout_from(arguments)).connectors[0]
     with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
         files = ProcessFiles(folder=Path(folder), connectors=(source.name,))
         files.write(source.worker_properties, {source.name: source.connector_properties})
@@ -90,7 +110,7 @@ def _run(arguments: argparse.Namespace, job: str, properties: dict[str, str], di
 
 
 def _facts_of_flow(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the flags say that several jobs have."""
+    """Returns the properties for flags that several jobs have."""
     given = {"run.id": arguments.run_id}
     if getattr(arguments, "rate", None) is not None:
         given["bytes.per.second"] = str(arguments.rate)

@@ -1,7 +1,8 @@
-"""`mirrorflow offsets`: where each group stands on both sides, as of now; nothing is changed.
+"""`mirrorflow offsets`: prints each group's current offsets on both sides; changes nothing.
 
-The checkpoint connector need not run: `survey` reads what it reads. Lines are plain text, or a JSON object each; what of a
-group cannot be asked, and groups that have no offsets to translate, are sentences on stderr.
+The checkpoint connector need not run: `survey` reads the same topics. Output is plain text, or one JSON
+object per line. Failed requests for a group, and groups that have no offsets to translate, are reported on
+stderr.
 """
 
 import argparse
@@ -12,21 +13,22 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
+from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.settings import source_settings
 from mirrorflow_cli.survey import survey
+from mirrorflow_core.offsets.group_offsets import GroupOffset
+from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
-from mirrorflow_replicator.connect.checkpoint import parse_checkpoint
-from mirrorflow_replicator.connect.group_offsets import line
-from mirrorflow_replicator.flow.group_offsets import GroupOffset
-from mirrorflow_replicator.settings import CheckpointSettings
+from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.http.group_offsets import line
 
 COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
 AGAIN_COLUMNS = ("group", "partitions", "reads again", "of which not sure", "begins by")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow offsets`."""
+    """Adds the flags of `mirrorflow offsets`."""
     add_flow_arguments(parser, addresses=True)
     parser.add_argument(
         "--group", metavar="NAME", help="this one only (default: all that the flow translates)"
@@ -40,16 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print; 1 where something of a group could not be asked."""
+    """Prints the offsets; returns 1 if a request for a group failed."""
     if not arguments.file and not arguments.groups:
-        arguments.groups = [".*"]  # who asks by addresses alone asks about all
-    planned = plan_of_all(flow_from(arguments), layout_from(arguments))
+        arguments.groups = [".*"]  # With addresses alone, all groups are shown.
+    flow, layout = flow_from(arguments), layout_from(arguments)
+    valid_plan(flow, layout)
+    planned = plan_of_all(flow, layout)
     source, _ = source_settings(planned)
     found = asyncio.run(survey(_checkpoint(planned), source, arguments.group))
     if arguments.json:
         _print_json(found.lines)
     elif arguments.dry_run_failover:
-        _print_table(AGAIN_COLUMNS, list(failover(found.lines)))
+        print_table(AGAIN_COLUMNS, list(failover(found.lines)))
     else:
         _print_lines(found.lines)
     for sentence in (*found.notes, *found.problems):
@@ -85,7 +89,7 @@ def _print_lines(lines: Sequence[GroupOffset]) -> None:
         )
         for one in lines
     ]
-    _print_table(COLUMNS, rows)
+    print_table(COLUMNS, rows)
 
 
 def _translation(one: GroupOffset) -> str:
@@ -95,7 +99,7 @@ def _translation(one: GroupOffset) -> str:
 
 
 def _age(written_ms: int | None, now_ms: int) -> str:
-    """Of the checkpoint."""
+    """Returns the age of the checkpoint, as 90s, 15m or 3h; "-" if there is none."""
     if written_ms is None:
         return "-"
     seconds = max(0, now_ms - written_ms) // 1000
@@ -105,7 +109,11 @@ def _age(written_ms: int | None, now_ms: int) -> str:
 
 
 def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
-    """One row a group: its partitions, records read again at most, how many of these are not sure, and what it begins by."""
+    """Yields one row per group for a failover now.
+
+    A row has the group's partitions, the most records it would read again, how many of these are uncertain,
+    and what its start offset comes from.
+    """
     for group in sorted({one.group for one in lines}):
         own = [one for one in lines if one.group == group]
         known = [one.again for one in own if one.begins_at is not None]
@@ -123,7 +131,8 @@ def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
         yield group, str(len(own)), again, str(max(0, most - least)), ", ".join(sorted(begins))
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints *rows* below the column names, each column as wide as its widest cell."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     for row in (columns, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,26 +1,28 @@
-"""What the flow's user may do on both clusters, asked without doing any of it.
+"""Checks what the flow's user may do on both clusters, without doing any of it.
 
-KIP-430's authorized operations, which are all of them where no authorizer is set; a broker tells them of topics that do
-not exist yet, too. What must be allowed is what `mirrorflow acls` prints (`grants`), but for Create, which is `creation`'s.
+Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
+them for topics that do not exist yet, too. The required operations are those that `mirrorflow acls` prints
+(`grants`), except Create, which `creation` checks.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from mirrorflow_cli.clusters import Selected
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.guarantee import check_guarantee
-from mirrorflow_replicator.connect.offset_map_records import offset_map_topic
-from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.errors import NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.acls import CLUSTER_RESOURCE
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import OffsetStore, SourceSettings
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
+from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
+from mirrorflow_replicator.config.plugins import make_selection
 
-# AclOperation codes (org.apache.kafka.common.acl.AclOperation), by the names that kafka-acls has for them.
+# AclOperation code (org.apache.kafka.common.acl.AclOperation) -> its name in kafka-acls.
 OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeConfigs", 11: "AlterConfigs"}
 DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
 # Topic -> operations.
@@ -29,23 +31,21 @@ _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 async def check_source(
-    source: Cluster, settings: SourceSettings, topics: Mapping[str, int], more: Needed, findings: Findings
+    source: Cluster, settings: SourceSettings, selected: Selected, more: Needed, findings: Findings
 ) -> dict[str, tuple[ConfigEntry, ...]]:
-    """Find what is lacking on the source; the settings of those of *topics* that show them.
+    """Reports missing permissions on the source, and returns the configs of the *selected* topics.
 
-    *more* is what other connectors need besides.
+    Configs that may not be described are left out. *more* is what the other connectors need.
     """
+    topics = selected.topics
     findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
     needed: dict[str, tuple[int, ...]] = dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS))
     if settings.syncs is not None and settings.syncs.on_source:
         needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
     missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
-    if not topics and not missing:
-        findings.problem(
-            f"No topic of {settings.source_alias} matches {', '.join(settings.topics)}, or Describe on them is missing;"
-            " correct spec.topics.include, or grant what `mirrorflow acls` prints."
-        )
+    if selected.nothing and not missing:
+        findings.problem(selected.nothing)
     if settings.sync_acls_s is not None:
         await _check_cluster(source, settings.source_alias, (DESCRIBE,), findings)
     silent = missing.get(DESCRIBE_CONFIGS, [])
@@ -55,9 +55,10 @@ async def check_source(
 async def check_target(
     target: Cluster, settings: SourceSettings, topics: Iterable[str], more: Needed, findings: Findings
 ) -> None:
-    """Find what is lacking on the target for the copies of *topics*, the internal topics and the flow's identity.
+    """Reports missing permissions on the target, and which guarantee holds there.
 
-    *more* is what other connectors need besides.
+    Checks the copies of *topics*, the internal topics and the flow's identity. *more* is what the other
+    connectors need.
     """
     remote = make_selection(settings).target_topic
     synced: tuple[int, ...] = ()
@@ -83,30 +84,30 @@ async def check_target(
 
 
 async def _check_cluster(cluster: Cluster, alias: str, needed: Sequence[int], findings: Findings) -> None:
-    """Find what is lacking on the cluster itself, which ACLs are seen and changed by."""
+    """Reports missing permissions on the cluster itself, which govern describing and altering ACLs."""
     try:
         allowed = await admin.cluster_operations(cluster)
     except UnsupportedBrokerError as error:
         findings.note(f"Permissions on {alias} itself cannot be asked for: {error}")
         return
-    # Who may not describe the cluster is told nothing else of it.
+    # Without Describe on the cluster the broker returns no operations at all.
     for operation in needed if allowed else (DESCRIBE,):
         if operation not in allowed:
             findings.problem(refused(alias, OPERATIONS[operation], CLUSTER_RESOURCE))
 
 
 def refused(cluster: str, operation: str, resource: str) -> str:
-    """The sentence that `run` would log and REST would show."""
+    """Returns the sentence that `run` would log and the REST API would show."""
     return str(NotAuthorizedError(cluster=cluster, operation=operation, resource=resource))
 
 
 def first_of(topics: Sequence[str]) -> str:
-    """The first of *topics*, and how many more there are."""
+    """Returns the first of *topics*, and how many more there are."""
     return f"topic {topics[0]}" + (f" and {len(topics) - 1} more" if len(topics) > 1 else "")
 
 
 def _names(settings: SourceSettings) -> list[str]:
-    """The topics that are wanted by name: without Describe on them they are not in any list."""
+    """Returns the topics that the flow selects by name; without Describe they appear in no list of topics."""
     selects = make_selection(settings).selects
     names = [pattern.replace("\\", "") for pattern in settings.topics if _NAME.fullmatch(pattern)]
     return [name for name in names if selects(name)]
@@ -120,9 +121,10 @@ async def lacking(
     *,
     say: Callable[[str], None] | None = None,
 ) -> dict[int, list[str]]:
-    """Operation -> topics on which it is not allowed, which are told; nothing from brokers that do not tell.
+    """Reports missing operations and returns operation -> the topics that lack it.
 
-    *say* tells; by default each is a problem.
+    Returns nothing if the brokers do not report authorized operations. *say* reports; the default adds a
+    problem.
     """
     try:
         allowed = await admin.topic_operations(cluster, list(needed))
@@ -133,7 +135,7 @@ async def lacking(
     for topic, operations in needed.items():
         if topic not in allowed:
             continue
-        # Who may not describe a topic is told nothing else of it.
+        # Without Describe on a topic the broker returns no operations for it at all.
         for operation in operations if allowed[topic] else (DESCRIBE,):
             if operation not in allowed[topic]:
                 found.setdefault(operation, []).append(topic)

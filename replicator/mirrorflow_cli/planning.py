@@ -1,85 +1,159 @@
-"""`mirrorflow plan`: the connectors, their properties with references unresolved, and the topics that match now.
+"""`mirrorflow plan`: prints the connectors, their properties, and the topics that match now.
 
-With several files also what the flows would do to each other: loops and topics that two of them write to end it with status 1.
+References stay unresolved. With several files it also reports conflicts between the flows: loops, and topics
+that two flows write to, make the exit status 1.
 """
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from mirrorflow_cli.clusters import reached, selected_topics
-from mirrorflow_cli.errors import EXIT_DONE, FailedError
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
+from mirrorflow_cli.flow_plans import valid_plans
 from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
+from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.planning_together import found_together
 from mirrorflow_cli.settings import source_settings
-from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.plan import Plan, plan
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.errors import ClusterError, SettingError
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_core.errors import ClusterError, SettingError
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_operator.plan.plan import Plan
+from mirrorflow_replicator.config.plugins import make_selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """One topic that matches now, and the name of its copy."""
+
+    topic: str
+    target: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """What `plan` shows of one flow.
+
+    `topics` is None if topics were not requested, or could not be listed for the reason in `problem`.
+    """
+
+    planned: Plan
+    settings: SourceSettings
+    notes: tuple[str, ...]
+    topics: tuple[TopicPlan, ...] | None = None
+    nothing_selected: str = ""
+    problem: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow plan`."""
+    """Adds the flags of `mirrorflow plan`."""
     add_flow_arguments(parser, addresses=True, several=True)
     parser.add_argument("--offline", action="store_true", help="do not ask clusters what they are and hold")
+    add_json_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print; a source that cannot be reached is a sentence, not a failure. Raises FailedError for flows that conflict."""
+    """Prints the plans.
+
+    At the end, raises FailedError for topics that cannot be listed and for flows that conflict; JSON includes
+    both.
+    """
     flows = flows_from(arguments)
-    layout = layout_from(arguments)
-    settings: dict[str, SourceSettings] = {}
-    for flow in flows:
-        planned = plan(flow, layout)
-        if len(flows) > 1:
-            print(f"# Flow {planned.flow}")
-        _print_connectors(planned)
-        settings[planned.flow], warnings = source_settings(planned)
-        for note in (*planned.notes, *warnings):
-            print(f"# {note}")
-        if not arguments.offline:
-            asyncio.run(_print_topics(settings[planned.flow]))
+    found = []
+    for planned in valid_plans(flows, layout_from(arguments)):
+        one = _flow_plan(planned, offline=arguments.offline)
+        found.append(one)
+        if not arguments.json:
+            _print(one, is_named=len(flows) > 1)
+    problems = [one.problem for one in found if one.problem]
+    notes: list[str] = []
     if len(flows) > 1:
-        _look_together(flows, settings, offline=arguments.offline)
+        settings = {one.planned.flow: one.settings for one in found}
+        conflicts, notes = found_together(flows, settings, offline=arguments.offline)
+        problems = [*(conflict.sentence for conflict in conflicts), *problems]
+    if arguments.json:
+        print_json({"flows": [_as_json(one) for one in found], "notes": notes, "problems": problems})
+        return EXIT_FAILED if problems else EXIT_DONE
+    for note in notes:
+        print(f"# {note}")
+    if problems:
+        raise FailedError("\n".join(problems))
+    if len(flows) > 1:
+        print(f"# {len(flows)} flows: no loop, and no topic that two of them write to")
     return EXIT_DONE
 
 
-def _look_together(
-    flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], *, offline: bool
-) -> None:
-    conflicts, notes = found_together(flows, settings, offline=offline)
-    for note in notes:
-        print(f"# {note}")
-    if conflicts:
-        raise FailedError("\n".join(conflict.sentence for conflict in conflicts))
-    print(f"# {len(flows)} flows: no loop, and no topic that two of them write to")
+def _flow_plan(planned: Plan, *, offline: bool) -> FlowPlan:
+    settings, warnings = source_settings(planned)
+    notes = (*planned.notes, *warnings)
+    if offline:
+        return FlowPlan(planned=planned, settings=settings, notes=notes)
+    return asyncio.run(_with_topics(planned, settings, notes))
 
 
-def _print_connectors(planned: Plan) -> None:
-    for connector in planned.connectors:
+async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> FlowPlan:
+    try:
+        async with reached(settings.source_admin, settings) as source:
+            selected = await selected_topics(source, settings)
+    except (ClusterError, SettingError) as error:
+        # A reference whose file does not exist here yet fails like an unreachable cluster.
+        problem = f"Topics are not listed. {error} --offline does without them."
+        return FlowPlan(planned=planned, settings=settings, notes=notes, problem=problem)
+    target_of = make_selection(settings).target_topic
+    topics = tuple(
+        TopicPlan(topic=topic, target=target_of(topic), partitions=partitions)
+        for topic, partitions in selected.topics.items()
+    )
+    return FlowPlan(
+        planned=planned, settings=settings, notes=notes, topics=topics, nothing_selected=selected.nothing
+    )
+
+
+def _print(one: FlowPlan, *, is_named: bool) -> None:
+    if is_named:
+        print(f"# Flow {one.planned.flow}")
+    for connector in one.planned.connectors:
         print(f"# {connector.name}")
         print(f"# {connector.name}: worker.properties")
         print(_readable(connector.worker_properties))
         print(f"# {connector.name}: connector.properties")
         print(_readable(connector.connector_properties))
+    for note in one.notes:
+        print(f"# {note}")
+    if one.topics is None:
+        return
+    print(f"# {len(one.topics)} topics match now")
+    if one.nothing_selected:
+        print(f"# {one.nothing_selected}")
+    for topic in one.topics:
+        print(f"{topic.topic} -> {topic.target}  ({topic.partitions} partitions)")
 
 
 def _readable(properties: Mapping[str, str]) -> str:
-    """Text that Java reads as well, without the escapes that only keys need."""
+    """Returns properties text that Java reads too, without the escapes that only keys need."""
     lines = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in properties.items()}
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
-async def _print_topics(settings: SourceSettings) -> None:
-    try:
-        async with reached(settings.source_admin, settings) as source:
-            topics = await selected_topics(source, settings)
-    except (ClusterError, SettingError) as error:
-        # A reference that has no file here yet is as good a reason as a closed network.
-        print(f"# Topics are not listed. {error}")
-        return
-    selection = make_selection(settings)
-    print(f"# {len(topics)} topics match now")
-    for topic, partitions in topics.items():
-        print(f"{topic} -> {selection.target_topic(topic)}  ({partitions} partitions)")
+def _as_json(one: FlowPlan) -> dict[str, Any]:
+    return {
+        "name": one.planned.flow,
+        "connectors": [
+            {
+                "name": connector.name,
+                "kind": connector.kind.value,
+                "workerProperties": dict(connector.worker_properties),
+                "connectorProperties": dict(connector.connector_properties),
+            }
+            for connector in one.planned.connectors
+        ],
+        "notes": [*one.notes, *([one.nothing_selected] if one.nothing_selected else [])],
+        "topics": None
+        if one.topics is None
+        else [
+            {"topic": topic.topic, "target": topic.target, "partitions": topic.partitions}
+            for topic in one.topics
+        ],
+    }

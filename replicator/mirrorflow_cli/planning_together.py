@@ -1,19 +1,19 @@
-"""Several flows of `mirrorflow plan` looked at together: what their clusters are and hold, asked where they can be reached.
+"""Checks several flows of `mirrorflow plan` for conflicts, with ids and topics of reachable clusters.
 
-What that means for the flows is `mirrorflow_operator.plan.topology`'s.
+`mirrorflow_operator.plan.topology` decides what is a conflict.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_cli.clusters import reached, topic_sizes
+from mirrorflow_core.errors import ClusterError, SettingError
+from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.api.cluster import Cluster as ClusterSpec
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.samples import samples
-from mirrorflow_operator.plan.topology import Conflict, Endpoint, Route, conflicts
-from mirrorflow_replicator.errors import ClusterError, SettingError
-from mirrorflow_replicator.settings import ClientSettings, SourceSettings
+from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts
 
 # Cluster id and topics.
 Seen = tuple[str, frozenset[str]]
@@ -22,11 +22,14 @@ Seen = tuple[str, frozenset[str]]
 def found_together(
     flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], *, offline: bool
 ) -> tuple[tuple[Conflict, ...], list[str]]:
-    """The conflicts among *flows*, whose settings are *settings* by name; and a note for each cluster that was not asked."""
+    """Returns the conflicts among *flows*, and a note for each cluster that did not answer.
+
+    *settings* is flow name -> source connector settings. With *offline* no cluster is contacted.
+    """
     notes: list[str] = []
     seen = {} if offline else asyncio.run(_looked_at(flows, settings, notes))
     routes = [
-        Route(
+        FlowRoute(
             flow=flow.metadata.name,
             source=_endpoint(flow.spec.source, seen),
             target=_endpoint(flow.spec.target, seen),
@@ -41,7 +44,7 @@ def found_together(
 async def _looked_at(
     flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], notes: list[str]
 ) -> dict[frozenset[str], Seen]:
-    """What each cluster says of itself, by its addresses; each is asked once, all at the same time."""
+    """Returns addresses -> cluster id and topics; connects to each cluster once, to all concurrently."""
     clients: dict[frozenset[str], tuple[ClientSettings, SourceSettings]] = {}
     for flow in flows:
         own = settings[flow.metadata.name]

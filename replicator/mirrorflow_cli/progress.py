@@ -1,7 +1,7 @@
-"""What the process of a flow says of its progress, read from its own HTTP server on the loopback address.
+"""Reads the progress of a flow's process from its HTTP server on the loopback address.
 
-`/progress` and `/progress/partitions`, version 1 (`mirrorflow_replicator.connect.progress`). A process that does not
-answer has no progress, which is no error here: `runner` decides what it means.
+Uses `/progress` and `/progress/partitions`, version 1 (`mirrorflow_replicator.http.progress`). A process that
+does not answer has no progress, which is not an error here: `runner` decides what it means.
 """
 
 import http.client
@@ -11,29 +11,30 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-ANSWER_TIMEOUT_S = 2.0  # loopback; a process too busy to answer is asked again a moment later
+ANSWER_TIMEOUT_S = 2.0  # on the loopback address; a busy process is polled again shortly
 ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 100,000 partitions at about 600 bytes
 PARTITIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """A connector beside the one that copies, at one moment; `said` is the JSON value as it was sent."""
+    """The state of a connector other than the source connector; `said` is its JSON value as received."""
 
     said: Mapping[str, Any]
 
     @property
     def connector(self) -> str:
-        """Its name."""
+        """The connector's name."""
         return str(self.said.get("connector", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The source connector at one moment; `summary` and `partitions` are the JSON values as they were sent.
+    """The source connector's state at one moment; `summary` and `partitions` are the JSON values as received.
 
-    `uncopied` holds sentences about topics of the flow that are not, or not wholly, copied: the first of `uncopied_total`.
-    `companions` are the other connectors of the process.
+    `uncopied` holds sentences about topics that are not copied, or only in part: the first of
+    `uncopied_total`. `nothing_selected` is a sentence if only heartbeats are selected. `companions` are the
+    process's other connectors.
     """
 
     connector: str
@@ -41,6 +42,7 @@ class Progress:
     partitions: tuple[Mapping[str, Any], ...] = ()
     uncopied: tuple[str, ...] = ()
     uncopied_total: int = 0
+    nothing_selected: str = ""
     companions: tuple[Companion, ...] = ()
 
     @property
@@ -50,22 +52,22 @@ class Progress:
 
     @property
     def partitions_total(self) -> int:
-        """How many partitions it copies."""
+        """The number of partitions that the connector copies."""
         return int(self.summary.get("partitions", {}).get("total", 0))
 
     @property
     def behind(self) -> int:
-        """How many partitions have not reached the end offset that was seen at start."""
+        """The number of partitions that have not reached the end offset that was seen at start."""
         return sum(not row.get("reachedStartEnd") for row in self.partitions)
 
     @property
     def uptime_s(self) -> float:
-        """Seconds since the connector began."""
+        """Seconds since the connector started."""
         return float(self.summary.get("uptimeSeconds", 0.0))
 
     @property
     def hopeless(self) -> tuple[Mapping[str, Any], ...]:
-        """Stopped partitions, if nothing but stopped ones keeps it from having caught up."""
+        """The partitions that are behind, if all of them have stopped; otherwise empty."""
         behind = [row for row in self.partitions if not row.get("reachedStartEnd")]
         if not behind or any(row.get("phase") != "stopped" for row in behind):
             return ()
@@ -73,7 +75,7 @@ class Progress:
 
 
 def read_progress(url: str) -> Progress | None:
-    """The progress of the process at *url* (http://host:port); None if there is no answer now."""
+    """Returns the progress of the process at *url* (http://host:port); None if it does not answer now."""
     summary = _get(url, "/progress")
     rows = _get(url, f"/progress/partitions?limit={PARTITIONS_MAX}")
     if summary is None or rows is None:
@@ -85,6 +87,7 @@ def read_progress(url: str) -> Progress | None:
         partitions=tuple(rows.get("partitions", ())),
         uncopied=tuple(rows.get("uncopied", ())),
         uncopied_total=int(rows.get("uncopiedTotal", 0)),
+        nothing_selected=str(rows.get("nothingSelected", "")),
         companions=tuple(
             Companion(said=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
         ),

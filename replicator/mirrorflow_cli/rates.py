@@ -1,7 +1,7 @@
-"""Records and bytes per second as they are now, for whoever watches a table.
+"""Computes current records and bytes per second for displays that a user watches.
 
-The process's own rates cover up to thirty seconds, as Kafka's metrics do: right for a graph, late for a watcher. Here they
-are replaced by those of the last five, from the counts of successive answers and the process's own clock.
+The process's own rates cover up to 30 seconds, as Kafka's metrics do: good for a graph, slow for a live
+display. These cover the last 5 seconds, computed from successive answers and the process's own clock.
 """
 
 from collections import deque
@@ -10,28 +10,27 @@ from dataclasses import replace
 
 from mirrorflow_cli.progress import Progress
 
-WINDOW_S = 5.0  # ten reports of a task: short enough to see a stop, long enough not to flicker
-SPAN_MIN_S = 0.5  # less says more of when the two answers were made than of what was copied
+WINDOW_S = 5.0  # ten reports of a task: short enough to show a stop, long enough not to flicker
+SPAN_MIN_S = 0.5  # with a shorter span, the timing of the two answers would dominate the rate
 
-Counts = Mapping[
-    tuple[str, int], tuple[int, int]
-]  # records and bytes by topic and partition, of those with any
+# (topic, partition) -> (records, bytes), of partitions with any
+Counts = Mapping[tuple[str, int], tuple[int, int]]
 
 
 class RecentRates:
-    """Remembers the answers of the last five seconds, one connector beside the other."""
+    """Keeps the answers of the last 5 seconds for each connector."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[tuple[float, Counts]]] = {}
 
     def of(self, progress: Progress) -> Progress:
-        """*progress* with its rates replaced; to be called with each answer, in order."""
+        """Returns *progress* with its rates replaced. Call it with each answer, in order."""
         now_s, counts = progress.uptime_s, _counts(progress)
         answers = self._answers.setdefault(progress.connector, deque())
         if answers and now_s < answers[-1][0]:
-            answers.clear()  # another process
+            answers.clear()  # A lower uptime means another process.
         if not answers:
-            # It counts from zero, so what a young one has copied is of this window.
+            # Counts start at zero, so in a young process all of them fall into this window.
             answers.append((0.0, {}) if now_s <= WINDOW_S else (now_s, counts))
         while len(answers) > 1 and now_s - answers[0][0] > WINDOW_S:
             answers.popleft()
@@ -55,7 +54,7 @@ def _with_rates(progress: Progress, counts: Counts, before: Counts, span_s: floa
     for row in progress.partitions:
         key = (str(row["topic"]), int(row.get("partition", 0)))
         now, then = counts.get(key, nothing), before.get(key, nothing)
-        # A count that went back is a task that began anew, and counts from zero.
+        # A count that decreased belongs to a restarted task, which counts from zero.
         moved = now if now < then else (now[0] - then[0], now[1] - then[1])
         rates = {"recordsPerSecond": moved[0] / span_s, "bytesPerSecond": moved[1] / span_s}
         records += rates["recordsPerSecond"]

@@ -1,4 +1,4 @@
-"""`mirrorflow restore`: a cluster filled from an archive, by Spark on this machine."""
+"""`mirrorflow restore`: fills a cluster from an archive with Spark on this machine."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from mirrorflow_cli.archive import add_archive_arguments, run_archive_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow restore`."""
+    """Adds the flags of `mirrorflow restore`."""
     add_archive_arguments(parser, writes=True)
     parser.add_argument(
         "--no-compare", action="store_true", help="do not read the target once more and compare it"
@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Restore; the exit status."""
+    """Restores the archive and returns the exit status."""
     more = {"archive.compare": "false"} if arguments.no_compare else {}
     return run_archive_job(arguments, "archive.restoring", more)

@@ -1,4 +1,4 @@
-"""What `run` shows in words: partitions of a topic together, a connector's totals, what is wrong."""
+"""Formats progress as text for `run`: one row per topic, a connector's totals, and errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from mirrorflow_cli.progress import Companion, Progress
 COLUMNS = ("topic", "target", "partitions", "lag", "records/s", "MB/s", "phase", "guarantee", "reason")
 FIGURES = frozenset({"partitions", "lag", "records/s", "MB/s"})
 PHASES = ("stopped", "waiting", "starting", "copying")  # worst first
-TROUBLES_MAX = 5  # sentences of one connector: they tend to say the same of each topic
+TROUBLES_MAX = 5  # sentences per connector; they tend to repeat for each topic
 
 
 def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows arrive with the greatest lag first, and so do topics."""
+    """Groups *rows* by topic; rows come with the greatest lag first, so topics do too."""
     topics: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         topics.setdefault(str(row["topic"]), []).append(row)
@@ -20,7 +20,7 @@ def by_topic(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
 
 
 def cells(topic: str, partitions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The cells of `COLUMNS` for a topic, its partitions together."""
+    """Returns the cells of `COLUMNS` for a topic, summed over its partitions."""
     lags = [row["lagRecords"] for row in partitions if row.get("lagRecords") is not None]
     phases = {str(row.get("phase")) for row in partitions}
     return (
@@ -37,29 +37,36 @@ def cells(topic: str, partitions: Sequence[Mapping[str, Any]]) -> tuple[str, ...
 
 
 def is_starting(progress: Progress) -> bool:
-    """Whether nothing is known yet of what it copies: figures would be zeros that mean nothing."""
+    """Returns whether nothing is known yet about the partitions; figures would be meaningless zeros."""
     return progress.partitions_total == 0 and progress.summary.get("replicating") == "Waiting"
 
 
 def troubles(progress: Progress) -> list[str]:
-    """What is wrong with topics and partitions, the first few of each; the rest is a number."""
-    if progress.partitions_total == 0 and progress.summary.get("replicating") == "Idle":
-        return [
-            "No topic of the source matches, or Describe on it is not granted; `mirrorflow check` says which."
-        ]
+    """Returns errors of topics and partitions, the first few of each; further topics are only counted."""
     messages = [str(row["message"]) for row in progress.partitions if row.get("message")]
     further = progress.uncopied_total - len(progress.uncopied[:TROUBLES_MAX])
     rest = [f"Not copied either: {further} more."] if further > 0 else []
-    return [*progress.uncopied[:TROUBLES_MAX], *rest, *messages[:TROUBLES_MAX]]
+    nothing = [progress.nothing_selected] if progress.nothing_selected else []
+    return [*nothing, *progress.uncopied[:TROUBLES_MAX], *rest, *messages[:TROUBLES_MAX]]
 
 
 def reasons(progress: Progress) -> list[str]:
-    """Why something does not go on, each with how often."""
+    """Returns each reason why something is not copied, with its count."""
     return [f"{one['reason']} x{one['count']}" for one in progress.summary.get("reasons", ())]
 
 
+def lag_in_words(summary: Mapping[str, Any]) -> str:
+    """Returns the lag in records, as "at least N" or "?" if some of it is unknown."""
+    partitions = summary.get("partitions", {})
+    records, unknown = summary.get("lagRecords", 0), partitions.get("lagUnknown", 0)
+    is_unreached = summary.get("source", {}).get("reach") == "Unreachable" and not partitions.get("total")
+    if unknown or is_unreached:
+        return f"at least {records:,}" if records else "?"
+    return f"{records:,}"
+
+
 def totals(progress: Progress) -> str:
-    """The summary of a connector in words."""
+    """Returns a connector's summary as text."""
     if is_starting(progress):
         return f"{progress.connector}: starting"
     summary = progress.summary
@@ -67,14 +74,14 @@ def totals(progress: Progress) -> str:
     behind = "" if lag_s is None else f" ({lag_s:,.1f} s)"
     return (
         f"{progress.connector}: {summary.get('replicating', '')}, {progress.partitions_total} partitions,"
-        f" lag {summary.get('lagRecords', 0):,} records{behind},"
+        f" lag {lag_in_words(summary)} records{behind},"
         f" {summary.get('recordsPerSecond', 0):,.0f} records/s, {summary.get('bytesPerSecond', 0) / 1e6:,.1f} MB/s,"
         f" {summary.get('records', 0):,} copied" + "".join(f", {reason}" for reason in reasons(progress))
     )
 
 
 def companion_line(one: Companion) -> str:
-    """What a connector beside the one that copies has done; nothing in it changes by time alone."""
+    """Returns one line for a connector other than the source; it does not change with time alone."""
     groups, beats = one.said.get("groups"), one.said.get("heartbeats", ())
     if one.said.get("state") == "UNASSIGNED":
         return f"{one.connector}: starting"
@@ -92,7 +99,7 @@ def companion_line(one: Companion) -> str:
 
 
 def companion_troubles(one: Companion) -> list[str]:
-    """What is wrong with it, in its own words, the first few."""
+    """Returns the errors and warnings that such a connector reports, the first few."""
     said = [str(one.said["message"])] if one.said.get("message") else []
     said += [str(warning) for warning in one.said.get("warnings", ())]
     further = (

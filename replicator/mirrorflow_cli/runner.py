@@ -1,46 +1,56 @@
-"""Runs the connectors of a plan on this machine until told to stop, and says how they get on.
+"""Runs the connectors of a plan on this machine until they are stopped, and shows their progress.
 
-All of them in one process (docs/decisions/010-one-process-on-a-laptop.md). One loop in one thread: start it when it is
-due, notice that it died, ask for progress, show it. SIGINT or SIGTERM stops in order (SIGTERM to the process, then a grace
-period); a second one kills. The process does not outlive the runner (`process`).
+All connectors run in one process (docs/decisions/010-one-process-on-a-laptop.md). One loop in one thread
+starts the process when it is due, detects its end, polls progress and shows it. SIGINT or SIGTERM stops it
+gracefully (SIGTERM to the process, then a grace period); a second signal kills it. The process does not
+outlive the runner (`process`).
 """
 
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from mirrorflow_cli.display import Display
-from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE
 from mirrorflow_cli.files import ProcessFiles
+from mirrorflow_cli.log_file import LogFile
 from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ReplicatorProcess
 from mirrorflow_cli.progress import Progress, read_progress
-from mirrorflow_cli.verdict import verdict
+from mirrorflow_cli.running_flows import registered
+from mirrorflow_cli.verdict import RunVerdict, verdict
 from mirrorflow_operator.plan.plan import ConnectorPlan
 
-TICK_S = 0.1  # how late a signal, a death or the end of catching up may be noticed
+TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
 PROGRESS_INTERVAL_S = 1.0
-CATCH_UP_INTERVAL_S = 0.25  # a script waits for the answer
+CATCH_UP_INTERVAL_S = 0.25  # a script waits for the result
 GRACE_S = 30.0  # Kubernetes' default; in-flight requests end within the brokers' 30 s
-KILLED_WITHIN_S = 10.0  # SIGKILL needs no consent; longer means a process stuck in the kernel
-HTTP_LISTENERS: Mapping[str, str] = {"mirrorflow.http.listeners": "http://127.0.0.1:0"}
+KILLED_WITHIN_S = 10.0  # a process that survives SIGKILL longer is stuck in the kernel
+HTTP_LISTENERS = "mirrorflow.http.listeners"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run. `log` None sends what the replicator logs to stderr. `command` is what gets the files."""
+    """How to run the flow `name`.
+
+    `log` None sends the replicator's log to stderr. `command` is called with the property files.
+    """
 
     until_caught_up: bool = False
-    log: IO[bytes] | None = None
+    time_limit_s: float | None = None  # applies to catching up
+    http_port: int = 0  # on the loopback address; 0: any free port
+    name: str = ""  # "": `mirrorflow status` does not show the flow
+    log: LogFile | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # more variables for the process
     command: Sequence[str] = REPLICATOR
 
 
 class Runner:
-    """Keeps *connectors*, the source connector first, running; `run` returns the exit status."""
+    """Keeps *connectors* running, with the source connector first; `run` returns the exit status."""
 
     def __init__(
         self,
@@ -55,11 +65,15 @@ class Runner:
         self._options = options
         self._clock = clock
         self._signals: list[int] = []
+        self._began_s = clock()
         self._asked_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
 
     def run(self) -> int:
-        """Run until caught up (if asked), a signal, or a setting that no restart heals. Must be in the main thread."""
+        """Runs until caught up (if requested), a signal, or an invalid setting that no restart fixes.
+
+        Returns the exit status. Must be called in the main thread.
+        """
         before = {
             number: signal.signal(number, self._note)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,38 +81,55 @@ class Runner:
         try:
             with tempfile.TemporaryDirectory(prefix="mirrorflow-") as folder:
                 process = self._prepare(Path(folder))
-                try:
-                    status = self._loop(process)
-                finally:
-                    self._stop(process)
+                with self._registered(process):
+                    try:
+                        status = self._loop(process)
+                    finally:
+                        self._stop(process)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return status
+
+    def _registered(self, process: ReplicatorProcess) -> AbstractContextManager[None]:
+        name = self._options.name
+        return registered(name, process.files) if name else nullcontext()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
 
     def _prepare(self, folder: Path) -> ReplicatorProcess:
         files = ProcessFiles(folder=folder, connectors=tuple(plan.name for plan in self._connectors))
-        # A worker's properties differ between connectors only in where positions are kept, which is the source connector's.
+        # Worker properties differ only in offset storage, where the source connector's applies.
         files.write(
-            {**self._connectors[0].worker_properties, **HTTP_LISTENERS},
+            {
+                **self._connectors[0].worker_properties,
+                HTTP_LISTENERS: f"http://127.0.0.1:{self._options.http_port}",
+            },
             {plan.name: plan.connector_properties for plan in self._connectors},
         )
         return ReplicatorProcess(
-            files, command=self._options.command, log=self._options.log, clock=self._clock
+            files,
+            command=self._options.command,
+            environment=self._options.environment,
+            log=self._options.log,
+            clock=self._clock,
         )
 
     def _loop(self, process: ReplicatorProcess) -> int:
         while not self._signals:
             status = process.ended()
             if status is not None:
-                self._display.ended(status, process.last_words(), process.restarts_in_s)
-                if status == EXIT_SETTINGS:
-                    return EXIT_FAILED
+                is_final = status == EXIT_SETTINGS
+                restarts_in_s = None if is_final else process.restarts_in_s
+                self._display.ended(status, process.last_words(), restarts_in_s)
+                if is_final:
+                    return EXIT_USAGE
             if process.start_if_due():
                 self._display.started(process.pid or 0, process.starts)
+            # A full disk must not stop copying; rotation is tried again.
+            with suppress(OSError):
+                process.rotate_log()
             done = self._look(process)
             if done is not None:
                 return done
@@ -106,7 +137,7 @@ class Runner:
         return EXIT_SIGNAL_BASE + self._signals[0]
 
     def _look(self, process: ReplicatorProcess) -> int | None:
-        """Ask for progress if it is time; the exit status if there is nothing more to wait for."""
+        """Polls progress if it is due; returns the exit status if the run is over."""
         now_s = self._clock()
         interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
         if now_s - self._asked_at_s < interval_s:
@@ -114,6 +145,8 @@ class Runner:
         self._asked_at_s = now_s
         seen = self._progress(process)
         over = verdict(seen) if self._options.until_caught_up else None
+        if over is None and self._is_late(now_s):
+            over = RunVerdict(failure=f"Not caught up within {self._options.time_limit_s:g} s.")
         if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):
             self._shown_at_s = now_s
             self._display.progress(seen)
@@ -125,6 +158,10 @@ class Runner:
         self._display.caught_up()
         return EXIT_DONE
 
+    def _is_late(self, now_s: float) -> bool:
+        limit_s = self._options.time_limit_s
+        return limit_s is not None and now_s - self._began_s >= limit_s
+
     def _progress(self, process: ReplicatorProcess) -> Progress | None:
         url = process.files.url() if process.running else None
         return None if url is None else read_progress(url)
@@ -132,7 +169,7 @@ class Runner:
     def _stop(self, process: ReplicatorProcess) -> None:
         asked = len(self._signals)
         if process.running:
-            self._display.stopping()
+            self._display.stopping(is_interrupted=signal.SIGINT in self._signals)
         process.signal(signal.SIGTERM)
         self._wait_for_end(process, GRACE_S, lambda: len(self._signals) > asked)
         process.signal(signal.SIGKILL)

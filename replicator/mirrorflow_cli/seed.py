@@ -1,4 +1,4 @@
-"""`mirrorflow seed`: fill the target with what the source has, by Spark on this machine."""
+"""`mirrorflow seed`: fills the target with the source's records, with Spark on this machine."""
 
 import argparse
 from typing import Any
@@ -8,13 +8,13 @@ from mirrorflow_cli.jobs import add_copying_arguments, add_job_arguments, run_jo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow seed`."""
+    """Adds the flags of `mirrorflow seed`."""
     add_job_arguments(parser)
     add_copying_arguments(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run until the target has caught up; the exit status."""
+    """Runs until the target has caught up and returns the exit status."""
     telling = Telling(
         line=line_of, done=lambda report: (report.records, report.records + report.remaining_records)
     )
@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def line_of(report: Any) -> str:
-    """A report in words."""
+    """Returns a progress report as one line of text."""
     parts = [
         report.phase.value.lower(),
         f"{report.done}/{report.partitions} partitions",

@@ -1,22 +1,22 @@
-"""A planned connector as its process will understand it: the same texts through the same reader.
+"""Parses a planned connector's properties as its process does: the same text through the same reader.
 
-So `plan` and `check` find what `run` would find, unknown and refused properties included.
+So `plan` and `check` find what `run` would find, including unknown and refused properties.
 """
 
 from mirrorflow_cli.errors import FailedError
-from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
-from mirrorflow_replicator.connect.properties import format_properties
-from mirrorflow_replicator.connect.worker import load_standalone
-from mirrorflow_replicator.settings import (
+from mirrorflow_core.java.properties import format_properties
+from mirrorflow_core.settings import (
     CheckpointSettings,
     HeartbeatSettings,
     SourceSettings,
     WorkerSettings,
 )
+from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
+from mirrorflow_replicator.config.worker import load_standalone
 
 
 def worker_settings(connector: ConnectorPlan) -> WorkerSettings:
-    """What the process of *connector* is told. Raises SettingError."""
+    """Returns the settings of the process of *connector*. Raises SettingError."""
     worker, own = (
         format_properties(connector.worker_properties),
         format_properties(connector.connector_properties),
@@ -25,7 +25,10 @@ def worker_settings(connector: ConnectorPlan) -> WorkerSettings:
 
 
 def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
-    """The source connector's settings, and what its reader has to say about them. Raises SettingError."""
+    """Returns the source connector's settings and its reader's warnings.
+
+    Raises SettingError, and FailedError if the flow has no enabled source connector.
+    """
     for connector in planned.connectors:
         if connector.kind is ConnectorKind.SOURCE:
             read = worker_settings(connector)
@@ -39,7 +42,7 @@ def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
 def companion_settings(
     planned: Plan,
 ) -> tuple[CheckpointSettings | None, HeartbeatSettings | None, tuple[str, ...]]:
-    """Settings of the checkpoint and the heartbeat connector, None for one that does not run; and what is to be said of them.
+    """Returns settings of the checkpoint and heartbeat connectors (None if not running), and warnings.
 
     Raises SettingError.
     """

@@ -1,6 +1,7 @@
-"""Where groups stand on both sides, asked once: the same topics and decisions as the checkpoint connector's.
+"""Reads once where groups stand on both sides, from the same topics as the checkpoint connector.
 
-What of a group cannot be asked is a sentence about that group, and the others go on. Nothing is changed.
+It translates offsets with the connector's own code. A failed request becomes a problem of that group, and the
+other groups continue. Nothing is changed.
 """
 
 import asyncio
@@ -10,23 +11,23 @@ from dataclasses import dataclass
 
 from mirrorflow_cli.clusters import reached
 from mirrorflow_cli.errors import FailedError
-from mirrorflow_replicator.connect.plugins import make_group_selection, make_topic_filter
-from mirrorflow_replicator.errors import ClusterError
-from mirrorflow_replicator.flow.checkpoints import standings
-from mirrorflow_replicator.flow.group_offsets import GroupFacts, GroupOffset, group_offsets
-from mirrorflow_replicator.flow.groups import Group, writable
-from mirrorflow_replicator.kafka import admin, groups
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.witnesses import LATEST
-from mirrorflow_replicator.runtime.known_offsets import KnownOffsets
-from mirrorflow_replicator.settings import CheckpointSettings, SourceSettings
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.offsets.checkpoints import standings
+from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group_offsets
+from mirrorflow_core.offsets.groups import Group, writable
+from mirrorflow_core.settings import CheckpointSettings, SourceSettings
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
 
-GROUPS_AT_ONCE = 16  # as many questions a coordinator answers in some hundredths of a second
+GROUPS_AT_ONCE = 16  # a coordinator answers so many requests in some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clusters:
-    """A client for each purpose, as `runtime.known_offsets.Readers`."""
+class SurveyClusters:
+    """A client for each purpose, as in `connectors.known_offsets.Readers`."""
 
     source: Cluster
     target: Cluster
@@ -35,16 +36,19 @@ class Clusters:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What was found; a sentence for each group of another kind, and for each thing that could not be asked."""
+class GroupSurvey:
+    """Offsets, a note for each group that is not synchronised, a problem for each failed request."""
 
     lines: tuple[GroupOffset, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
 
-async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: str | None) -> Survey:
-    """Of the group *wanted*, or of all that the flow translates. Raises FailedError, ClusterError."""
+async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: str | None) -> GroupSurvey:
+    """Returns the offsets of the group *wanted*, or of all groups that the flow translates.
+
+    Raises FailedError and ClusterError.
+    """
     problems: list[str] = []
     async with _clusters(settings, source) as clusters:
         known = await _known(settings, clusters, problems)
@@ -71,7 +75,7 @@ async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: s
                 else:
                     found += answer
     notes = (_why_not(group, settings, named=bool(wanted)) for group in chosen if group not in consumers)
-    return Survey(tuple(found), tuple(note for note in notes if note), tuple(problems))
+    return GroupSurvey(tuple(found), tuple(note for note in notes if note), tuple(problems))
 
 
 def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
@@ -81,7 +85,7 @@ def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
     return f"Group {group.name} of {settings.source_alias} is not synchronised: {why}." if why else ""
 
 
-async def _known(settings: CheckpointSettings, clusters: Clusters, problems: list[str]) -> KnownOffsets:
+async def _known(settings: CheckpointSettings, clusters: SurveyClusters, problems: list[str]) -> KnownOffsets:
     known = KnownOffsets(settings, clusters)
     read = False
     try:
@@ -101,19 +105,23 @@ async def _known(settings: CheckpointSettings, clusters: Clusters, problems: lis
 
 
 @contextlib.asynccontextmanager
-async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> AsyncIterator[Clusters]:
+async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> AsyncIterator[SurveyClusters]:
     async with contextlib.AsyncExitStack() as stack:
         syncs = settings.source_consumer if settings.syncs_on_source else settings.target_consumer
         clients = (settings.source_admin, settings.target_admin, syncs, settings.target_consumer)
         found = [await stack.enter_async_context(reached(client, source)) for client in clients]
-        yield Clusters(source=found[0], target=found[1], syncs=found[2], reader=found[3])
+        yield SurveyClusters(source=found[0], target=found[1], syncs=found[2], reader=found[3])
 
 
 class _Look:
-    """One group after the other."""
+    """Reads the offsets of one group at a time."""
 
     def __init__(
-        self, settings: CheckpointSettings, clusters: Clusters, known: KnownOffsets, there: dict[str, Group]
+        self,
+        settings: CheckpointSettings,
+        clusters: SurveyClusters,
+        known: KnownOffsets,
+        there: dict[str, Group],
     ) -> None:
         self._settings = settings
         self._clusters = clusters
@@ -122,7 +130,7 @@ class _Look:
         self._selects = make_topic_filter(settings)
 
     async def at(self, group: Group) -> list[GroupOffset]:
-        """Its lines. Raises ClusterError."""
+        """Returns the lines of *group*. Raises ClusterError."""
         known, clusters = self._known, self._clusters
         own = await groups.fetch_offsets(clusters.source, group.name)
         now = standings(own, selects=self._selects, rename=known.rename, syncs=known.translator)

@@ -1,6 +1,6 @@
-"""The live table of `mirrorflow run` on a terminal: a line for each topic, and below it what is wrong.
+"""Draws the live table of `mirrorflow run` on a terminal: one line per topic, with errors below.
 
-What stands in a line is `rows`'.
+`rows` formats the lines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mirrorflow_cli.display import stopping_line
 from mirrorflow_cli.progress import Progress
 from mirrorflow_cli.rates import RecentRates
 from mirrorflow_cli.rows import (
@@ -24,12 +25,12 @@ from mirrorflow_cli.rows import (
     troubles,
 )
 
-ROWS_MAX = 30  # a screen; the summary line counts all
-EVENTS_MAX = 5  # the newest: restarts and what was said at death
+ROWS_MAX = 30  # one screen; the summary line covers all
+EVENTS_MAX = 5  # the newest: restarts, and the last log line of an ended process
 
 
 class TableDisplay:
-    """Redraws itself in place; the last state stays on the screen."""
+    """Redraws a table in place and leaves the last state on the screen."""
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
@@ -40,33 +41,34 @@ class TableDisplay:
         self._live.start()
 
     def started(self, pid: int, starts: int) -> None:
-        """An event."""
+        """Adds an event."""
         self._event(f"replicator {'started' if starts == 1 else 'restarted'}, pid {pid}")
 
-    def ended(self, status: int, last_words: str, restarts_in_s: float) -> None:
-        """An event."""
+    def ended(self, status: int, last_words: str, restarts_in_s: float | None) -> None:
+        """Adds an event."""
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        self._event(f"replicator ended ({how}), restart in {restarts_in_s:.1f} s. {last_words}".rstrip())
+        restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
+        self._event(f"replicator ended ({how}){restart}. {last_words}".rstrip())
 
     def progress(self, seen: Progress) -> None:
-        """Redraw."""
+        """Redraws the table."""
         self._seen = self._rates.of(seen)
         self._draw()
 
     def caught_up(self) -> None:
-        """An event."""
+        """Adds an event."""
         self._event("caught up with the end offsets seen at start")
 
-    def stopping(self) -> None:
-        """An event."""
-        self._event("stopping; Ctrl-C again kills")
+    def stopping(self, *, is_interrupted: bool) -> None:
+        """Adds an event."""
+        self._event(stopping_line(is_interrupted=is_interrupted))
 
     def failed(self, sentence: str) -> None:
-        """An event."""
+        """Adds an event."""
         self._event(sentence)
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Leaves the last state on the screen."""
         self._live.stop()
 
     def _event(self, text: str) -> None:
@@ -76,7 +78,7 @@ class TableDisplay:
     def _draw(self) -> None:
         seen = self._seen
         rows = seen.partitions if seen is not None else ()
-        # An empty frame would look as if there were nothing to copy.
+        # An empty table would look as if there were nothing to copy.
         title: RenderableType = _table(self._title, rows) if rows else Text(self._title, style="italic")
         self._live.update(
             Group(
@@ -89,7 +91,7 @@ class TableDisplay:
 
 
 def _lines(seen: Progress | None) -> list[Text]:
-    """A line for each connector, and what is wrong with each below them."""
+    """Returns a line for each connector, then the errors of all."""
     if seen is None:
         return [Text("starting")]
     wrong = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]

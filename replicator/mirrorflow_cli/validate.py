@@ -1,18 +1,65 @@
-"""`mirrorflow validate`: every slip in a file at once; contacts nothing, needs no secrets."""
+"""`mirrorflow validate`: reports what the operator or a connector would refuse.
+
+It makes no network connections and needs no secrets.
+"""
 
 import argparse
+from typing import Any
 
-from mirrorflow_cli.errors import EXIT_DONE
-from mirrorflow_cli.flows import add_flow_arguments, flow_from
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_USAGE, UsageError
+from mirrorflow_cli.flow_plans import valid_plans
+from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
+from mirrorflow_cli.json_output import add_json_argument, print_json
+from mirrorflow_cli.planning_together import found_together
+from mirrorflow_cli.settings import source_settings, worker_settings
+from mirrorflow_operator.plan.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow validate`."""
-    add_flow_arguments(parser, addresses=False)
+    """Adds the flags of `mirrorflow validate`."""
+    add_flow_arguments(parser, addresses=False, several=True)
+    add_json_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Raises UsageError with the slips, a line each."""
-    flow = flow_from(arguments)
-    print(f"{flow.metadata.name}: valid, {flow.spec.source.alias} -> {flow.spec.target.alias}")
+    """Prints each valid flow and its warnings, or all errors, one per line, with exit status 2."""
+    try:
+        valid = _valid(arguments)
+    except UsageError as error:
+        if not arguments.json:
+            raise
+        print_json({"valid": False, "problems": str(error).splitlines()})
+        return EXIT_USAGE
+    if arguments.json:
+        print_json({"valid": True, "flows": valid})
+        return EXIT_DONE
+    for one in valid:
+        print(f"{one['name']}: valid, {one['source']} -> {one['target']}")
+        for warning in one["warnings"]:
+            print(f"  warning: {warning}")
     return EXIT_DONE
+
+
+def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns name, aliases and warnings of each flow. Raises UsageError with all errors, one per line."""
+    flows = flows_from(arguments)
+    plans = {planned.flow: planned for planned in valid_plans(flows, layout_from(arguments))}
+    if len(flows) > 1:
+        settings = {name: source_settings(planned)[0] for name, planned in plans.items()}
+        conflicts, _ = found_together(flows, settings, offline=True)
+        if conflicts:
+            raise UsageError("\n".join(conflict.sentence for conflict in conflicts))
+    return [
+        {
+            "name": flow.metadata.name,
+            "source": flow.spec.source.alias,
+            "target": flow.spec.target.alias,
+            "warnings": _warnings(plans[flow.metadata.name]),
+        }
+        for flow in flows
+    ]
+
+
+def _warnings(planned: Plan) -> list[str]:
+    warnings = (warning for one in planned.connectors for warning in worker_settings(one).warnings)
+    return list(dict.fromkeys(warnings))

@@ -1,32 +1,35 @@
-"""Whether `run --until-caught-up` has nothing more to wait for, and whether it ends well: from progress alone.
+"""Decides from progress alone whether `run --until-caught-up` is over, and whether it succeeded.
 
-Caught up is about records: checkpoints and heartbeats, which never end, are not waited for, nor is their trouble. Never
-well while a topic of the flow is not copied. Not ill either while something still copies: what can be copied is.
+Only records count: checkpoints and heartbeats never end, so neither they nor their errors matter. A run does
+not succeed while a topic of the flow is not copied, and does not fail while any partition can still catch up.
 """
 
 from dataclasses import dataclass
 
 from mirrorflow_cli.progress import Progress
 
-# Topics are listed within a second or two of the start, and a refused creation is tried again after 1, 3 and 7 s.
+# Topics are listed within 2 s of the start; a refused creation is tried again after 1, 3 and 7 s.
 NOTHING_MATCHES_AFTER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """It is over: well, or with the sentence in `failure`."""
+class RunVerdict:
+    """The run is over: it succeeded, or failed for the reason in `failure`."""
 
     failure: str
 
 
-def verdict(seen: Progress | None) -> Verdict | None:
-    """On the progress of the source connector, None where it does not answer; None while waiting may still help."""
+def verdict(seen: Progress | None) -> RunVerdict | None:
+    """Returns the verdict for the source connector's progress (None if it did not answer).
+
+    Returns None while waiting may still help.
+    """
     if seen is None:
         return None
     if seen.caught_up:
-        return Verdict(failure="")
+        return RunVerdict(failure="")
     failure = _failure(seen)
-    return Verdict(failure=failure) if failure else None
+    return RunVerdict(failure=failure) if failure else None
 
 
 def _failure(progress: Progress) -> str:
@@ -36,10 +39,12 @@ def _failure(progress: Progress) -> str:
             return ""
         topics = "1 topic is" if progress.uncopied_total == 1 else f"{progress.uncopied_total} topics are"
         return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
+    if progress.nothing_selected:
+        return progress.nothing_selected if is_settled else ""
     if is_settled and progress.partitions_total == 0:
         return (
-            f"{progress.connector} copies no partition: no topic of the source matches, or it cannot be"
-            " reached; `mirrorflow check` says which."
+            f"{progress.connector} copies no partition: the source cannot be reached, or its topics are not listed yet;"
+            " `mirrorflow check` says which."
         )
     if progress.hopeless:
         first = progress.hopeless[0]

@@ -1,7 +1,7 @@
-"""`mirrorflow verify`: both clusters of a flow compared on this machine, by Spark on its own cores.
+"""`mirrorflow verify`: compares both clusters of a flow with Spark on this machine.
 
-Nothing is written to either cluster. Exit status: 0 every window that was looked at is equal; 1 one is not, or could not be
-decided; 2 the arguments or the file are wrong.
+It writes to neither cluster. Exit status: 0 every compared window is equal; 1 a window is not equal, or is
+undecided; 2 the arguments or the file are invalid.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from mirrorflow_cli.jobs import add_job_arguments, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirrorflow verify`."""
+    """Adds the flags of `mirrorflow verify`."""
     add_job_arguments(parser, run_id="names the run, and decides which windows a sample takes")
     parser.add_argument(
         "--sample", metavar="SHARE", help="the share of windows to compare, as 0.1 (default: 1)"
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compare; the exit status."""
+    """Compares the clusters and returns the exit status."""
     properties = {}
     if arguments.sample is not None:
         properties["sample"] = arguments.sample
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class _Verdict:
-    """Progress on stderr; what is said last is kept for stdout."""
+    """Shows progress on stderr and keeps the last message for stdout."""
 
     def __init__(self) -> None:
         self.message = ""
@@ -87,7 +87,7 @@ def _compared(report: Any) -> int:
 
 
 def line_of(report: Any) -> str:
-    """A report in words, without its message."""
+    """Returns a progress report as one line of text, without its message."""
     windows = report.windows
     found = {name: getattr(windows, name) for name in ("different", "reordered", "undecided")}
     return ", ".join(

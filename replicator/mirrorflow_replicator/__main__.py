@@ -4,39 +4,71 @@
     mirrorflow-replicator distributed worker.properties [connector.properties ...]   (Kafka Connect's)
     mirrorflow-replicator mm2 mm2.properties [--clusters B ...]                   (MM2's dedicated mode)
 
-`task` is internal: the process of one task, started by the others.
-Exit status: 0 stopped in order, 2 the settings are wrong (one sentence says which), 1 anything else.
+`task` is internal: the process of one task, started by the others. Exit status: 0 stopped gracefully, 2 wrong
+settings or a missing Python package (stderr says which), 1 any other error.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
+import importlib.util
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirrorflow_replicator.process import log_setup
+
 if TYPE_CHECKING:
-    from mirrorflow_replicator.settings import WorkerSettings
+    from mirrorflow_core.settings import WorkerSettings
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
+# What the extra `replicator` installs: module -> package. Some are imported only for a connection.
+PACKAGES = {
+    "kafka": "kafka-python",
+    "crc32c": "crc32c",
+    "cramjam": "cramjam",
+    "cryptography": "cryptography",
+    "h11": "h11",
+    "regex": "regex",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point."""
+    """Runs the command line; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    if given == ["task"]:
-        from mirrorflow_replicator.runtime import copying  # noqa: PLC0415 a task must not load the worker
+    try:
+        log_setup.set_up(os.environ)
+    except ValueError as error:
+        return _end(EXIT_SETTINGS, str(error))
+    try:
+        if given == ["task"]:
+            from mirrorflow_replicator.worker import task_process  # noqa: PLC0415 a task must not load the worker
 
-        return copying.main()
-    return _serve(_parser().parse_args(given))
+            return task_process.main()
+        options = _parser().parse_args(given)
+        _require_packages()
+        return _serve(options)
+    except ModuleNotFoundError as error:
+        module = (error.name or "mirrorflow").partition(".")[0]
+        if module.startswith("mirrorflow"):
+            raise
+        package = PACKAGES.get(module, module)
+        return _end(
+            EXIT_SETTINGS,
+            f"The Python package {package} is not installed; in MirrorFlow's folder: pip install '.[replicator]'.",
+        )
+
+
+def _require_packages() -> None:
+    """Raises ModuleNotFoundError for a missing package now, not when the first connection needs it."""
+    for module in PACKAGES:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from mirrorflow_replicator.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
-    from mirrorflow_replicator.runtime.worker import Worker  # noqa: PLC0415
+    from mirrorflow_core.errors import MirrorFlowError, SettingError  # noqa: PLC0415 after the parser, for a fast --help
+    from mirrorflow_replicator.worker.main_process import Worker  # noqa: PLC0415
 
     try:
         worker = Worker(_settings(options))
@@ -84,8 +116,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
-    from mirrorflow_replicator.connect.driver import load_mm2  # noqa: PLC0415
-    from mirrorflow_replicator.connect.worker import load_distributed, load_standalone  # noqa: PLC0415
+    from mirrorflow_replicator.config.dedicated_mode import load_mm2  # noqa: PLC0415
+    from mirrorflow_replicator.config.worker import load_distributed, load_standalone  # noqa: PLC0415
 
     if options.form == "mm2":
         return load_mm2(_text(options.file), options.clusters)
@@ -96,7 +128,10 @@ def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
 
 
 def _text(path: Path) -> str:
-    """Java reads properties as Latin-1, people write UTF-8; what is no UTF-8 was written for Java."""
+    """Reads a properties file.
+
+    Java reads Latin-1, people write UTF-8: what is not UTF-8 was written for Java.
+    """
     content = path.read_bytes()
     try:
         return content.decode("utf-8")

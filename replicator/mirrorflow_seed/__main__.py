@@ -1,12 +1,13 @@
-"""`mirrorflow-seed`: the data pipeline as Spark jobs.
+"""The command `mirrorflow-seed`: runs seed, verify, export and restore as Spark jobs.
 
     mirrorflow-seed seed    --worker worker.properties --source source.properties [--job job.properties]
     mirrorflow-seed verify  ...
     mirrorflow-seed export  ...
     mirrorflow-seed restore ...
 
-The files are the source connector's own. `executor` is internal: what Spark starts in its pods.
-Exit status: 0 done (verify: equal); 1 failed (verify: different); 2 wrong arguments or settings; 3 stopped by a signal.
+The files are the source connector's own. `executor` is internal: Spark starts it in executor pods. Exit
+status: 0 done (verify: equal); 1 failed (verify: different); 2 wrong arguments or settings; 3 stopped by a
+signal.
 """
 
 import argparse
@@ -16,12 +17,12 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from mirrorflow_replicator.errors import MirrorFlowError, SettingError
+from mirrorflow_core.errors import MirrorFlowError, SettingError
 from mirrorflow_seed import kubernetes
 from mirrorflow_seed.errors import EXIT_FAILED, EXIT_USAGE, SeedError
 from mirrorflow_seed.settings import FlowFiles, load_job
 
-# Name -> package and what it does; a package is loaded when its command is asked for.
+# Name -> package and summary; a package is imported only when its command runs.
 COMMANDS = {
     "seed": ("seed", "fill the target with what the source has, then leave it to the live connector"),
     "verify": ("verify", "compare source and target, or an archive and the target, window by window"),
@@ -31,7 +32,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; the exit status."""
+    """The entry point; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def overrides_of(environment: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
-    """What stands over job.properties: a run's name that only its pod knows (`RUN_ID`), and, over that, *pairs*."""
+    """Returns the overrides of job.properties: the run id of `RUN_ID`, and *pairs*, which take precedence."""
     named = {"run.id": environment["RUN_ID"]} if environment.get("RUN_ID") else {}
     return named | dict(pair.split("=", 1) for pair in pairs)
 

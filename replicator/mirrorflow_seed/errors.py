@@ -1,37 +1,37 @@
-"""What a job says when it cannot go on, and the exit status it says it with.
+"""Errors of the Spark jobs, with the exit status of each.
 
     SeedError
     ├── JobSettingError      a job property is wrong; nothing was started (status 2)
-    ├── SparkMissingError    pyspark or Java is not there (status 2)
-    ├── ForeignRecordsError  a target topic holds records that are not this flow's (status 1)
-    ├── JobFailedError       the job was started and could not be done (status 1)
-    │   └── StalledError     its tasks do not get on
+    ├── SparkMissingError    pyspark or Java is missing (status 2)
+    ├── ForeignRecordsError  a target topic holds records that this flow has not written (status 1)
+    ├── JobFailedError       the job started and failed (status 1)
+    │   └── StalledError     its tasks make no progress
     ├── LocationError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
-        ├── ArchiveOccupiedError    there is something where it is to be written
+        ├── ArchiveOccupiedError    there already is something where it would be written
         ├── ArchiveIncompleteError  it has no manifest
-        ├── ArchiveDamagedError     its files are not those of its manifest
-        └── ArchiveUnfitError       it is not what this flow can go on from
+        ├── ArchiveDamagedError     its files differ from its manifest
+        └── ArchiveUnfitError       it is intact, but this flow cannot use it
 
-Errors of the replicator keep their own tree; `__main__` maps both to a status.
+Errors of the replicator have their own tree (`mirrorflow_core.errors`); `__main__` maps both to a status.
 """
 
 from typing import ClassVar
 
 EXIT_DONE = 0
-EXIT_FAILED = 1  # or, of a verification, differences
+EXIT_FAILED = 1  # also for differences in a verification
 EXIT_USAGE = 2
-EXIT_STOPPED = 3  # by a signal, in order; the next start goes on
+EXIT_STOPPED = 3  # gracefully, by a signal; the next start continues
 
 
 class SeedError(Exception):
-    """The root: one sentence that says what to do."""
+    """The root of all errors of the jobs; the message is one sentence that says what to do."""
 
     status: ClassVar[int] = EXIT_FAILED
 
 
 class JobSettingError(SeedError):
-    """The value of *key* in job.properties cannot be understood."""
+    """The value of *key* in job.properties is invalid."""
 
     status = EXIT_USAGE
 
@@ -41,13 +41,13 @@ class JobSettingError(SeedError):
 
 
 class SparkMissingError(SeedError):
-    """pyspark or Java is not there."""
+    """pyspark or Java is missing."""
 
     status = EXIT_USAGE
 
 
 class ForeignRecordsError(SeedError):
-    """A target topic holds records that are not this flow's."""
+    """A target topic holds records that this flow has not written."""
 
     def __init__(self, *, topics: tuple[str, ...], more: int) -> None:
         self.topics = topics
@@ -59,11 +59,11 @@ class ForeignRecordsError(SeedError):
 
 
 class JobFailedError(SeedError):
-    """The job was started and could not be done."""
+    """The job started and failed."""
 
 
 class StalledError(JobFailedError):
-    """Nothing has moved *how* long; `reason` names what holds tasks up, and no topic."""
+    """The job made no progress *how* long; `reason` lists error reasons of its tasks and names no topic."""
 
     def __init__(self, *, how: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
@@ -72,7 +72,7 @@ class StalledError(JobFailedError):
 
 
 class _OfFolderError(SeedError):
-    """*problem* is half a sentence on *location*, *action* what to do about it."""
+    """An error about the folder *location*: *problem* says what is wrong, *action* what to do."""
 
     def __init__(self, *, location: str, problem: str, action: str = "") -> None:
         self.location = location
@@ -81,7 +81,7 @@ class _OfFolderError(SeedError):
 
 
 class LocationError(_OfFolderError):
-    """A folder, or the file system that it is in, cannot be used."""
+    """A folder or its file system cannot be used."""
 
 
 class ArchiveError(_OfFolderError):
@@ -89,16 +89,16 @@ class ArchiveError(_OfFolderError):
 
 
 class ArchiveOccupiedError(ArchiveError):
-    """There is something where an archive is to be written."""
+    """There already is something where an archive would be written."""
 
 
 class ArchiveIncompleteError(ArchiveError):
-    """There is no manifest: the export was not finished, or there never was one."""
+    """The folder has no manifest: the export did not finish, or there never was one."""
 
 
 class ArchiveDamagedError(ArchiveError):
-    """Its files are not those that its manifest names."""
+    """The files of an archive differ from its manifest."""
 
 
 class ArchiveUnfitError(ArchiveError):
-    """It is whole, but not what this flow can go on from."""
+    """The archive is intact, but this flow cannot use it."""

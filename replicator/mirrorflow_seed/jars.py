@@ -1,12 +1,13 @@
-"""Which of PySpark's jars the image `seed` carries: 190 of 462 MB.
+"""Selects the jars of PySpark that the image `seed` carries: 190 of 462 MB.
 
     python3 jars.py .../site-packages/pyspark /opt/spark      (in the Dockerfile: nothing else is imported here)
 
-What is listed is what the class loaders of real jobs have asked for: a driver and an executor on Kubernetes, an RDD of
-Python tasks, and a DataFrame that is written to Parquet, read, filtered, sorted and counted. What is left out: Hive, Derby,
-DataNucleus (no metastore), RocksDB (state of streams), MLlib and its algebra, Spark Connect, the Scala compiler and its
-shell, YARN, ZooKeeper, Jersey (the UI is off), natives of other systems. A new release of Spark is held to the list by
-tests: each name resolves, and the end-to-end tests run what is left.
+The list has the jars that the class loaders of real jobs requested: a driver and an executor on Kubernetes,
+an RDD of Python tasks, and a DataFrame that is written to Parquet, read, filtered, sorted and counted. Left
+out are Hive, Derby, DataNucleus (no metastore), RocksDB (streaming state), MLlib and its algebra, Spark
+Connect, the Scala compiler and its shell, YARN, ZooKeeper, Jersey (the UI is off) and native libraries of
+other systems. Tests check the list against a new release of Spark: each name resolves, and the end-to-end
+tests run with these jars only.
 """
 
 import re
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-# The scheduler, RPC, its authentication, the Python tasks; Hadoop is Spark's idea of files and of users.
+# The scheduler, RPC, its authentication, the Python tasks; Spark needs Hadoop for files and users.
 CORE: Final = """
     chill commons-codec commons-collections4 commons-crypto commons-io commons-lang3 commons-text
     hadoop-client-api hadoop-client-runtime ivy jackson-annotations jackson-core jackson-databind jackson-dataformat-yaml
@@ -30,7 +31,7 @@ CORE: Final = """
     netty-buffer netty-codec-base netty-common netty-handler netty-resolver netty-transport
     netty-transport-classes-epoll netty-transport-native-unix-common
 """
-# Executors as pods. fabric8's client loads every model that it finds, and needs most of them to load itself.
+# Executors as pods. fabric8's client loads all models it finds, and needs most of them to load itself.
 KUBERNETES: Final = """
     kubernetes-client kubernetes-client-api kubernetes-httpclient-vertx kubernetes-model-admissionregistration
     kubernetes-model-apiextensions kubernetes-model-apps kubernetes-model-autoscaling kubernetes-model-batch
@@ -41,17 +42,17 @@ KUBERNETES: Final = """
     kubernetes-model-storageclass netty-codec-http netty-codec-http2 netty-handler-proxy spark-kubernetes
     vertx-core vertx-web-client
 """
-# DataFrames and Parquet: what verify and the archive write. ORC and Arrow are only looked for, but then must be there.
+# DataFrames and Parquet, for verify and the archive. ORC and Arrow are not used, but must be loadable.
 DATAFRAMES: Final = """
     antlr4-runtime arrow-vector avro commons-compiler datasketches-java icu4j janino jts-core orc-mapreduce
     parquet-column parquet-common parquet-encoding parquet-format-structures parquet-hadoop parquet-jackson
     snappy-java spark-catalyst spark-sql spark-sql-api spark-variant
 """
 WANTED: Final = frozenset(f"{CORE} {KUBERNETES} {DATAFRAMES}".split())
-# A jar's name, the Scala release it is built for, its version: spark-core_2.13-4.3.0.jar.
+# Name, Scala release and version of a jar: spark-core_2.13-4.3.0.jar.
 FILE: Final = re.compile(r"(?P<name>.+?)(_2\.\d+)?-(?P<version>\d+(\.\d+)+(-\d+)?([.-][A-Za-z][\w-]*)?)\.jar")
 COMMANDS: Final = ("spark-submit", "spark-class", "find-spark-home", "load-spark-env.sh")
-# Of the package's Python half: what no job here imports.
+# Folders of the Python package that no job here imports.
 UNUSED_PYTHON: Final = (
     "bin",
     "data",
@@ -67,13 +68,13 @@ UNUSED_PYTHON: Final = (
 
 
 def name_of(file: str) -> str:
-    """The name of a jar without Scala's release and its own version; the file's own where it has none."""
+    """Returns the name of a jar without Scala release and version; *file* itself if it has no version."""
     found = FILE.fullmatch(file)
     return found["name"] if found else file
 
 
 def kept(files: Iterable[str]) -> list[str]:
-    """Those of *files* that the image carries, sorted. Raises LookupError that names what is wanted and not there."""
+    """Returns the *files* that the image carries, sorted. Raises LookupError if a required jar is missing."""
     found = {file: name_of(file) for file in files}
     missing = WANTED - set(found.values())
     if missing:
@@ -82,7 +83,7 @@ def kept(files: Iterable[str]) -> list[str]:
 
 
 def split(package: Path, home: Path) -> None:
-    """Moves the Java half of the installed *package* to *home*, a SPARK_HOME, and drops what is not needed."""
+    """Moves the Java part of *package* to *home*, a SPARK_HOME; deletes unused Python folders."""
     (home / "jars").mkdir(parents=True)
     (home / "bin").mkdir()
     for file in kept(path.name for path in (package / "jars").iterdir()):
@@ -94,7 +95,7 @@ def split(package: Path, home: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """PACKAGE HOME."""
+    """Runs `split`; *arguments* are PACKAGE and HOME."""
     package, home = arguments
     split(Path(package), Path(home))
 

@@ -1,4 +1,4 @@
-"""Spark's own Kubernetes backend: what a driver in a pod tells Spark, and the command of an executor.
+"""Configures Spark's own Kubernetes backend, for a driver in a pod, and starts executors.
 
     the driver's environment, by the downward API:  POD_NAME  POD_NAMESPACE  POD_IP
     job.properties:  master=k8s://API-SERVER
@@ -6,9 +6,10 @@
                      spark.kubernetes.container.image=...
                      spark.kubernetes.executor.podTemplateFile=...   (its container is called `executor`)
 
-What else job.properties says of `spark.*` comes on top: sizes, above all. The driver asks the API server for pods and for
-nothing else. Executors get volumes, labels and security from the template, and no token. Speculation is off, but safety
-needs neither that nor anything else here: what two executors write at once the target admits once.
+Other `spark.*` keys of job.properties override these settings, above all the sizes. The driver requests only
+pods from the API server. Executors get volumes, labels and security from the template, and no token.
+Speculation is off, but exactly-once does not depend on it: the target accepts a record only once, even if two
+executors write it.
 """
 
 import os
@@ -24,14 +25,14 @@ from mirrorflow_seed.errors import JobSettingError, SparkMissingError
 from mirrorflow_seed.settings import JobSettings
 
 MIB: Final = 1024 * 1024
-DRIVER_PORT: Final = 7078  # fixed, so that a NetworkPolicy can name them
+DRIVER_PORT: Final = 7078  # fixed ports, so that a NetworkPolicy can name them
 BLOCKS_PORT: Final = 7079
-# Records do not pass through the JVM, but Spark wants 450 MiB of heap to start.
+# Records do not pass through the JVM, but Spark needs 450 MiB of heap to start.
 HEAP_MIB: Final = 512
 JVM_MIB: Final = 256  # classes, code, threads and network buffers beside the heap
-TASK_MIB: Final = 256  # a Python process with what it has in flight
+TASK_MIB: Final = 256  # a Python process and its in-flight data
 CORES: Final = 1
-# Nodes go and pods are evicted for as long as a seed runs; only executors that never work should end it.
+# During a long seed, nodes leave and pods are evicted; only executors that never work should fail it.
 FAILURES_PER_EXECUTOR: Final = 10
 FAILURES_MIN: Final = 20
 TEMPLATE_CONTAINER: Final = "executor"
@@ -42,29 +43,29 @@ TEMPLATE_KEY: Final = "spark.kubernetes.executor.podTemplateFile"
 CORES_KEY: Final = "spark.executor.cores"
 
 FIXED: Final[Mapping[str, str]] = {
-    # Only pods are asked for: a Role for more than that would be a Role to more than that.
+    # Request only pods, so that the driver's Role needs no other permission.
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
     "spark.kubernetes.executor.podTemplateContainerName": TEMPLATE_CONTAINER,
-    # A task that is cut off has lost nothing: its next attempt asks the target where it was.
+    # A killed task loses nothing: its next attempt resumes from the target's state.
     "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
     "spark.driver.port": str(DRIVER_PORT),
     "spark.driver.blockManager.port": str(BLOCKS_PORT),
     "spark.blockManager.port": str(BLOCKS_PORT),
-    # Who may reach an executor could else tell it what to run. Spark makes the key, for this application alone.
+    # Otherwise, any client of an executor could run code in it. Spark creates a key per application.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
-    # The tail of a seed is a few large partitions: executors that have nothing left go home.
+    # A seed ends with a few large partitions: idle executors are removed meanwhile.
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.minExecutors": "0",
     "spark.dynamicAllocation.executorIdleTimeout": "30s",
-    # The first executor begins; the scheduler of a full cluster may keep the last one waiting for an hour.
+    # Begin with the first executor: in a full cluster, the last one may stay pending for an hour.
     "spark.scheduler.minRegisteredResourcesRatio": "0",
     "spark.locality.wait": "0s",
-    # A frozen node costs a minute, then others do its work.
+    # After a minute, other nodes take over the work of a frozen one.
     "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s",
     "spark.executor.failuresValidityInterval": "1h",
@@ -75,7 +76,7 @@ FIXED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
-    """The driver's own pod, and what its executors are. *template* is a file; *cores* are tasks at once in an executor."""
+    """The driver's pod and its executors. *template* is a path; *cores* is the tasks per executor."""
 
     namespace: str
     driver_pod: str
@@ -87,7 +88,7 @@ class KubernetesSettings:
 
 
 def settings_of(job: JobSettings, environment: Mapping[str, str]) -> KubernetesSettings:
-    """What *job* and the pod's *environment* say. Raises JobSettingError."""
+    """Reads the settings from *job* and the pod's *environment*. Raises JobSettingError."""
     cores = job.extra.get(CORES_KEY, str(CORES))
     if not re.fullmatch(r"[1-9][0-9]?", cores):
         raise JobSettingError(
@@ -105,7 +106,7 @@ def settings_of(job: JobSettings, environment: Mapping[str, str]) -> KubernetesS
 
 
 def conf_of(settings: KubernetesSettings) -> dict[str, str]:
-    """Spark's conf for a driver in client mode, in a pod; without the master. Nothing in it is secret."""
+    """Returns Spark's conf for a driver in client mode in a pod, without the master. It holds no secret."""
     failures = max(FAILURES_MIN, FAILURES_PER_EXECUTOR * settings.executors_max)
     host = f"[{settings.driver_ip}]" if ":" in settings.driver_ip else settings.driver_ip
     return {
@@ -113,12 +114,12 @@ def conf_of(settings: KubernetesSettings) -> dict[str, str]:
         "spark.kubernetes.namespace": settings.namespace,
         "spark.kubernetes.driver.pod.name": settings.driver_pod,
         "spark.driver.host": host,
-        "spark.driver.bindAddress": host,  # what executors are told, whatever the host is called
+        "spark.driver.bindAddress": host,  # the pod IP that executors use, whatever the host name resolves to
         "spark.driver.memory": f"{HEAP_MIB}m",
         IMAGE_KEY: settings.image,
         TEMPLATE_KEY: settings.template,
         CORES_KEY: str(settings.cores),
-        # A plan is made before all executors are there: it divides the work among those that will be.
+        # The plan is made before all executors have started, and divides the work among all of them.
         "spark.default.parallelism": str(settings.executors_max * settings.cores),
         "spark.executor.memory": f"{HEAP_MIB}m",
         "spark.executor.memoryOverhead": f"{JVM_MIB + TASK_MIB * settings.cores}m",
@@ -129,12 +130,12 @@ def conf_of(settings: KubernetesSettings) -> dict[str, str]:
 
 
 def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a driver in a pod tells Spark. Raises JobSettingError."""
+    """Returns Spark's conf for *job* in a pod with this *environment*. Raises JobSettingError."""
     return conf_of(settings_of(job, environment))
 
 
 def command_of(environment: Mapping[str, str]) -> list[str]:
-    """The executor that Spark's variables in *environment* describe. Raises SparkMissingError."""
+    """Returns the command of the executor that Spark's variables describe. Raises SparkMissingError."""
     try:
         said = {name: environment[f"SPARK_{name}"] for name in _EXECUTOR_VARIABLES}
         home = environment["SPARK_HOME"]
@@ -161,7 +162,7 @@ def command_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by variables
-    """Become the executor that Spark's environment variables describe; returns only if that fails."""
+    """Replaces this process by the executor that Spark's variables describe. Raises SparkMissingError."""
     environment = {**os.environ, **named_user()}
     command = command_of(environment)
     try:
@@ -171,9 +172,9 @@ def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by 
 
 
 def named_user() -> dict[str, str]:
-    """Variables that give this process's user id a name, where it has none: Hadoop does not run as a number.
+    """Returns variables that give this process's user id a name, if it has none: Hadoop requires a user name.
 
-    The image has the library for it beside Java. Elsewhere a user without a name is left as it is.
+    The image has the library for this beside Java. Without the library, the result is empty.
     """
     try:
         pwd.getpwuid(os.getuid())

@@ -1,7 +1,7 @@
-"""A folder of an archive, or of a verification's result: any file system that Spark's Hadoop client can reach.
+"""Reads and writes a folder (archive or result) on any file system that Spark's Hadoop client reaches.
 
-The only module that asks that client. Paths are given and taken below the folder, with `/` between. A folder without a scheme
-is one of this machine, whatever Spark's default file system is.
+Only this module uses that client. Paths are relative to the folder, with `/` as separator. A folder without a
+scheme is a local one, whatever Spark's default file system is.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 DATA_PREFIX: Final = "topic="
 TEMPORARY_SUFFIX: Final = ".new"
-# What Hadoop says where it has no file system for a scheme: it knows no name, or no class of that name.
+# Java exceptions for a scheme without file system: Hadoop has no implementation, or not its class.
 _UNKNOWN: Final = ("UnsupportedFileSystemException", "ClassNotFoundException")
 _LOCAL: Final = "file"
-# Object stores that are called otherwise elsewhere.
+# Schemes that other tools use for object stores, and Hadoop's own names.
 _MEANT: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": "abfss", "wasbs": "abfss"}
 
 
 class Location:
-    """See the module. Raises LocationError where the file system cannot be used."""
+    """A folder of a Hadoop file system. Methods raise LocationError if the file system cannot be used."""
 
     def __init__(self, context: "SparkContext", location: str) -> None:
         self.text = location
@@ -33,34 +33,34 @@ class Location:
             path = self._path_of(address_of(location))
             self._files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
             self._root = self._files.makeQualified(path)
-            # Without Hadoop's `.crc` beside each file, which a user would wonder about.
+            # The raw local file system writes no `.crc` files, which would surprise users.
             self._plain = self._files.getRaw() if scheme_of(self.uri) == _LOCAL else self._files
 
     @property
     def uri(self) -> str:
-        """The folder as Spark takes it."""
+        """The folder as a URI for Spark."""
         return str(self._root.toString())
 
     def uri_of(self, path: str) -> str:
-        """Something below it, as Spark takes it."""
+        """The URI of *path*, for Spark."""
         return str(self._at(path).toString())
 
     def prepare(self) -> None:
-        """Make the folder, and see that a file can be written there: before hours of work, not behind them."""
+        """Creates the folder and checks that it is writable, so that a job fails before its work."""
         with self._told():
             self._files.mkdirs(self._root)
         self.write(".writable", b"")
         self.delete(".writable")
 
     def entries(self) -> frozenset[str]:
-        """The names right in the folder; none where it does not exist."""
+        """The names of the direct entries of the folder; empty if it does not exist."""
         with self._told():
             if not self._files.exists(self._root):
                 return frozenset()
             return frozenset(str(one.getPath().getName()) for one in self._files.listStatus(self._root))
 
     def data(self) -> Mapping[str, int]:
-        """Every file of records by its path, with its size in bytes."""
+        """Maps the path of each file of records to its size in bytes."""
         found: dict[str, int] = {}
         prefix = len(self.uri.rstrip("/")) + 1
         for name in sorted(self.entries()):
@@ -74,7 +74,7 @@ class Location:
         return found
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None where there is none."""
+        """Returns the content of a file; None if it does not exist."""
         with self._told():
             if not self._files.exists(self._at(path)):
                 return None
@@ -85,7 +85,7 @@ class Location:
                 stream.close()
 
     def write(self, path: str, content: bytes) -> None:
-        """All of a file or nothing: it gets its name when its content is there."""
+        """Writes a file completely or not at all: it is renamed to *path* once its content is written."""
         temporary = self._at(path + TEMPORARY_SUFFIX)
         with self._told():
             stream = self._plain.create(temporary, True)
@@ -99,7 +99,7 @@ class Location:
             raise LocationError(location=self.text, problem=f"{path} cannot be given its name")
 
     def delete(self, path: str) -> None:
-        """A file, or a folder with all that is in it."""
+        """Deletes a file, or a folder with its content."""
         with self._told():
             self._files.delete(self._at(path), True)
 
@@ -111,7 +111,7 @@ class Location:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What Java says, in one line: of a Py4JJavaError the exception that was thrown there."""
+        """Raises LocationError with the first line of the Java exception, or of any other error."""
         try:
             yield
         except Exception as error:
@@ -123,7 +123,7 @@ class Location:
 
 
 def refusal(location: str, said: str) -> LocationError:
-    """The error for what Hadoop has *said* of *location*."""
+    """Returns the error for the message that Hadoop has *said* about *location*."""
     scheme = scheme_of(location)
     if scheme == _LOCAL or not any(one in said for one in _UNKNOWN):
         return LocationError(
@@ -143,13 +143,13 @@ def refusal(location: str, said: str) -> LocationError:
 
 
 def scheme_of(location: str) -> str:
-    """Of an address; that of files where there is none."""
+    """The scheme of an address in lower case; `file` if it has none."""
     scheme, found, _ = location.partition(":/")
     return scheme.lower() if found and scheme.isascii() and scheme.isalnum() else _LOCAL
 
 
 def address_of(location: str) -> str:
-    """A path of this machine as Spark takes it; an address stays."""
+    """Returns a local path as a `file:` URI; returns other addresses unchanged."""
     if scheme_of(location) != _LOCAL or location.lower().startswith(f"{_LOCAL}:/"):
         return location
     return Path(location).expanduser().resolve().as_uri()

@@ -1,7 +1,8 @@
-"""Where a driver says how far it is: over HTTP in the cluster, to a display on a laptop, and in a file when it ends.
+"""Publishes a driver's reports: by HTTP in a cluster, to a display on a laptop, and to a file at the end.
 
-`HTTP_PORT` (set in the cluster alone) opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names the file. A job
-whose tasks want orders has them answered by the same server; without a port it listens on this machine alone.
+`HTTP_PORT`, which only a cluster sets, opens `GET /progress` and `GET /healthz`; `TERMINATION_MESSAGE` names
+the file. The same server answers the messages of tasks; without `HTTP_PORT` it then listens on 127.0.0.1
+only.
 """
 
 import os
@@ -15,24 +16,27 @@ from mirrorflow_seed.report import Report, encode
 
 PORT_KEY = "HTTP_PORT"
 MESSAGE_KEY = "TERMINATION_MESSAGE"
-REQUEST_S = 10.0  # a client that says nothing does not hold a thread for longer
+REQUEST_S = 10.0  # a silent client holds a thread for at most this time
 
-BODY_BYTES_MAX = 1 << 20  # of a task's question
+BODY_BYTES_MAX = 1 << 20  # of a message of a task
 
 Display = Callable[[Report], None]
 
 
 class Answering(Protocol):
-    """Who answers tasks. `path` is theirs to know; `answer` raises ValueError, KeyError or TypeError for what it does not understand."""
+    """Answers messages of tasks, which post them to the secret `path`."""
 
     path: str
 
     def answer(self, body: bytes) -> bytes:
-        """JSON for JSON."""
+        """Returns a JSON answer to a JSON message.
+
+        Raises ValueError, KeyError, TypeError or AttributeError if *body* is not valid.
+        """
 
 
 class Outlet:
-    """Holds the newest report; `display` is called with each."""
+    """Holds and serves the latest report; calls `display` with each one."""
 
     def __init__(
         self, first: Report, *, display: Display | None = None, orders: Answering | None = None
@@ -44,22 +48,22 @@ class Outlet:
 
     @property
     def newest(self) -> Report:
-        """The last that was said."""
+        """The latest report."""
         return self._newest
 
     @property
     def port(self) -> int | None:
-        """Where it serves; None if it does not."""
+        """The port of the HTTP server; None without one."""
         return None if self._server is None else int(self._server.server_address[1])
 
     def say(self, report: Report) -> None:
-        """From now on this is the answer."""
+        """Publishes *report*."""
         self._newest = report
         if self._display is not None:
             self._display(report)
 
     def close(self) -> None:
-        """Leave the last word behind."""
+        """Stops the server and writes the last report to the termination message."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -96,9 +100,9 @@ class Outlet:
                 self.wfile.write(body or b"")
 
             def log_message(self, *_: object) -> None:
-                """A poll every few seconds is no news."""
+                """Logs nothing: polls arrive every few seconds."""
 
-        # In a pod a NetworkPolicy says who may come.
+        # In a pod, a NetworkPolicy restricts the clients.
         server = ThreadingHTTPServer(("0.0.0.0" if port else "127.0.0.1", int(port or 0)), Handler)  # noqa: S104
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()

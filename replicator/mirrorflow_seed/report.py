@@ -1,6 +1,6 @@
-"""What a driver says of its job: the JSON of `GET /progress` and of the termination message.
+"""The reports of the Spark jobs: the JSON of `GET /progress` and of the termination message.
 
-No topic, group or record is named in it: whoever may see a pod's status need not be allowed to see those.
+A report names no topic, group or record, because not everyone who may read a pod's status may see those.
 """
 
 import json
@@ -9,29 +9,29 @@ from enum import Enum
 from typing import Any, Final
 
 VERSION: Final = 1
-MESSAGE_CHARACTERS_MAX: Final = 1_024  # the whole is to stay below the 4 KiB of a termination message
+MESSAGE_CHARACTERS_MAX: Final = 1_024  # keeps the report below the 4 KiB of a termination message
 
 
 class JobPhase(Enum):
-    """Where a job is."""
+    """The phase of a job."""
 
     PREPARING = "Preparing"
     RUNNING = "Running"
-    PAUSED = "Paused"  # ended by a signal, in order
+    PAUSED = "Paused"  # ended gracefully by a signal
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the job has used. Executor seconds are of tasks, whether they had a core for themselves or not."""
+    """The resources a job has used. Executor seconds are run times of tasks, even if they share a core."""
 
     executor_seconds: float = 0.0
     bytes_read: int = 0
     bytes_written: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Returns the cost as JSON-compatible data."""
         return {
             "executorSeconds": round(self.executor_seconds, 1),
             "bytesRead": self.bytes_read,
@@ -41,7 +41,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReport:
-    """A seed now. Records and bytes are of this run; remaining is by offsets, which may be more than records."""
+    """The current state of a seed.
+
+    Records and bytes are of this run. `remaining_records` counts offsets, which may be more than records.
+    """
 
     run_id: str
     phase: JobPhase = JobPhase.PREPARING
@@ -60,7 +63,7 @@ class SeedReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Returns the report as JSON-compatible data."""
         return {
             "version": VERSION,
             "job": "seed",
@@ -82,7 +85,7 @@ class SeedReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """How many windows of source offsets compared how."""
+    """Number of windows of source offsets by outcome."""
 
     total: int = 0
     equal: int = 0
@@ -93,7 +96,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """A verification now."""
+    """The current state of a verification."""
 
     run_id: str
     phase: JobPhase = JobPhase.PREPARING
@@ -105,7 +108,7 @@ class VerifyReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Returns the report as JSON-compatible data."""
         windows = self.windows
         return {
             "version": VERSION,
@@ -129,7 +132,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
-    """An export or a restore now. Records and bytes are of this run."""
+    """The current state of an export or a restore. Records and bytes are of this run."""
 
     run_id: str
     job: str  # export, restore
@@ -143,7 +146,7 @@ class ArchiveReport:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Returns the report as JSON-compatible data."""
         return {
             "version": VERSION,
             "job": self.job,
@@ -162,5 +165,5 @@ Report = SeedReport | VerifyReport | ArchiveReport
 
 
 def encode(report: Report) -> bytes:
-    """A report as it is served and left behind; at most 4 KiB."""
+    """The JSON of *report*, as served over HTTP and written as termination message; at most 4 KiB."""
     return json.dumps(report.as_json(), ensure_ascii=True, separators=(",", ":")).encode()[:4096]

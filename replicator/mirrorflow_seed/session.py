@@ -1,6 +1,7 @@
-"""The Spark session of a job: `local[*]` on one machine, or Spark's own Kubernetes backend.
+"""Creates the Spark context of a job: `local[*]` on one machine, or Spark's own Kubernetes backend.
 
-Speculation is off and nothing is shuffled or cached. No conf, argument or closure carries a secret: tasks are told paths.
+Speculation is off, and nothing is shuffled or cached. No conf, argument or closure carries a secret: tasks
+get paths.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
-# It schedules and moves no record: a quick start is worth more than code that gets fast after minutes.
+# This JVM only schedules and moves no records, so a quick start matters more than optimized code.
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 KUBERNETES_PREFIX = "k8s://"
-# A task is tried so often before the job gives up: executors come and go for hours.
+# Attempts of a task before the job fails: executors come and go for hours.
 TASK_FAILURES_MAX = 8
 CAUSE_CHARACTERS_MAX = 500
 BASE_CONF = {
@@ -30,18 +31,21 @@ BASE_CONF = {
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A worker that is used again has its modules imported: a task then starts in milliseconds.
+    # A reused worker has its modules imported, so a task starts in milliseconds.
     "spark.python.worker.reuse": "true",
 }
 
 
 @contextlib.contextmanager
 def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterator[SparkContext]":
-    """A SparkContext for *job*, stopped at the end; not *light* where records pass through its JVM. Raises SparkMissingError."""
+    """Yields a SparkContext for *job* and stops it at the end. Raises SparkMissingError, JobFailedError.
+
+    *light* tunes the JVM for a quick start; it is False where records pass through the JVM.
+    """
     require_spark()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 the extra `seed`
 
-    # Workers take `python3` of PATH unless told: a driver in a venv would get another interpreter's.
+    # By default, workers run `python3` of PATH, which is not the interpreter of a driver in a venv.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.update(kubernetes.named_user())
@@ -72,7 +76,7 @@ def spark_context(job: JobSettings, name: str, *, light: bool = True) -> "Iterat
 def session_of(
     job: JobSettings, name: str, spark: "SparkContext | None", *, light: bool = True
 ) -> "Iterator[SparkContext]":
-    """*spark*, which goes on, or a new one for *job* as `spark_context` gives it."""
+    """Yields *spark*, which stays open, or a new context for *job* (see `spark_context`)."""
     if spark is not None:
         yield spark
         return
@@ -81,17 +85,17 @@ def session_of(
 
 
 def driver_url(context: "SparkContext", port: int | None, path: str) -> str:
-    """Where tasks reach *path* of the driver's own server."""
+    """Returns the URL of *path* on the driver's own HTTP server, for tasks."""
     return f"http://{context.getConf().get('spark.driver.host', '127.0.0.1')}:{port}{path}"
 
 
 def cause_of(error: BaseException) -> str:
-    """One sentence out of the pages that Spark says: that of an error of ours in a task, else what Java said innermost."""
+    """Reduces a Spark error to one sentence: that of our own error in a task, else Java's innermost cause."""
     java = getattr(error, "java_exception", None)
     text = str(error if java is None else java.toString())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for marks in (("mirrorflow_",), ("Caused by: ",), (": ",)):
-        # The last is the innermost: each outer one repeats what it was caused by.
+        # The last line is the innermost cause; outer errors repeat it.
         for line in reversed(lines):
             _, found, sentence = line.partition(": ")
             if line.startswith(marks) and found:
@@ -100,12 +104,12 @@ def cause_of(error: BaseException) -> str:
 
 
 def require_spark() -> None:
-    """Raises SparkMissingError with what to install."""
+    """Raises SparkMissingError, which says what to install, if pyspark or Java is missing."""
     try:
         import pyspark  # noqa: F401, PLC0415
     except ImportError as error:
         raise SparkMissingError(
-            "pyspark is not installed; install it with: pip install 'mirrorflow[seed]'."
+            "pyspark is not installed; install it in MirrorFlow's folder with: pip install '.[cli,seed]'."
         ) from error
     home = os.environ.get("JAVA_HOME", "")
     if shutil.which("java") is None and not (home and os.access(f"{home}/bin/java", os.X_OK)):
@@ -113,7 +117,7 @@ def require_spark() -> None:
 
 
 def _master(master: str) -> str:
-    """local[n] gives up at a task's first failure; local[n,failures] does not."""
+    """Returns *master* with a failure limit for local[n], which else fails at a task's first failure."""
     if master.startswith("local[") and "," not in master:
         return f"{master[:-1]},{TASK_FAILURES_MAX}]"
     return master

@@ -1,7 +1,7 @@
-"""What a job is told: two files of the source connector, and job.properties.
+"""The settings of a job: two files of the source connector, and job.properties.
 
-The connector's files hold references, not secrets. They are read where they are used: by the driver, and again by each
-executor, which has them at the same paths; so nothing of them goes through Spark.
+The connector's files may refer to secrets. The driver reads them, and each executor reads them again at the
+same paths, so their content does not pass through Spark.
 """
 
 import time
@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrorflow_replicator.connect.properties import parse_properties
-from mirrorflow_replicator.connect.worker import load_standalone
-from mirrorflow_replicator.settings import OffsetStore, SourceSettings
+from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_seed.errors import JobSettingError
 
-RUN_ID_MAX = 63  # as the resource bounds it
+RUN_ID_MAX = 63  # the limit of the MirrorFlow resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowFiles:
-    """Where the source connector's own files are, on the driver and on every executor."""
+    """The paths of the source connector's own files, the same on the driver and on every executor."""
 
     worker: str
     source: str
 
     def load(self) -> SourceSettings:
-        """The flow's settings, references unresolved. Raises SettingError, JobSettingError, OSError."""
+        """Returns the flow's settings, references unresolved. Raises SettingError, JobSettingError, OSError."""
         loaded = load_standalone(_text(self.worker), [_text(self.source)], now_ms=time.time_ns() // 1_000_000)
         for connector in loaded.connectors:
             if connector.source is not None:
@@ -39,35 +39,33 @@ class FlowFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """A job. Sizes in bytes, durations in seconds; keys of job.properties stand beside the fields."""
+    """The settings of a job. Sizes in bytes, durations in seconds; comments give the job.properties keys."""
 
     run_id: str = "1"  # run.id
     master: str = "local[*]"  # master: local[n], or k8s:// and the API server
-    executors_max: int = 2  # executors.max, on Kubernetes; a local master has its cores
-    # bytes.per.second: for the whole job, divided among the tasks that are at work; None: the flow's own limit.
+    executors_max: int = 2  # executors.max, on Kubernetes only; a local master uses its cores
+    # bytes.per.second: for the whole job, divided among its running tasks; None: the flow's own limit.
     bytes_per_second: int | None = None
-    waves_max: int = 10  # waves.max: a source that grows as fast as it is copied is not followed for ever
-    wave_s: float = (
-        300.0  # wave.ms: after so long a task gives its place to others, so that all share the cores
-    )
+    waves_max: int = 10  # waves.max: bounds a seed whose source grows as fast as it is copied
+    wave_s: float = 300.0  # wave.ms: a task ends after this time, so that all chains share the cores
     stalled_s: float = (
-        600.0  # stalled.ms: so long without a step while tasks are at work, and the job gives up
+        600.0  # stalled.ms: the job fails after this time without progress of its running tasks
     )
-    lag_records_max: int = 10_000  # lag.max: less than this is for the live connector
+    lag_records_max: int = 10_000  # lag.max: a lag of at most this is left to the live connector
     accept_foreign: bool = False  # foreign.records=accept, else refuse
-    sample: float = 1.0  # sample: the share of windows that is verified, 0 < sample <= 1
-    output: str = ""  # output: the folder that a verification writes its tables into
+    sample: float = 1.0  # sample: the share of windows to verify, 0 < sample <= 1
+    output: str = ""  # output: the folder for the result of a verification
     archive: str = ""  # archive: the folder of an archive
-    extra: Mapping[str, str]  # everything, also what is read by one job alone
+    extra: Mapping[str, str]  # all properties, including those that only one job reads
 
 
 def load_job(path: str | None, overrides: Mapping[str, str]) -> JobSettings:
-    """job.properties, with *overrides* in place. Raises JobSettingError, OSError."""
+    """Reads job.properties and applies *overrides*. Raises JobSettingError, OSError."""
     return job_of({**(parse_properties(_text(path)) if path else {}), **overrides})
 
 
 def job_of(given: Mapping[str, str]) -> JobSettings:
-    """A job of *given* properties. Raises JobSettingError."""
+    """Returns the settings in the properties *given*. Raises JobSettingError."""
     default = JobSettings(extra={})
     run_id = given.get("run.id", default.run_id)
     if not 0 < len(run_id) <= RUN_ID_MAX:
@@ -98,7 +96,7 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
 
 
 def number_of(given: Mapping[str, str], key: str, default: float, least: float, most: float) -> float:
-    """The number that *key* has in *given*. Raises JobSettingError where it is none from *least* to *most*."""
+    """The number of *key* in *given*. Raises JobSettingError unless it lies between *least* and *most*."""
     text = given.get(key)
     if text is None:
         return default
@@ -114,7 +112,7 @@ def number_of(given: Mapping[str, str], key: str, default: float, least: float, 
 
 
 def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
-    """The same of a whole number above 0."""
+    """The whole number of *key*, above 0. Raises JobSettingError for other values."""
     text = given.get(key, str(default))
     if not text.isdecimal() or not 0 < int(text) < 1 << 53:
         raise JobSettingError(key=key, problem=f"{text!r} is no number above 0", action="write one")
@@ -122,7 +120,7 @@ def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
 
 
 def flag_of(given: Mapping[str, str], key: str, *, default: bool = False) -> bool:
-    """The same of true and false."""
+    """The boolean of *key*. Raises JobSettingError unless it is true or false."""
     text = given.get(key, str(default)).lower()
     if text not in {"true", "false"}:
         raise JobSettingError(key=key, problem=f"{text!r} is neither", action="write true or false")
@@ -130,7 +128,7 @@ def flag_of(given: Mapping[str, str], key: str, *, default: bool = False) -> boo
 
 
 def require_shared_positions(settings: SourceSettings) -> None:
-    """Raises JobSettingError where positions are kept for one process alone, and a job has many."""
+    """Raises JobSettingError if offsets are stored in a file, which only one process can use."""
     if settings.offsets.store is OffsetStore.FILE:
         raise JobSettingError(
             key="offset.storage.store",
@@ -140,14 +138,14 @@ def require_shared_positions(settings: SourceSettings) -> None:
 
 
 def require_archive(job: JobSettings) -> str:
-    """The archive's folder. Raises JobSettingError where none is named."""
+    """Returns the archive's folder. Raises JobSettingError if it is not set."""
     if not job.archive:
         raise JobSettingError(key="archive", problem="it is not set", action="name the archive's folder")
     return job.archive
 
 
 def _text(path: str) -> str:
-    """As the connector reads its files: UTF-8, and what is none was written for Java, in Latin-1."""
+    """Reads a file as the connector does: UTF-8, else Latin-1, the encoding of Java's properties."""
     content = Path(path).read_bytes()
     try:
         return content.decode("utf-8")

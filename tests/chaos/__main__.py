@@ -1,47 +1,82 @@
-"""`python -m tests.chaos --seconds 600 --seed 7`: exits 1 when the two sides differ, and keeps the evidence."""
+"""`python -m tests.chaos --seconds 600 --seed 7`: exits 1 when the two sides differ, and keeps the evidence.
+
+Several trials end with a line for each (seed, dimensions, result) and their number.
+"""
 
 import argparse
 import random
 import sys
+import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.trial import Trial
+from tests.chaos.dimensions import CHOICES, Dimensions, draw
+from tests.chaos.trial import Result, Trial
 
+EQUAL = "equal"
+PROBLEM_MAX = 160  # of its first problem; the rest is in the evidence
 EVIDENCE = Path(__file__).parents[2] / ".cache" / "chaos"
 
 
 def main() -> int:
-    """Run one trial and print what came of it."""
+    """Run the trials and print what came of them."""
     parser = argparse.ArgumentParser(
         prog="tests.chaos", description="Kill and freeze everybody, then compare."
     )
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long the chaos lasts")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long the chaos of a trial lasts")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="the same steps again")
-    parser.add_argument("--copiers", type=int, default=3, help="processes of the one flow")
+    parser.add_argument("--runs", type=int, default=1, help="trials, with the seeds that follow")
     parser.add_argument("--rate", type=int, default=3000, help="records a second, all producers together")
-    parser.add_argument("--read-committed", action="store_true", help="leave aborted transactions out")
     parser.add_argument(
-        "--old", action="store_true", help="old timestamps, and a target that forgets producers in seconds"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a dimension that is not drawn: " + ", ".join(CHOICES),
     )
     given = parser.parse_args()
+    asked = dict(pair.partition("=")[::2] for pair in given.set)
+    try:
+        draw(0, asked)
+    except ValueError as error:
+        parser.error(str(error))
+    lines = [_trial(given, seed, asked) for seed in range(given.seed, given.seed + given.runs)]
+    print(*lines, sep="\n")
+    bad = sum(not line.endswith(EQUAL) for line in lines)
+    print(f"{len(lines)} runs of {given.seconds:g} s, {bad} bad")
+    return bool(bad)
+
+
+def _trial(given: argparse.Namespace, seed: int, asked: Mapping[str, str]) -> str:
+    """A line about the trial of *seed*; a trial that cannot be run to its end is a bad one, and the others follow."""
+    dimensions = draw(seed, asked)
+    again = f"python -m tests.chaos --seconds {given.seconds:g} --rate {given.rate} --seed {seed} {dimensions.arguments}"
+    print(again)
     trial = Trial(
-        seed=given.seed,
+        seed=seed,
         seconds=given.seconds,
-        copiers=given.copiers,
         records_per_s=given.rate,
-        read_committed=given.read_committed,
-        old=given.old,
-        folder=EVIDENCE / str(given.seed),
+        dimensions=dimensions,
+        folder=EVIDENCE / str(seed),
         say=partial(print, flush=True),
     )
-    result = trial.run()
+    try:
+        result = trial.run()
+    except Exception as error:  # noqa: BLE001  whatever it is, the other trials are to be run
+        traceback.print_exc()
+        trial.result.problems.append(f"{type(error).__name__}: {error}")
+        result = trial.result
     print(result.summary())
     if result.problems:
-        print(
-            f"Evidence: {trial.folder}; again: python -m tests.chaos --seconds {given.seconds:g} --seed {given.seed}"
-        )
-    return bool(result.problems)
+        print(f"Evidence: {trial.folder}; again: {again}")
+    return line_of(dimensions, result)
+
+
+def line_of(dimensions: Dimensions, result: Result) -> str:
+    """The trial in one line: seed, dimensions, what came of it."""
+    said = f"NOT EQUAL: {' '.join(result.problems[0].split())[:PROBLEM_MAX]}" if result.problems else EQUAL
+    return f"seed {result.seed}: {dimensions}: {result.target_records} records, {said}"
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tests.chaos.dimensions import AGES_DAYS
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.elections import FOLLOWER, LEADER, tail_lost
 from tests.harness.kafka.processes import HarnessError
 from tests.harness.replicator import Replicator
 
@@ -24,8 +26,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 QUEUED_RECORDS_MAX = 20_000
 FLUSH_S = 120.0
 DAY_MS = 86_400_000
-# How old the records of a burst are; None: as old as can be, librdkafka takes timestamp 0 for "now".
-AGES_DAYS = (0, 40, 40, 40, None)
+# What was begun is delivered, however long a leader is away.
+DELIVERED: dict[str, str | int | bool] = {"enable.idempotence": True, "message.timeout.ms": 0}
+# A leader that has lost its tail refuses an idempotent producer for good, and takes again what another one retries.
+SENT_ONCE: dict[str, str | int | bool] = {"acks": "all", "retries": 0, "message.timeout.ms": 10_000}
 TRANSACTION_WAIT_S = 30.0  # an election of the coordinator, and the wait for the replicas of its log
 
 
@@ -55,6 +59,21 @@ class Side:
         self.away, self.frozen, self.is_returning = victim, freeze, False
         self.back_s = time.monotonic() + away_s
         return victim
+
+    def lose_tail(self, step_who: int, *, away_s: float) -> int:
+        """An unclean election, which loses what is written for *away_s*; the broker that lost, or 0 while another is away.
+
+        The topics are those of `elections.FRAGILE`, with replicas on `elections.LEADER` and `elections.FOLLOWER`.
+        """
+        if self.away or not self.is_whole():
+            return 0
+        leader = (LEADER, FOLLOWER)[step_who % 2]
+        follower = LEADER + FOLLOWER - leader
+        with tail_lost(self.cluster, *self.topics, leader=leader, follower=follower):
+            time.sleep(away_s)
+        self.away, self.frozen, self.is_returning = leader, False, False
+        self.back_s = time.monotonic()
+        return leader
 
     def tick(self) -> None:
         """Brings the broker back, and notices when it has caught up."""
@@ -101,9 +120,18 @@ class Copier:
     back_s: float = 0.0
     is_away: bool = False  # ended by us, to be started again
     is_leaving: bool = False  # told to stop
+    is_outdated: bool = False  # runs with other settings than it should
 
     def start(self) -> None:
         self.replicator.start()
+        self.is_outdated = False
+
+    def change_settings(self, lines: Mapping[str, str]) -> None:
+        """Lines of the connector; it is restarted with them as soon as it is neither frozen nor away."""
+        process, connector = self.replicator.files
+        assert isinstance(connector, Mapping)
+        self.replicator.files = (process, {**connector, **lines})
+        self.is_outdated = True
 
     def kill(self, away_s: float) -> bool:
         """kill -9 of all its processes."""
@@ -156,8 +184,11 @@ class Copier:
         elif not self.replicator.running:
             assert self.replicator.child is not None
             self.replicator.child.must_run()
-        elif self.frozen_pids and now >= self.back_s:
-            self.thaw()
+        elif self.frozen_pids:
+            if now >= self.back_s:
+                self.thaw()
+        elif self.is_outdated:
+            self.stop(0.0)
 
     def thaw(self) -> None:
         for pid in self.frozen_pids:
@@ -188,7 +219,10 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 class Writers:
-    """Idempotent librdkafka producers, one for each codec, in a thread of their own: trickles, bursts and silences."""
+    """librdkafka producers, one for each codec, in a thread of their own: trickles, bursts and silences.
+
+    No record is written twice. Unless *is_once*, some are not written at all.
+    """
 
     def __init__(
         self,
@@ -197,14 +231,18 @@ class Writers:
         *,
         seed: int,
         records_per_s: int,
-        old: bool = False,
+        age: str = "fresh",
+        has_keys: bool = False,
+        is_once: bool = True,
         failed: Callable[[str], None],
     ) -> None:
         self._topics = topics
+        self._has_keys = has_keys
         self._chance = random.Random(seed)
         self._records_per_s = records_per_s
-        self._ages_days: Sequence[int | None] = AGES_DAYS if old else (0,)
+        self._ages_days = AGES_DAYS[age]
         self._age_days = self._ages_days[-1]
+        self._is_mixed = age == "mixed"
         self._failed = failed
         self._quit = threading.Event()
         self.records = 0
@@ -212,11 +250,10 @@ class Writers:
             Producer(
                 {
                     "bootstrap.servers": bootstrap,
-                    "enable.idempotence": True,
+                    **(DELIVERED if is_once else SENT_ONCE),
                     "compression.type": codec,
                     "linger.ms": (0, 5, 50)[i % 3],
                     "batch.size": (16_384, 200_000)[i % 2],
-                    "message.timeout.ms": 0,  # what was begun is delivered, however long a leader is away
                     "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
                     "log_level": 0,
                     "error_cb": self._error,
@@ -240,12 +277,13 @@ class Writers:
     def write(self, count: int) -> None:
         """*count* records, spread over topics, codecs and keys."""
         chance = self._chance
-        age_days = self._age_days
-        timestamp_ms = 1 if age_days is None else time.time_ns() // 1_000_000 - age_days * DAY_MS
         for _ in range(count):
+            age_days = chance.choice(self._ages_days) if self._is_mixed else self._age_days
+            timestamp_ms = 1 if age_days is None else time.time_ns() // 1_000_000 - age_days * DAY_MS
             producer = chance.choice(self._producers)
             value = b"%d %s" % (self.records, b"x" * chance.choice((5, 80, 80, 900)))
-            key = None if chance.random() < 0.2 else b"k%d" % chance.randrange(1000)
+            is_keyed = chance.random() >= 0.2 or self._has_keys
+            key = b"k%d" % chance.randrange(1000) if is_keyed else None
             while True:
                 try:
                     producer.produce(
@@ -280,15 +318,17 @@ class Writers:
 
 
 class Transactions:
-    """A transactional producer in a thread of its own: half of its transactions are aborted."""
+    """A transactional producer in a thread of its own: with *has_aborts* half of its transactions are aborted."""
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], *, seed: int) -> None:
+    def __init__(self, bootstrap: str, topics: Sequence[str], *, seed: int, has_aborts: bool) -> None:
+        self._has_aborts = has_aborts
         self._bootstrap = bootstrap
         self._topics = topics
         self._chance = random.Random(seed)
         self._quit = threading.Event()
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
         self.committed = self.aborted = 0
+        self._begun = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -296,7 +336,8 @@ class Transactions:
     def stop(self) -> None:
         """Ends with no transaction open."""
         self._quit.set()
-        self._thread.join(FLUSH_S)
+        if self._thread.is_alive():
+            self._thread.join(FLUSH_S)
 
     def _run(self) -> None:
         while not self._quit.is_set():
@@ -317,14 +358,16 @@ class Transactions:
     def _transaction(self, producer: Producer) -> None:
         chance = self._chance
         producer.begin_transaction()
+        self._begun += 1
         for number in range(chance.choice((1, 10, 200))):
             producer.produce(
                 chance.choice(self._topics),
-                b"t%d %d" % (self.committed, number),
+                b"t%d %d" % (self._begun, number),
+                b"t%d" % number,
                 headers=[("n", b"%d" % number)],
             )
         producer.flush(TRANSACTION_WAIT_S)
-        if chance.random() < 0.5:
+        if chance.random() < 0.5 or not self._has_aborts:
             producer.commit_transaction(TRANSACTION_WAIT_S)
             self.committed += 1
         else:

@@ -1,7 +1,7 @@
 """What befalls whom, and when: the same for the same seed, whatever happens on the way."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +18,8 @@ class Kind(Enum):
     KILL_TARGET = "target broker kill -9"
     FREEZE_SOURCE = "source broker frozen"
     FREEZE_TARGET = "target broker frozen"
+    CHANGE_SETTINGS = "settings changed"
+    TRUNCATE_SOURCE = "source truncated"
 
 
 OFTEN = {
@@ -30,11 +32,14 @@ OFTEN = {
     Kind.KILL_TARGET: 4,
     Kind.FREEZE_SOURCE: 1,
     Kind.FREEZE_TARGET: 2,
+    Kind.CHANGE_SETTINGS: 2,
+    Kind.TRUNCATE_SOURCE: 2,
 }
-PAUSE_S = (
-    0.2,
-    3.5,
-)  # between steps: shorter than a succession, an election or a restart takes, so that they overlap
+# What only some trials have; those begin with it, however short they are, once there is something copied.
+SPECIAL = (Kind.CHANGE_SETTINGS, Kind.TRUNCATE_SOURCE)
+FIRST_S = 5.0
+# Between steps: shorter than a succession, an election or a restart takes, so that they overlap.
+PAUSE_S = (0.2, 3.5)
 # Long enough for a session to end (3 s) or a pause to be noticed (1 s), and short enough for neither.
 AWAY_S = (0.2, 8.0)
 
@@ -50,14 +55,17 @@ class Step:
     leads: bool
 
 
-def steps(seed: int) -> Iterator[Step]:
+def steps(seed: int, *, without: Collection[Kind] = ()) -> Iterator[Step]:
     """The steps of *seed*, without end."""
     chance = random.Random(seed)
-    kinds, weights = list(OFTEN), list(OFTEN.values())
+    often = {kind: weight for kind, weight in OFTEN.items() if kind not in without}
+    kinds, weights = list(often), list(often.values())
+    first = [kind for kind in SPECIAL if kind in often]
     while True:
+        after_s = FIRST_S if first else chance.uniform(*PAUSE_S)
         yield Step(
-            after_s=chance.uniform(*PAUSE_S),
-            kind=chance.choices(kinds, weights)[0],
+            after_s=after_s,
+            kind=first.pop() if first else chance.choices(kinds, weights)[0],
             who=chance.randrange(1 << 16),
             away_s=chance.uniform(*AWAY_S),
             leads=chance.random() < 0.7,

@@ -10,10 +10,14 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from tests.chaos.actors import Copier, Side, Transactions, Writers
+from tests.chaos.comparison import Comparison
+from tests.chaos.dimensions import CHOICES, Dimensions
 from tests.chaos.schedule import Kind, Step, steps
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.elections import fragile_topic
+from tests.harness.kafka.listeners import User
 from tests.harness.kafka.processes import HarnessError, wait_until
-from tests.harness.kafka.tools import FOREVER, digest, records
+from tests.harness.kafka.tools import FOREVER
 from tests.harness.replicator import Replicator
 
 TOPICS = {"chaos.orders": 4, "chaos.events": 3}
@@ -21,11 +25,21 @@ BROKERS = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 # A hundred expiry checks a minute, where a broker as it comes makes one in ten minutes. What is written now is remembered for
 # much longer than anybody is away: with a day it is so by itself.
 FORGETFUL = {"producer.id.expiration.ms": "60000", "producer.id.expiration.check.interval.ms": "500"}
+# As quickly as a broker compacts: closed segments every few seconds, each looked at twice a second.
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "segment.ms": "3000",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+MIRROR = User(name="mirror", password="secret")
+# All that a flow needs on the target but its transactional id.
+RIGHTS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 TICK_S = 0.05
+COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
 # Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
 SETTLE_S = 240.0
 LAST_RECORDS = 500  # written when all is calm: whoever goes on wrongly shows it now
-AROUND = 3  # records shown on either side of a difference
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,19 +71,15 @@ class Trial:
         *,
         seed: int,
         seconds: float,
-        copiers: int,
         records_per_s: int,
-        read_committed: bool = False,
-        old: bool = False,
+        dimensions: Dimensions,
         folder: Path,
         say: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.result = Result(seed=seed, seconds=seconds)
-        self._copier_count = copiers
         self._records_per_s = records_per_s
-        self._isolation = "read_committed" if read_committed else "read_uncommitted"
-        self._old = old
+        self._dimensions = dimensions
         self._say = say
         self._began_s = time.monotonic()
         self._sides: dict[str, Side] = {}
@@ -81,16 +91,13 @@ class Trial:
         self.folder.mkdir(parents=True)
         with (
             KafkaCluster(name="chaos-east", brokers=3, config=BROKERS) as east,
-            KafkaCluster(
-                name="chaos-west", brokers=3, config=BROKERS | (FORGETFUL if self._old else {})
-            ) as west,
+            self._target() as west,
         ):
             self._sides = {
                 "source": Side(cluster=east, topics=list(TOPICS)),
                 "target": Side(cluster=west, topics=[f"{east.name}.{topic}" for topic in TOPICS]),
             }
-            for topic, partitions in TOPICS.items():
-                east.create_topic(topic, partitions=partitions, replication_factor=3, config=FOREVER)
+            self._create_topics(east, west)
             try:
                 self._trial(east, west)
             except HarnessError as error:
@@ -103,8 +110,44 @@ class Trial:
                     self._keep()
         return self.result
 
+    def _target(self) -> KafkaCluster:
+        is_denied = self._dimensions.transactions == "denied"
+        return KafkaCluster(
+            name="chaos-west",
+            brokers=3,
+            version=self._dimensions.brokers,
+            config=BROKERS | (FORGETFUL if self._dimensions.expiry == "minute" else {}),
+            authorizer=is_denied,
+            listeners=("SASL_PLAINTEXT" if is_denied else "PLAINTEXT",),
+            users=(MIRROR,),
+        )
+
+    def _create_topics(self, east: KafkaCluster, west: KafkaCluster) -> None:
+        config = FOREVER | (COMPACTED if self._dimensions.cleanup == "compact" else {})
+        of_copy = {
+            "compression.type": self._dimensions.codec,
+            "message.timestamp.type": self._dimensions.times,
+        }
+        for topic, partitions in TOPICS.items():
+            if self._dimensions.is_truncated:
+                fragile_topic(east, topic, partitions=partitions, config=config)
+            else:
+                east.create_topic(topic, partitions=partitions, replication_factor=3, config=config)
+            west.create_topic(
+                f"{east.name}.{topic}", partitions=partitions, replication_factor=3, config=config | of_copy
+            )
+        if west.authorizer:
+            for operation in RIGHTS:
+                west.allow(operation, "TOPIC", "*", user=MIRROR.name)
+
     def _trial(self, east: KafkaCluster, west: KafkaCluster) -> None:
-        self._copiers = [self._copier(east, west, number) for number in range(self._copier_count)]
+        self._copiers = [self._copier(east, west, number) for number in range(int(self._dimensions.copiers))]
+        self._comparison = Comparison(
+            dimensions=self._dimensions,
+            east=east,
+            west=west,
+            replicators=[copier.replicator for copier in self._copiers],
+        )
         for copier in self._copiers:
             copier.start()
         writers = Writers(
@@ -112,13 +155,18 @@ class Trial:
             list(TOPICS),
             seed=self.result.seed,
             records_per_s=self._records_per_s,
-            old=self._old,
+            age=self._dimensions.age,
+            has_keys=self._dimensions.cleanup == "compact",
+            is_once=not self._dimensions.is_truncated,
             failed=self._problem,
         )
-        transactions = Transactions(east.bootstrap, list(TOPICS), seed=self.result.seed)
+        transactions = Transactions(
+            east.bootstrap, list(TOPICS), seed=self.result.seed, has_aborts=self._dimensions.has_aborts
+        )
         writers.start()
-        transactions.start()
-        self._note("all at work")
+        if self._dimensions.has_source_transactions:
+            transactions.start()
+        self._note(f"all at work: {self._dimensions}")
         try:
             self._chaos()
             self._calm()
@@ -141,6 +189,8 @@ class Trial:
         self._compare()
 
     def _copier(self, east: KafkaCluster, west: KafkaCluster, number: int) -> Copier:
+        client = west.java_client(west.listeners[0]) if west.authorizer else {}
+        policy = {"mirrorflow.source.loss.policy": self._dimensions.truncation}
         replicator = Replicator.standalone(
             east,
             west,
@@ -148,10 +198,12 @@ class Trial:
             folder=self.folder / f"copier-{number}",
             connector={
                 "replication.factor": "3",
-                "tasks.max": "2",
-                "source.consumer.isolation.level": self._isolation,
+                "tasks.max": self._dimensions.tasks,
+                "source.consumer.isolation.level": self._dimensions.isolation,
+                **(policy if self._dimensions.is_truncated else {}),
+                **{f"target.cluster.{name}": value for name, value in client.items()},
             },
-            worker={"offset.storage.replication.factor": "3"},
+            worker={"offset.storage.replication.factor": "3", **client},
         )
         replicator.name = f"copier-{number}"
         return Copier(replicator=replicator)
@@ -160,7 +212,9 @@ class Trial:
 
     def _chaos(self) -> None:
         end_s = time.monotonic() + self.result.seconds
-        schedule = steps(self.result.seed)
+        without = [Kind.CHANGE_SETTINGS] if self._dimensions.settings == "fixed" else []
+        without += [] if self._dimensions.is_truncated else [Kind.TRUNCATE_SOURCE]
+        schedule = steps(self.result.seed, without=without)
         step = next(schedule)
         due_s = time.monotonic() + step.after_s
         while (now := time.monotonic()) < end_s:
@@ -189,6 +243,13 @@ class Trial:
                 done = copier.kill_task(step.who)
             case Kind.FREEZE_COPIER | Kind.FREEZE_TASK:
                 done = copier.freeze(step.who, step.away_s, task=kind is Kind.FREEZE_TASK)
+            case Kind.CHANGE_SETTINGS:
+                done = self._change_settings(step)
+            case Kind.TRUNCATE_SOURCE:
+                lost = self._sides["source"].lose_tail(step.who, away_s=step.away_s / 2)
+                done = bool(lost)
+                if done:
+                    self._note(f"source broker {lost} lost what was written for {step.away_s / 2:.1f} s")
             case _:
                 side = self._sides["source" if kind in {Kind.KILL_SOURCE, Kind.FREEZE_SOURCE} else "target"]
                 freeze = kind in {Kind.FREEZE_SOURCE, Kind.FREEZE_TARGET}
@@ -201,6 +262,17 @@ class Trial:
             if kind.value.startswith(("copier", "task")):
                 self._note(f"{copier.replicator.name}: {kind.value} for {step.away_s:.1f} s")
 
+    def _change_settings(self, step: Step) -> bool:
+        """Restart one copier after another with other settings, which all have from then on."""
+        lines = {
+            name: CHOICES[dimension][step.who % len(CHOICES[dimension])]
+            for name, dimension in (("tasks.max", "tasks"), ("source.consumer.isolation.level", "isolation"))
+        }
+        for copier in self._copiers:
+            copier.change_settings(lines)
+        self._note(f"settings of all copiers: {lines}")
+        return True
+
     def _calm(self) -> None:
         """Everybody comes back."""
         self._note("everybody comes back")
@@ -208,7 +280,8 @@ class Trial:
         def is_calm() -> bool:
             self._tick()
             return not any(side.away for side in self._sides.values()) and not any(
-                copier.is_away or copier.is_leaving or copier.frozen_pids for copier in self._copiers
+                copier.is_away or copier.is_leaving or copier.is_outdated or copier.frozen_pids
+                for copier in self._copiers
             )
 
         wait_until("everybody is back and every replica in sync", is_calm, timeout_s=SETTLE_S, poll_s=TICK_S)
@@ -216,24 +289,15 @@ class Trial:
     # The reckoning.
 
     def _wait_until_equal_ends(self) -> None:
-        east, west = (side.cluster for side in self._sides.values())
-        # Not offsets: markers take some on the source and none on the target.
-        want = {topic: _counts(self._digest(east, topic)) for topic in TOPICS}
-
         def is_copied() -> bool:
             self._tick()
             try:
-                found = {topic: self._copied(west, f"{east.name}.{topic}") for topic in TOPICS}
+                return all(self._comparison.is_copied(topic) for topic in TOPICS)
             except (KafkaException, KeyError):
                 return False
-            return all(
-                found[topic].get(partition, 0) >= count
-                for topic, counts in want.items()
-                for partition, count in counts.items()
-            )
 
         try:
-            wait_until("all is copied", is_copied, timeout_s=SETTLE_S, poll_s=5.0 if self._old else 0.5)
+            wait_until("all is copied", is_copied, timeout_s=SETTLE_S, poll_s=COUNT_S)
         except HarnessError as error:
             said = [
                 f"{copier.replicator.name}: {one['topic']}-{one['partition']} {one['phase']} at {one['sourceOffset']}"
@@ -242,60 +306,21 @@ class Trial:
                 for one in copier.replicator.partitions()
                 if one["phase"] != "waiting"
             ]
-            self._problem("\n  ".join([str(error), *said]))
+            differences = [found for topic in TOPICS if (found := self._comparison.difference(topic))]
+            self._problem("\n  ".join([str(error), *said, *differences]))
             raise
 
-    def _copied(self, west: KafkaCluster, topic: str) -> dict[int, int]:
-        """Records of each partition of the target; where markers take offsets, they have to be counted."""
-        return _counts(self._digest_of_copy(west, topic)) if self._old else west.end_offsets(topic)
-
-    def _digest_of_copy(self, west: KafkaCluster, topic: str) -> dict[int, tuple[int, str]]:
-        return digest(west, topic, isolation=self._target_isolation)
-
     def _compare(self) -> None:
-        east, west = (side.cluster for side in self._sides.values())
-        ends = sum(sum(west.end_offsets(f"{east.name}.{topic}").values()) for topic in TOPICS)
+        ends = 0
         for topic in TOPICS:
-            ours, theirs = self._digest(east, topic), self._digest_of_copy(west, f"{east.name}.{topic}")
-            self.result.source_records += sum(count for count, _ in ours.values())
-            self.result.target_records += sum(count for count, _ in theirs.values())
-            if ours != theirs:
-                self._problem(self._first_difference(east, west, topic))
-        if self._old and ends == self.result.target_records:
+            self.result.source_records += self._comparison.count("source", topic)
+            self.result.target_records += self._comparison.count("target", topic)
+            ends += sum(self._sides["target"].cluster.end_offsets(f"chaos-east.{topic}").values())
+            if found := self._comparison.difference(topic):
+                self._problem(found)
+        is_whole = self._dimensions.cleanup == "delete"
+        if self._dimensions.has_transactions and is_whole and ends == self.result.target_records:
             self._problem("no commit has left a marker, so nothing was pinned")
-
-    def _first_difference(self, east: KafkaCluster, west: KafkaCluster, topic: str) -> str:
-        ours = records(east, topic, payload="sha256", isolation=self._isolation)
-        theirs = records(west, f"{east.name}.{topic}", payload="sha256", isolation=self._target_isolation)
-        found = []
-        for partition in range(TOPICS[topic]):
-            one = [record for record in ours if record.partition == partition]
-            other = [record for record in theirs if record.partition == partition]
-            marks = [[(r.timestamp, r.key, r.value, r.headers) for r in side] for side in (one, other)]
-            if marks[0] == marks[1]:
-                continue
-            pairs = zip(*marks, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, marks)))
-            there = Counter(map(str, marks[1]))
-            here = Counter(map(str, marks[0]))
-            found.append(
-                f"{topic}-{partition}: {len(one)} and {len(other)} records, "
-                f"{(here - there).total()} missing, {(there - here).total()} repeated; first at index {at}"
-            )
-            for name, side in (("source", one), ("target", other)):
-                found += [
-                    f"  {name} {record.offset}: {record.timestamp} n={record.headers[0][1]!r}"
-                    for record in side[max(0, at - AROUND) : at + AROUND]
-                ]
-        return "\n".join(found)
-
-    @property
-    def _target_isolation(self) -> str:
-        """Of old records a reader sees each once with read_committed alone: see docs/exactly-once.md."""
-        return "read_committed" if self._old else "read_uncommitted"
-
-    def _digest(self, source: KafkaCluster, topic: str) -> dict[int, tuple[int, str]]:
-        return digest(source, topic, isolation=self._isolation)
 
     def _note(self, event: str) -> None:
         line = f"{time.monotonic() - self._began_s:7.2f}  {time.strftime('%H:%M:%S')}  {event}"
@@ -313,7 +338,3 @@ class Trial:
             for id_, broker in side.cluster.nodes.items():
                 if broker.log.exists():
                     shutil.copy(broker.log, self.folder / f"{name}-broker-{id_}.log")
-
-
-def _counts(digests: dict[int, tuple[int, str]]) -> dict[int, int]:
-    return {partition: count for partition, (count, _) in digests.items()}

@@ -41,9 +41,8 @@ OF_APACHES_WORKER = re.compile(
 )
 OURS_WAS_LOADED = re.compile(r" conformance\.WorkerProcess source: file:\S*shims\.jar")
 REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
-# Added to the properties of each worker: without it ours takes no changes over REST. Apache's does not know it.
-PROPERTIES = ("rest.modify.enable=true",)
-# And where a cluster has several: without it each of ours is the only node. A node that is gone is missed sooner.
+# Added to the properties of each worker where a cluster has several: without it each of ours is the only node. The shorter
+# session has a lost node replaced sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
 # The tests look for connectors and statuses in the topics of Connect, which a lone process of ours does not keep.
 OF_DEDICATED = ("dedicated.mode.enable.internal.rest=true",)
@@ -159,7 +158,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
 def _added(suite: str, workers: int) -> Sequence[str]:
     if suite == DEDICATED:
         return OF_DEDICATED
-    return PROPERTIES + (SEVERAL if workers > 1 else ())
+    return SEVERAL if workers > 1 else ()
 
 
 def _results(

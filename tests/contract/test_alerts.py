@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 import mirrorflow_operator
+from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase
 from mirrorflow_operator.metrics import PREFIX
-from mirrorflow_replicator.connect import metrics
-from mirrorflow_replicator.flow.report import GroupsReport, Guarantee, HeartbeatReport, Phase
+from mirrorflow_replicator.http import metrics
 from tests.contract.expressions import asked_for
-from tests.unit.connect.reports import NOW_S, connector, moved, partition, task, view
+from tests.unit.http.reports import NOW_S, connector, moved, partition, task, view
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "charts" / "mirrorflow" / "files"
@@ -39,8 +39,9 @@ def _of_connectors() -> str:
     source = connector(
         task(
             partition(0, latency_ms=5, record_age_ms=3, batches_raw=7),
-            partition(1, "other", phase=Phase.STOPPED, reason="RecordTooLarge"),
+            partition(1, "other", phase=PartitionPhase.STOPPED, reason="RecordTooLarge"),
             partition(2, guarantee=Guarantee.SINGLE_WRITER),
+            partition(3, reason="WritesRefused", stalled_since_ms=1),
             errors={"RecordTooLarge": 2},
         ),
         heartbeats=(HeartbeatReport(cluster="B", topic="A.heartbeats", timestamp_ms=int(NOW_S * 1000)),),

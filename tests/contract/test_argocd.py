@@ -34,6 +34,7 @@ EXPECTED = {
         "seeded",
         "seeded-with-a-gap",
         "seeded-in-spite-of-failures",
+        "warnings",
         "seed-failed",
         "seed-makes-no-step",
         "verified",

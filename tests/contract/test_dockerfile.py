@@ -1,6 +1,7 @@
 """The Dockerfile builds anywhere: it begins with official images and copies what .dockerignore lets through."""
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,3 +53,16 @@ def test_containers_run_as_a_user_that_is_a_number():
 
     assert users
     assert all(re.fullmatch(r"[1-9]\d+:[1-9]\d+", one) for one in users)
+
+
+def test_every_image_has_every_package_of_the_wheel():
+    """One wheel is installed into each; the layer of dependencies is built before it, with empty folders of the same names."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]["packages"]
+    folders = [str(path.parent.relative_to(ROOT)) for path in ROOT.glob("*/mirrorflow_*/__init__.py")]
+    empty = re.findall(
+        r"\S+/mirrorflow_\w+", (ROOT / "Dockerfile").read_text().split("RUN mkdir -p", 1)[1].split("\n\n")[0]
+    )
+
+    assert sorted(folders) == sorted(packages) == sorted(empty)

@@ -92,6 +92,15 @@ def test_the_chart_installs_this_version():
     assert {version[1]} == set(re.findall(r"image: mirrorflow/\w+:(\S+)", chart))
 
 
+def test_the_chart_names_the_release_before():
+    """Flows of that release keep running after an upgrade."""
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    chart = (ROOT / "charts" / "mirrorflow" / "Chart.yaml").read_text()
+    before = heads[1] if len(heads) > 1 else ""
+
+    assert f'mirrorflow.io/previous-version: "{before}"' in chart
+
+
 def test_every_dependency_has_its_reason():
     """docs/decisions/002-dependencies.md names each package of pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]

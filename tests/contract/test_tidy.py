@@ -9,8 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
 ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
-FILE_LINES_MAX = 400
+EMPTY_LINES = 3  # a package's docstring alone
+# A file of more lines is a smell, not a fault: one job may need it. Most files are far below.
 FILE_LINES_MEDIAN_MAX = 120
+FILE_LINES_90TH_MAX = 300
+FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 60
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
 
@@ -26,12 +29,18 @@ def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
 
 
-def test_files_are_short():
-    """No file exceeds its ceiling, and most are far below it."""
-    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+def test_most_files_are_short():
+    """By the median and the 90th percentile, tests and benchmarks included."""
+    lengths = [length for path in ALL if (length := len(path.read_text().splitlines())) > EMPTY_LINES]
 
-    assert {} == {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > FILE_LINES_MAX}
-    assert statistics.median(n for n in lengths.values() if n > 3) <= FILE_LINES_MEDIAN_MAX
+    assert statistics.median(lengths) <= FILE_LINES_MEDIAN_MAX
+    assert statistics.quantiles(lengths, n=10)[-1] <= FILE_LINES_90TH_MAX
+
+
+def test_no_product_file_has_several_jobs():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+
+    assert {} == {path: length for path, length in lengths.items() if length > FILE_LINES_MAX}
 
 
 def test_functions_are_short():

@@ -4,6 +4,7 @@ Whoever breaks something mends it before the end; whoever needs another flow mak
 """
 
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,17 @@ VALUES: dict[str, Any] = {
     # Autoscale's minutes are seconds here.
     "autoscaleCalmSeconds": 8,
 }
+
+# The first test also starts the node, installs the release and starts both clusters: a minute on an idle machine, five where
+# neighbours take most of the processors. Each of these steps has a limit of its own.
+TIMEOUT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of this folder may take as long as `TIMEOUT_S`."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="package")

@@ -14,6 +14,8 @@ from tests.e2e.story import all_pods, assert_same, names, restarts, wait_for_rec
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
+from tests.harness.kubernetes.chart import chart_after
+from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.images import INSTALLED, REPOSITORY, VERSION
 from tests.harness.kubernetes.stage import WAIT_S, Stage
 
@@ -26,20 +28,22 @@ ROLLS = int(os.environ.get("ROLLS", "1"))  # up to 3, for who wants figures
 
 
 def test_an_upgrade_of_the_operator_rolls_no_connector_until_a_flow_asks(
-    stage: Stage, flow: str, another_flow: Callable[..., str]
+    stage: Stage, flow: str, another_flow: Callable[..., str], tmp_path: Path
 ):
-    """The new operator runs this replicator and the one before: pinned flows stay, new ones get the new one."""
+    """The next chart, with no value set: pinned flows stay and are looked after, new ones get the new replicator."""
     for target in INSTALLED:
         stage.cluster.tag(f"{REPOSITORY}/{target}:{VERSION}", f"{REPOSITORY}/{target}:{NEXT}")
     stage.east.create_topic("orders.upgrade")
     before = stage.pods(flow)
     try:
-        stage.release.upgrade(image={"tag": NEXT}, replicator={"versions": [NEXT, VERSION]})
+        stage.release.upgrade(chart_after(NEXT, tmp_path))
         load(stage.east, "orders.upgrade", 500)
         wait_for_records(stage, "east.orders.upgrade", 500)
-        new = another_flow("young", ["young.*"])
+        stage.east.create_topic("fresh.first")
+        new = another_flow("young", ["fresh.*"])
         stage.wait_for(new, "Ready")
         versions = {name: stage.resource(name)["status"]["version"] for name in (flow, new)}
+        accepted = condition(stage.resource(flow), "Accepted")
         after = stage.pods(flow)
         images = {
             pod["spec"]["containers"][0]["image"].rpartition(":")[2]
@@ -52,6 +56,7 @@ def test_an_upgrade_of_the_operator_rolls_no_connector_until_a_flow_asks(
     assert names(after) == names(before)
     assert restarts(after) == restarts(before)
     assert versions == {flow: VERSION, "young": NEXT}
+    assert accepted["status"] == "True"
     assert images == {NEXT}
     assert_same(stage, "orders.upgrade")
     assert names(stage.pods(flow)) == names(before)

@@ -26,7 +26,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.processes import Child, HarnessError, family, start, unread_bytes, wait_until
 
-START_WAIT_S = 60.0  # a second alone; imports on a machine that runs a whole suite take longer
+START_WAIT_S = 120.0  # a second alone; imports on a machine that runs a whole suite take longer
 CAUGHT_UP_WAIT_S = (
     240.0  # what takes ten seconds alone; a suite on two busy cores is some twenty times slower
 )

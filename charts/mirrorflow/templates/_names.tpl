@@ -91,3 +91,9 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
+
+{{/* The versions of replicators that the operator runs: its own and, so that an upgrade holds up no flow, the one before. */}}
+{{- define "mirrorflow.versions" -}}
+{{- $before := index .Chart.Annotations "mirrorflow.io/previous-version" -}}
+{{- default (compact (list .Chart.AppVersion $before)) .Values.replicator.versions | toJson -}}
+{{- end -}}

@@ -1,6 +1,6 @@
-"""The workload of each connector: how many, how large, with which further properties.
+"""Types of each connector's workload: replicas, resources and further properties.
 
-The part of its pod that may be changed is `template`'s.
+`template` has the part of the pod that users may change.
 """
 
 from enum import Enum
@@ -18,57 +18,68 @@ ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-
 class ComputeAmounts(ApiModel):
     """CPU and memory."""
 
-    cpu: Quantity | None = Field(None, description="In cores, for example 500m.")
-    memory: Quantity | None = Field(None, description="In bytes, for example 256Mi.")
+    cpu: Quantity | None = Field(None, description="CPU in cores, for example 500m.")
+    memory: Quantity | None = Field(None, description="Memory in bytes, for example 256Mi.")
 
 
 class Resources(ApiModel):
-    """What a pod asks for and may use."""
+    """CPU and memory that a container requests and may use."""
 
-    requests: ComputeAmounts = Field(default_factory=ComputeAmounts, description="What it is scheduled by.")
-    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="What it may not exceed.")
+    requests: ComputeAmounts = Field(
+        default_factory=ComputeAmounts, description="Minimum resources, used for scheduling."
+    )
+    limits: ComputeAmounts = Field(default_factory=ComputeAmounts, description="Maximum resources.")
 
 
 class ServiceAccount(ApiModel):
-    """The connector's own ServiceAccount; without annotations it shares the flow's."""
+    """The connector's own ServiceAccount; without annotations it uses the flow's."""
 
-    annotations: Annotations = Field(default_factory=dict, description="For example a cloud role.")
+    annotations: Annotations = Field(
+        default_factory=dict,
+        description="Annotations of the ServiceAccount, for example the name of a cloud role.",
+    )
 
 
 class Autoscale(ApiModel):
-    """Between how many pods the operator chooses, by the connector's lag."""
+    """Limits within which the operator sets the number of pods, by the connector's lag."""
 
-    min_replicas: int = Field(1, ge=1, le=100, description="Pods that are there without lag.")
-    max_replicas: int = Field(ge=1, le=100, description="Pods that are there at most.")
-    lag_seconds_max: int = Field(60, ge=1, le=86_400, description="The lag above which pods are added.")
+    min_replicas: int = Field(1, ge=1, le=100, description="Minimum number of pods.")
+    max_replicas: int = Field(ge=1, le=100, description="Maximum number of pods.")
+    lag_seconds_max: int = Field(
+        60, ge=1, le=86_400, description="Lag in seconds above which pods are added."
+    )
 
 
 class Connector(ApiModel):
-    """One connector's workload."""
+    """Workload of one connector."""
 
-    replicas: int = Field(1, ge=0, le=100, description="Pods; more than one share the connector's work.")
+    replicas: int = Field(
+        1, ge=0, le=100, description="Number of pods. Several pods share the work of the connector."
+    )
     autoscale: Autoscale | None = Field(
-        None, description="Of the source connector: the operator chooses the number of pods, by the lag."
+        None, description="Scales the number of pods by the lag. Only for the source connector."
     )
     image: ImageName | None = Field(
-        None, description="Run instead of the operator's own replicator, for example to try a build."
+        None,
+        description="Container image to run instead of the operator's default, for example to test a build.",
     )
-    tasks: int = Field(1, ge=1, le=1_000, description="Processes that copy (tasks.max).")
-    resources: Resources = Field(default_factory=Resources, description="Of the container.")
+    tasks: int = Field(1, ge=1, le=1_000, description="Number of task processes (tasks.max).")
+    resources: Resources = Field(default_factory=Resources, description="Compute resources of the container.")
     service_account: ServiceAccount = Field(
-        default_factory=ServiceAccount, description="Its own ServiceAccount."
+        default_factory=ServiceAccount, description="ServiceAccount of the connector."
     )
     template: Template = Field(
-        default_factory=Template, description="The part of the pod that may be changed."
+        default_factory=Template, description="Fields of the pod that can be customized."
     )
     config: Properties = Field(
         default_factory=dict,
-        description="Further MM2 properties of this connector; keys that other fields set are refused.",
+        description="Further MirrorMaker 2 properties of this connector. Properties that other fields set are "
+        "refused.",
     )
 
 
 class ConnectorName(Enum):
-    """The connectors as the resource calls them; where several share a pod, it is the first one's of these."""
+    """Name of a connector. Connectors that share a pod use the pod of the first of them in this order."""
 
     SOURCE = "source"
     CHECKPOINT = "checkpoint"
@@ -76,20 +87,28 @@ class ConnectorName(Enum):
 
 
 class Connectors(ApiModel):
-    """The three connectors of a flow."""
+    """Workloads of the three connectors of a flow."""
 
-    source: Connector = Field(default_factory=Connector, description="Copies records.")
-    checkpoint: Connector = Field(default_factory=Connector, description="Translates group offsets.")
-    heartbeat: Connector = Field(default_factory=Connector, description="Emits heartbeats.")
+    source: Connector = Field(
+        default_factory=Connector, description="Source connector, which copies records."
+    )
+    checkpoint: Connector = Field(
+        default_factory=Connector,
+        description="Checkpoint connector, which translates the offsets of consumer groups.",
+    )
+    heartbeat: Connector = Field(
+        default_factory=Connector, description="Heartbeat connector, which emits heartbeats."
+    )
     colocate: tuple[ConnectorName, ...] = Field(
         (),
         max_length=len(ConnectorName),
-        description="Connectors that share one pod: that of the first among them of source, checkpoint and heartbeat.",
+        description="Connectors that run in one pod. It is the pod of the first of them in the order source, "
+        "checkpoint, heartbeat.",
         json_schema_extra=LIST_SET,
     )
 
     def named(self, name: ConnectorName) -> Connector:
-        """What is said of one of them."""
+        """Returns the spec of one connector."""
         match name:
             case ConnectorName.SOURCE:
                 return self.source
@@ -99,7 +118,7 @@ class Connectors(ApiModel):
                 return self.heartbeat
 
     def host(self, name: ConnectorName) -> ConnectorName:
-        """The connector whose image, resources, ServiceAccount, template and worker are those of the pod of *name*."""
+        """Returns the connector whose image, resources, ServiceAccount, template and worker *name* uses."""
         if name not in self.colocate:
             return name
         return next(one for one in ConnectorName if one in self.colocate)

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinition: the types' schema, the rules in CEL, names, subresources and printer columns.
+"""Builds the CustomResourceDefinition: schema, CEL rules, names, subresources and printer columns.
 
-Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd` prints it, and `make crds` puts it where
-kubectl and the chart take it from.
+Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd` prints it, and `make crds`
+writes it to the files that kubectl and the chart use.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from mirrorflow_operator.api import cel
+from mirrorflow_operator.api.rules.table import validations
 from mirrorflow_operator.api.spec import KIND, Metadata, Spec
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.api.structural import Schema, structural
@@ -29,7 +29,7 @@ _HEADER: Final = "# Generated from operator/mirrorflow_operator/api by `make crd
 
 
 def definition() -> dict[str, Any]:
-    """The whole object, as kubectl applies it."""
+    """Returns the whole object, as kubectl applies it."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -53,7 +53,7 @@ def definition() -> dict[str, Any]:
 
 
 def schema() -> Schema:
-    """What a MirrorFlow may be, with every rule at its place."""
+    """Returns the schema of a MirrorFlow, with every rule at its place."""
     whole: Schema = {
         "description": "One direction of replication between two Kafka clusters.",
         "type": "object",
@@ -61,7 +61,7 @@ def schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            # Of the metadata, a definition may bound the name alone.
+            # A definition may restrict no metadata but the name.
             "metadata": {
                 "type": "object",
                 "properties": {"name": structural(Metadata)["properties"]["name"]},
@@ -70,8 +70,9 @@ def schema() -> Schema:
             "status": structural(Status),
         },
     }
-    whole["properties"]["status"].pop("default")  # the operator's alone; nobody's words before its first
-    for path, rule in cel.rules():
+    # Only the operator writes the status, so there is none before its first write.
+    whole["properties"]["status"].pop("default")
+    for path, rule in validations():
         place = whole
         for name in path.replace("[]", ".[]").split("."):
             place = place["items"] if name == "[]" else place["properties"][name]
@@ -80,7 +81,7 @@ def schema() -> Schema:
 
 
 def text() -> str:
-    """The definition as YAML, long lines whole, in the order of the types."""
+    """Returns the definition as YAML, in the order of the types, without line wrapping."""
     return _HEADER + yaml.dump(
         definition(), Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True
     )
@@ -90,7 +91,7 @@ class _Dumper(yaml.SafeDumper):
     """Without anchors: a rule that stands in two places is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Always."""
+        """Returns True: writes no anchors."""
         return True
 
 
@@ -102,7 +103,7 @@ def _column(name: str, path: str, *, priority: int = 0, kind: str = "string") ->
     return {"name": name, "type": kind, "jsonPath": path} | ({"priority": priority} if priority else {})
 
 
-# What is wrong is seen at a glance; the sentence about it with `-o wide`.
+# The columns show whether something is wrong; `-o wide` adds the message.
 _COLUMNS: Final = [
     _column("Source", ".spec.source.alias"),
     _column("Target", ".spec.target.alias"),
@@ -114,7 +115,7 @@ _COLUMNS: Final = [
     _column("Version", ".status.version", priority=1),
     _column("Message", _condition("Ready", "message"), priority=1),
 ]
-# Only the source connector has work that more pods share.
+# Only the source connector has work that several pods can share.
 _SUBRESOURCES: Final = {
     "status": {},
     "scale": {

@@ -1,4 +1,4 @@
-"""What pydantic says of a document, in our sentences: a path as kubectl writes it, what is wrong, what to write instead."""
+"""Converts pydantic's errors to field errors: a path as kubectl writes it, what is wrong, what to write."""
 
 import difflib
 from typing import Any, get_args
@@ -11,21 +11,21 @@ from mirrorflow_operator.api import quantity
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
 
-NAMED_FIELDS_MAX = 12  # of a wrong field's neighbours: a sentence, not a manual
+NAMED_FIELDS_MAX = 12  # valid fields named beside a wrong one; more would be unreadable
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """One sentence for each field of *error*: a wrong member of a union is reported once for each branch of it."""
+    """Returns one error for each field; pydantic reports a wrong union member once for each branch."""
     details = error.errors(include_url=False, include_input=False)
     found: dict[str, FieldError] = {}
     for detail in details:
         inside = any(
             other is not detail and other["loc"][: len(detail["loc"])] == detail["loc"] for other in details
         )
-        # A list whose items are all wrong is called too short as well, which is not the user's slip.
+        # pydantic also reports a list whose items are all wrong as too short, which is not a user error.
         if not (detail["type"] == "too_short" and inside):
             path = _path(detail["loc"])
-            # Of a number or a quantity: what was written as a text was meant as a quantity.
+            # For a number or quantity, a text was meant as a quantity.
             if path not in found or detail["type"] == "string_pattern_mismatch":
                 found[path] = _field_error(detail)
     return list(found.values())

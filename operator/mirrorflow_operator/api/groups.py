@@ -1,4 +1,4 @@
-"""Consumer groups, and what their translation stands on: offset syncs and heartbeats."""
+"""Types of consumer groups, and of the offset syncs and heartbeats that their translation needs."""
 
 from enum import Enum
 
@@ -8,44 +8,50 @@ from mirrorflow_operator.api.model import LIST_SET, PATTERNS_MAX, ApiModel, Patt
 
 
 class Side(Enum):
-    """One of the two clusters."""
+    """The source or the target cluster."""
 
     SOURCE = "Source"
     TARGET = "Target"
 
 
 class Groups(ApiModel):
-    """Which consumer groups are translated."""
+    """Selection of consumer groups."""
 
     include: tuple[Pattern, ...] = Field(
         (".*",),
         max_length=PATTERNS_MAX,
-        description="Names or regexes of groups; absent: all.",
+        description="Names or regexes of consumer groups whose offsets are translated. If absent, all groups.",
         json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(
         (),
         max_length=PATTERNS_MAX,
-        description="Names or regexes that win over include, besides MM2's default list.",
+        description="Names or regexes of consumer groups to exclude, in addition to MirrorMaker 2's defaults. "
+        "Takes precedence over include.",
         json_schema_extra=LIST_SET,
     )
-    sync_offsets: bool = Field(True, description="Whether offsets are written to the target's idle groups.")
+    sync_offsets: bool = Field(
+        True, description="Whether translated offsets are committed to the target's inactive groups."
+    )
 
 
 class OffsetSyncs(ApiModel):
-    """MM2's offset-syncs topic."""
+    """MirrorMaker 2's offset-syncs topic."""
 
     location: Side = Field(
-        Side.TARGET, description="Target: a flow needs only Read and Describe on its source. Never changes."
+        Side.TARGET,
+        description="Cluster that stores the topic. With Target, a flow needs only Read and Describe on its "
+        "source. Immutable.",
     )
 
 
 class Heartbeats(ApiModel):
-    """MM2's heartbeats."""
+    """MirrorMaker 2's heartbeats."""
 
     emit_to: tuple[Side, ...] = Field(
         (Side.TARGET, Side.SOURCE),
         max_length=2,
-        description="Where heartbeats are written, absent: both; those on the source make replicationHops work.",
+        description="Clusters to which heartbeats are written. If absent, both. The hop count "
+        "(replicationHops) needs those on the source.",
         json_schema_extra=LIST_SET,
     )

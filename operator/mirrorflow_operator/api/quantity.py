@@ -1,7 +1,7 @@
-"""Kubernetes' quantities: amounts of CPU, memory and bytes (k8s.io/apimachinery, pkg/api/resource).
+"""Parses Kubernetes quantities of CPU, memory and bytes (k8s.io/apimachinery, pkg/api/resource).
 
-A number, then nothing, a decimal unit (n to E), a binary unit (Ki to Ei) or an exponent (1e3): `1E` is an exa, `1E3` a
-thousand. Negative ones are left out, because no field of ours has a use for one.
+A quantity is a number, alone or with a decimal unit (n to E), a binary unit (Ki to Ei) or an exponent (1e3):
+`1E` is an exa, `1E3` a thousand. Negative quantities are not supported, because no field needs one.
 """
 
 import re
@@ -18,7 +18,7 @@ _THOUSANDS: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 _AS_KUBERNETES: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
-# A bare number is one, too: `cpu: 1`.
+# A plain number is a quantity, too: `cpu: 1`.
 Quantity = Annotated[
     Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(max_length=20, pattern=PATTERN)],
     Field(json_schema_extra=_AS_KUBERNETES),
@@ -26,7 +26,7 @@ Quantity = Annotated[
 
 
 def amount(quantity: int | str) -> Decimal:
-    """What *quantity*, a valid one, comes to."""
+    """Returns the value of *quantity*, which must be valid."""
     found = _PARTS.fullmatch(str(quantity))
     assert found is not None
     number, unit = Decimal(found[1]), found[2]
@@ -38,12 +38,12 @@ def amount(quantity: int | str) -> Decimal:
 
 
 def same_amount(one: str, other: str) -> bool:
-    """Whether both are the same, written in whatever way: the API server rewrites them."""
+    """Returns whether both have the same value, in any notation: the API server rewrites quantities."""
     if _VALID.match(one) and _VALID.match(other):
         return amount(one) == amount(other)
     return one == other
 
 
 def whole(quantity: int | str) -> int:
-    """*quantity* as a count, rounded up as Kubernetes does."""
+    """Returns *quantity* as a whole number, rounded up as Kubernetes does."""
     return int(amount(quantity).to_integral_value(ROUND_CEILING))

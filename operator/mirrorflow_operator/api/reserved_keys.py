@@ -1,10 +1,12 @@
-"""Properties that a field of the resource sets: written in a connector's `config` as well, one would win in silence.
+"""Lists the properties that a field of the resource sets; a connector's `config` must not set them.
 
-`name` and `mirrorflow.flow` are not among them: a flow that goes on where another program stopped has to be able to bear the
-names under which that one kept its books.
+`name` and `mirrorflow.flow` are not reserved: a flow that continues where another program stopped must be
+able to use the names under which that program stored its offsets and identity.
 """
 
-# Set by fields of the resource; written in `config` as well, one of the two would win in silence.
+import re
+
+# Set by fields of the resource; if `config` set one as well, one of the two values would silently win.
 FIELD_OF_KEY = {
     "connector.class": "spec.connectors",
     "tasks.max": "tasks",
@@ -36,22 +38,7 @@ FIELD_OF_PREFIX = {
     "target.cluster.": "spec.target",
     "config.providers": "the secret fields of spec.source and spec.target",
 }
-CLIENT_PREFIXES = (
-    "consumer.",
-    "producer.",
-    "admin.",
-    "source.consumer.",
-    "source.producer.",
-    "source.admin.",
-)
-MORE_CLIENT_PREFIXES = (
-    "target.consumer.",
-    "target.producer.",
-    "target.admin.",
-    "producer.override.",
-    "consumer.override.",
-)
-# In a connector's `config`, and the worker's to read: where positions are kept, and how a process ends.
+# Keys of a connector's `config` that its worker reads: where offsets are stored, and how a process stops.
 KEYS_OF_WORKER = (
     "offset.storage.",
     "config.storage.",
@@ -59,20 +46,16 @@ KEYS_OF_WORKER = (
     "group.id",
     "task.shutdown.graceful.timeout.ms",
 )
-SECURITY_KEYS = ("security.", "ssl.", "sasl.", "bootstrap.servers")
+# The security and the addresses of one client or of all; CEL and Python read the same expression.
+SECURITY = "^((source|target)[.])?((consumer|producer|admin)[.])?(override[.])?((security|ssl|sasl)[.]|bootstrap[.]servers)"
+SECURITY_FIELDS = "tls, authentication and bootstrapServers of spec.source and spec.target"
 
 
 def field_of(key: str) -> str | None:
-    """The field that sets *key*; None if none does."""
+    """Returns the field that sets *key*, or None."""
     if key in FIELD_OF_KEY:
         return FIELD_OF_KEY[key]
     for prefix, field in FIELD_OF_PREFIX.items():
         if key.startswith(prefix):
             return field
-    plain = next(
-        (key.removeprefix(one) for one in (*MORE_CLIENT_PREFIXES, *CLIENT_PREFIXES) if key.startswith(one)),
-        key,
-    )
-    if plain.startswith(SECURITY_KEYS):
-        return "tls, authentication and bootstrapServers of spec.source and spec.target"
-    return None
+    return SECURITY_FIELDS if re.search(SECURITY, key) else None

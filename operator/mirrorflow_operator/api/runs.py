@@ -1,6 +1,6 @@
-"""Actions that run once per `runId`: seeding, verification, restart. A changed id is the only trigger.
+"""Types of the actions that run once per `runId`: seed, verification, restart. Only a new id starts one.
 
-Seeding and verification are Spark jobs: a driver, and executors that it starts and ends itself.
+A seed and a verification are Spark jobs: a driver, and executors that it starts and ends itself.
 """
 
 from enum import Enum
@@ -15,7 +15,7 @@ from mirrorflow_operator.api.template import Template
 
 
 class ForeignRecords(Enum):
-    """What to do where a target topic holds records that the flow has not written."""
+    """What to do if a target topic contains records that the flow has not written."""
 
     REFUSE = "Refuse"
     ACCEPT = "Accept"
@@ -24,11 +24,14 @@ class ForeignRecords(Enum):
 class Executors(ApiModel):
     """Spark executors."""
 
-    max: int = Field(4, ge=1, le=1_000, description="At most so many; those that have nothing to do go.")
-    cores: int = Field(1, ge=1, le=64, description="Partitions that one executor works on at once.")
+    max: int = Field(4, ge=1, le=1_000, description="Maximum number of executors; idle ones are removed.")
+    cores: int = Field(
+        1, ge=1, le=64, description="Number of partitions that one executor processes concurrently."
+    )
     resources: Resources = Field(
         default_factory=Resources,
-        description="Of each; 768Mi at least, which Spark's limit is, too. Absent: what its cores need.",
+        description="Compute resources of each executor; at least 768Mi of memory. If absent, they are "
+        "derived from cores.",
     )
 
 
@@ -36,70 +39,83 @@ class Driver(ApiModel):
     """Spark's driver, the pod of the Job."""
 
     resources: Resources = Field(
-        default_factory=Resources, description="Absent: a tenth of a core and 1Gi, which nobody is to exceed."
+        default_factory=Resources,
+        description="Compute resources of the driver. If absent, it requests 100m of CPU and 1Gi of memory.",
     )
 
 
 class SparkJob(ApiModel):
-    """What all Spark jobs of a flow have."""
+    """Settings that all Spark jobs of a flow have."""
 
     executors: Executors = Field(default_factory=Executors, description="Spark executors.")
-    driver: Driver = Field(default_factory=Driver, description="Spark's driver.")
+    driver: Driver = Field(default_factory=Driver, description="Spark driver.")
     bytes_per_second: Quantity | None = Field(
-        None, description="Bytes read per second by the whole job; absent: spec.limits.bytesPerSecond."
+        None,
+        description="Maximum number of bytes that the whole job reads per second. If absent, "
+        "spec.limits.bytesPerSecond applies.",
     )
     image: ImageName | None = Field(
-        None, description="Run instead of the operator's own, for example to try a build."
+        None,
+        description="Container image to run instead of the operator's default, for example to test a build.",
     )
     template: Template = Field(
         default_factory=Template,
-        description="The part of driver and executor pods that may be changed; a driver gets a minute to end at least.",
+        description="Fields of the driver and executor pods that can be customized. The grace period of a "
+        "driver is at least one minute.",
     )
 
 
 class Seed(SparkJob):
-    """Fill the target in bulk, then hand over to the connector."""
+    """Bulk copy to the target, after which the source connector continues."""
 
-    run_id: RunId = Field("", description="Change it to seed; empty: never.")
+    run_id: RunId = Field("", description="Id of the run. A new value starts a seed; if empty, none runs.")
     foreign_records: ForeignRecords = Field(
         ForeignRecords.REFUSE,
-        description="Refuse: a target topic that holds records of others fails the seed. Accept: they stay, and it goes on.",
+        description="Policy for target topics that contain records of other producers. Refuse: the seed "
+        "fails. Accept: it continues and keeps them.",
     )
 
 
 class Output(ApiModel):
-    """Where the results of verifications are kept."""
+    """Storage for the results of verifications."""
 
     claim_name: ObjectName = Field(
-        description="A PersistentVolumeClaim beside the flow; the driver alone mounts it, and makes a folder of the flow's name."
+        description="Name of a PersistentVolumeClaim in the namespace of the flow. Only the driver mounts it, "
+        "and creates a directory named after the flow."
     )
     fs_group: int | None = Field(
         None,
         ge=1,
         le=2**31 - 1,
-        description="The group that may write the volume. Absent: none, where the platform or the volume sees to it.",
+        description="Group id that can write to the volume. If absent, none is set; the platform or the "
+        "volume must grant access.",
     )
 
 
 class Verify(SparkJob):
-    """Compare both sides."""
+    """Comparison of the records on both clusters."""
 
-    run_id: RunId = Field("", description="Change it to verify now; empty: by schedule alone.")
+    run_id: RunId = Field(
+        "", description="Id of the run. A new value starts a verification; if empty, only the schedule does."
+    )
     schedule: Annotated[str, Field(max_length=100)] = Field(
-        "", description="Cron expression of five fields; empty: none."
+        "", description="Cron expression with five fields. If empty, there is no schedule."
     )
     time_zone: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")] = Field(
-        "UTC", description="Of the schedule, as the time zone database names it."
+        "UTC", description="Time zone of the schedule, as in the IANA time zone database."
     )
     sample: Annotated[str, Field(max_length=10, pattern=r"^(0(\.[0-9]+)?|1(\.0+)?)$")] = Field(
-        "1.0", description="The part of all windows that is compared, more than 0, up to 1."
+        "1.0", description="Fraction of windows to compare, greater than 0 and at most 1."
     )
     output: Output | None = Field(
-        None, description="Keep table, JSON and page of each run; absent: the log has the summary alone."
+        None,
+        description="Storage for the table, JSON and page of each run. If absent, only the log has a summary.",
     )
 
 
 class Restart(ApiModel):
-    """Restart the connectors."""
+    """Rolling restart of the connectors."""
 
-    run_id: RunId = Field("", description="Change it to restart; empty: never.")
+    run_id: RunId = Field(
+        "", description="Id of the restart. A new value restarts the connectors; if empty, none is restarted."
+    )

@@ -1,7 +1,7 @@
-"""The MirrorFlow resource, `mirrorflow.io/v1alpha1`: one direction, source to target.
+"""The types of the MirrorFlow resource, `mirrorflow.io/v1alpha1`: replication from one source to one target.
 
-These types say what a field is; `validate` says what fields must be to each other; `load` makes a MirrorFlow from text
-and errors that name the field. Nothing here reads a file, a clock or a Secret.
+These types define each field, `validate` checks rules between fields, and `load` parses a text to a
+MirrorFlow or to errors that name the field. Nothing here reads a file, a clock or a Secret.
 """
 
 from enum import Enum
@@ -19,12 +19,12 @@ from mirrorflow_operator.api.topics import Topics
 
 API_VERSION = "mirrorflow.io/v1alpha1"
 KIND = "MirrorFlow"
-# Names of children are the flow's name and a suffix; Kubernetes allows 63 letters in all.
+# Names of child objects are the flow's name and a suffix; Kubernetes allows 63 characters in all.
 NAME_MAX = 40
 
 
 class State(Enum):
-    """What the flow should be doing."""
+    """Desired state of the flow."""
 
     RUNNING = "Running"
     PAUSED = "Paused"
@@ -39,61 +39,71 @@ class IsolationLevel(Enum):
 
 
 class Limits(ApiModel):
-    """What the flow may use."""
+    """Limits of the flow."""
 
-    bytes_per_second: Quantity | None = Field(None, description="Bytes read per second, for example 50Mi.")
+    bytes_per_second: Quantity | None = Field(
+        None, description="Maximum number of bytes read per second, for example 50Mi."
+    )
 
 
 class RestTls(ApiModel):
-    """The certificate of the internal REST server."""
+    """Certificate of the internal REST server."""
 
-    secret_name: ObjectName = Field(description="A Secret of type kubernetes.io/tls.")
+    secret_name: ObjectName = Field(description="Name of a Secret of type kubernetes.io/tls.")
 
 
 class InternalRest(ApiModel):
-    """How the pods of one connector talk to each other; used when it has replicas > 1."""
+    """REST requests between the pods of one connector, used if it has several replicas."""
 
-    tls: RestTls | None = Field(None, description="Absent: no encryption.")
+    tls: RestTls | None = Field(None, description="TLS settings. If absent, connections are not encrypted.")
 
 
 class Spec(ApiModel):
-    """What a user wants; written by users only."""
+    """Desired state, written only by users."""
 
     state: State = Field(
-        State.RUNNING, description="Running; Paused (lag is still shown); Stopped (offsets may be altered)."
+        State.RUNNING,
+        description="Running, Paused (pods stay, and the lag is still reported) or Stopped (no pods run, and "
+        "offsets can be altered).",
     )
-    source: Cluster = Field(description="Where records come from.")
-    target: Cluster = Field(description="Where records go.")
-    topics: Topics = Field(default_factory=Topics, description="Which topics, and how.")
-    groups: Groups = Field(default_factory=Groups, description="Which consumer groups.")
+    source: Cluster = Field(description="Cluster from which records are copied.")
+    target: Cluster = Field(description="Cluster to which records are copied.")
+    topics: Topics = Field(
+        default_factory=Topics, description="Selection of topics, and how they are copied."
+    )
+    groups: Groups = Field(default_factory=Groups, description="Selection of consumer groups.")
     isolation_level: IsolationLevel = Field(
         IsolationLevel.READ_UNCOMMITTED,
-        description="ReadCommitted leaves out records of aborted transactions.",
+        description="ReadUncommitted or ReadCommitted; the latter skips records of aborted transactions.",
     )
-    offset_syncs: OffsetSyncs = Field(default_factory=OffsetSyncs, description="MM2's offset-syncs topic.")
-    heartbeats: Heartbeats = Field(default_factory=Heartbeats, description="MM2's heartbeats.")
-    limits: Limits = Field(default_factory=Limits, description="What the flow may use.")
+    offset_syncs: OffsetSyncs = Field(
+        default_factory=OffsetSyncs, description="MirrorMaker 2's offset-syncs topic."
+    )
+    heartbeats: Heartbeats = Field(default_factory=Heartbeats, description="MirrorMaker 2's heartbeats.")
+    limits: Limits = Field(default_factory=Limits, description="Limits of the flow.")
     version: Annotated[str, Field(max_length=64, pattern=r"^[a-zA-Z0-9._-]*$")] = Field(
-        "", description="The replicator's version; empty: pinned in status at first use."
+        "",
+        description="Version of the replicator. If empty, the version of the first start is pinned in the "
+        "status.",
     )
-    connectors: Connectors = Field(default_factory=Connectors, description="The workload of each connector.")
+    connectors: Connectors = Field(default_factory=Connectors, description="Workloads of the connectors.")
     internal_rest: InternalRest = Field(
-        default_factory=InternalRest, description="Between pods of one connector."
+        default_factory=InternalRest, description="REST requests between the pods of one connector."
     )
-    seed: Seed | None = Field(None, description="Fill the target in bulk.")
-    verify: Verify | None = Field(None, description="Compare both sides.")
-    restart: Restart = Field(default_factory=Restart, description="Restart the connectors.")
+    seed: Seed | None = Field(None, description="Bulk copy to the target.")
+    verify: Verify | None = Field(None, description="Comparison of the records on both clusters.")
+    restart: Restart = Field(default_factory=Restart, description="Rolling restart of the connectors.")
 
 
 class Metadata(ApiModel):
-    """The part of Kubernetes' metadata that planning needs; the rest is the API server's and passed over."""
+    """The part of Kubernetes' metadata that planning needs; the rest is ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     name: Annotated[str, Field(max_length=NAME_MAX, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="The flow's name."
+        description="Name of the flow."
     )
-    namespace: Annotated[str, Field(max_length=63)] = Field("", description="Its namespace.")
+    namespace: Annotated[str, Field(max_length=63)] = Field("", description="Namespace of the flow.")
 
 
 class MirrorFlow(ApiModel):
@@ -102,5 +112,7 @@ class MirrorFlow(ApiModel):
     api_version: Literal["mirrorflow.io/v1alpha1"] = Field(description=API_VERSION)
     kind: Literal["MirrorFlow"] = Field(description=KIND)
     metadata: Metadata = Field(description="Name and namespace.")
-    spec: Spec = Field(description="What a user wants.")
-    status: dict[str, Any] = Field(default_factory=dict, description="The operator's; not read here.")
+    spec: Spec = Field(description="Desired state, written only by users.")
+    status: dict[str, Any] = Field(
+        default_factory=dict, description="Observed state, written by the operator; not read here."
+    )

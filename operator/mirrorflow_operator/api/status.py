@@ -1,6 +1,7 @@
-"""The status of a MirrorFlow: what the operator says, and nobody else writes.
+"""The types of a MirrorFlow's status, which only the operator writes.
 
-Counts and words only: no topic, no group, no secret; figures that move are metrics. Every list is bounded.
+It has counts and states, but no topics, groups or secrets; values that change all the time are metrics. Every
+list is bounded.
 """
 
 from enum import Enum
@@ -23,7 +24,7 @@ Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
 class ConditionStatus(Enum):
-    """Kubernetes' three answers."""
+    """Status of a condition, as in Kubernetes."""
 
     TRUE = "True"
     FALSE = "False"
@@ -31,7 +32,7 @@ class ConditionStatus(Enum):
 
 
 class Phase(Enum):
-    """A connector at a glance; conditions say why."""
+    """Phase of a connector; conditions have the reasons."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -42,7 +43,7 @@ class Phase(Enum):
 
 
 class Lag(Enum):
-    """How far the target is behind, roughly: figures that move would write the status all day."""
+    """How far the target is behind, as a range: an exact value would cause constant status updates."""
 
     NONE = "0"
     UNDER_A_SECOND = "<1s"
@@ -53,136 +54,158 @@ class Lag(Enum):
 
 
 class Condition(ApiModel):
-    """One question and its answer (KEP-1623)."""
+    """One condition (KEP-1623)."""
 
-    type: Word = Field(description="The question.")
-    status: ConditionStatus = Field(description="True, False or Unknown.")
-    observed_generation: int = Field(0, ge=0, description="Of the spec that was looked at.")
-    last_transition_time: Moment = Field(description="When status last changed.")
-    reason: Word = Field(description="A word for programs.")
-    message: Message = Field("", description="A sentence for people.")
+    type: Word = Field(description="Type of the condition.")
+    status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
+    observed_generation: int = Field(
+        0, ge=0, description="Generation of the spec on which the condition is based."
+    )
+    last_transition_time: Moment = Field(description="Time at which status last changed.")
+    reason: Word = Field(description="Machine-readable reason.")
+    message: Message = Field("", description="Human-readable message.")
 
 
 class ConnectorStatus(ApiModel):
-    """One connector's workload."""
+    """Observed workload of one connector."""
 
-    phase: Phase = Field(Phase.UNKNOWN, description="At a glance.")
-    replicas: int = Field(0, ge=0, description="Pods that exist.")
-    ready_replicas: int = Field(0, ge=0, description="Pods that are ready.")
+    phase: Phase = Field(Phase.UNKNOWN, description="Phase of the connector.")
+    replicas: int = Field(0, ge=0, description="Number of pods that exist.")
+    ready_replicas: int = Field(0, ge=0, description="Number of pods that are ready.")
     wanted_replicas: int | None = Field(
-        None, ge=0, description="Pods that autoscale has decided on; absent without it."
+        None, ge=0, description="Number of pods that autoscale has set; absent without autoscale."
     )
-    selector: Annotated[str, Field(max_length=512)] = Field("", description="Of its pods, for autoscalers.")
-    image: Image = Field("", description="What it runs.")
+    selector: Annotated[str, Field(max_length=512)] = Field(
+        "", description="Label selector of the pods, for autoscalers."
+    )
+    image: Image = Field("", description="Container image of the pods.")
 
 
 class ConnectorStatuses(ApiModel):
-    """The workload of each connector."""
+    """Observed workloads of the connectors."""
 
-    source: ConnectorStatus | None = Field(None, description="Copies records.")
-    checkpoint: ConnectorStatus | None = Field(None, description="Translates group offsets.")
-    heartbeat: ConnectorStatus | None = Field(None, description="Emits heartbeats.")
+    source: ConnectorStatus | None = Field(None, description="Source connector.")
+    checkpoint: ConnectorStatus | None = Field(None, description="Checkpoint connector.")
+    heartbeat: ConnectorStatus | None = Field(None, description="Heartbeat connector.")
 
 
 class RunStatus(ApiModel):
-    """The last run of an action."""
+    """Last run of an action."""
 
-    run_id: RunId = Field("", description="Which run.")
-    phase: Word | None = Field(None, description="Where it stands.")
-    start_time: Moment | None = Field(None, description="When it began.")
-    completion_time: Moment | None = Field(None, description="When it ended.")
-    message: Message = Field("", description="What came of it.")
+    run_id: RunId = Field("", description="Id of the run.")
+    phase: Word | None = Field(None, description="Phase of the run.")
+    start_time: Moment | None = Field(None, description="Time at which the run started.")
+    completion_time: Moment | None = Field(None, description="Time at which the run ended.")
+    message: Message = Field("", description="Result of the run.")
 
 
 class RunPhase(Enum):
-    """Where a Spark job stands."""
+    """Phase of a Spark job."""
 
     PENDING = "Pending"
     RUNNING = "Running"
     PAUSED = "Paused"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    LOST = "Lost"  # it was deleted before it told what came of it
+    LOST = "Lost"  # the Job was deleted before it reported its result
 
 
 class Cost(ApiModel):
-    """What a run has used, all executors together."""
+    """Resources that all executors of a run have used together."""
 
-    executor_seconds: Count = Field(0, description="Time of tasks on executors, in seconds.")
-    bytes_read: Count = Field(0, description="From both clusters.")
-    bytes_written: Count = Field(0, description="To the target.")
+    executor_seconds: Count = Field(0, description="Total time of the tasks on executors, in seconds.")
+    bytes_read: Count = Field(0, description="Bytes read from both clusters.")
+    bytes_written: Count = Field(0, description="Bytes written to the target.")
 
 
 class SeedPartitions(ApiModel):
     """Partitions of a seed."""
 
-    total: Count = Field(0, description="All.")
-    done: Count = Field(0, description="Filled up to where their source ended when the seed began.")
-    lost: Count = Field(
-        0, description="With records that the source had lost before they were copied, or stopped."
+    total: Count = Field(0, description="Number of partitions.")
+    done: Count = Field(
+        0, description="Partitions copied up to the end that the source had when the seed started."
     )
+    lost: Count = Field(
+        0, description="Partitions that stopped, or whose source lost records before they were copied."
+    )
+
+
+class SeedDriver(ApiModel):
+    """Driver whose progress was added last."""
+
+    uid: Annotated[str, Field(max_length=64)] = Field("", description="UID of the pod.")
+    creation_time: Moment = Field(description="Creation time of the pod.")
+    earlier_records: Count = Field(0, description="Records that earlier drivers copied.")
+    earlier_bytes: Count = Field(0, description="Bytes that earlier drivers copied.")
 
 
 class SeedStatus(RunStatus):
-    """The last seeding. Figures are of the driver's last word; while it runs they are written once a minute."""
+    """Last seed. Counts include all its drivers, and are updated once a minute while it runs."""
 
-    partitions: SeedPartitions | None = Field(None, description="How many are filled.")
-    records: Count = Field(0, description="Records copied by the driver that runs, or ran last.")
-    bytes: Count = Field(0, description="Bytes of these.")
-    remaining_records: Count = Field(0, description="Offsets that are left.")
-    gap_records: Count = Field(0, description="Offsets that the source had lost before they were copied.")
-    records_per_second: Count = Field(0, description="How fast.")
-    bytes_per_second: Count = Field(0, description="How fast, in bytes.")
-    estimated_seconds: Count | None = Field(
-        None, description="How long it will take from here, at this rate."
+    partitions: SeedPartitions | None = Field(None, description="Progress by partitions.")
+    driver: SeedDriver | None = Field(None, description="Driver that is running, or ran last.")
+    records: Count = Field(0, description="Records that all drivers of the run copied.")
+    bytes: Count = Field(0, description="Bytes that all drivers of the run copied.")
+    remaining_records: Count = Field(0, description="Number of offsets still to be copied.")
+    gap_records: Count = Field(
+        0, description="Number of offsets that the source lost before they were copied."
     )
-    guarantee: Guarantee = Field("", description="exactly-once, or what holds instead.")
-    cost: Cost | None = Field(None, description="What it has used.")
+    records_per_second: Count = Field(0, description="Records copied per second.")
+    bytes_per_second: Count = Field(0, description="Bytes copied per second.")
+    estimated_seconds: Count | None = Field(
+        None, description="Estimated remaining time in seconds, at the current rate."
+    )
+    guarantee: Guarantee = Field("", description="Delivery guarantee, for example exactly-once.")
+    cost: Cost | None = Field(None, description="Resources that the run has used.")
 
 
 class Windows(ApiModel):
     """Windows of source offsets that were compared."""
 
-    total: Count = Field(0, description="All that are compared.")
-    equal: Count = Field(0, description="The same records in the same order.")
-    reordered: Count = Field(0, description="The same records in another order.")
-    different: Count = Field(0, description="Other records.")
+    total: Count = Field(0, description="Number of windows compared.")
+    equal: Count = Field(0, description="Windows with the same records in the same order.")
+    reordered: Count = Field(0, description="Windows with the same records in a different order.")
+    different: Count = Field(0, description="Windows with different records.")
     undecided: Count = Field(
-        0, description="What could not be compared, for example because one side has deleted it."
+        0, description="Windows that could not be compared, for example because one side had deleted records."
     )
 
 
 class VerifyStatus(RunStatus):
-    """The last verification, asked for by runId or begun by the schedule (then runId is empty)."""
+    """Last verification; runId is empty if the schedule started it."""
 
-    ended_run_id: RunId = Field("", description="The last runId whose run has ended: it does not run again.")
-    job: Annotated[str, Field(max_length=63)] = Field("", description="The Job; its driver's log says more.")
-    verdict_time: Moment | None = Field(None, description="When a run last ended with a verdict.")
-    windows: Windows | None = Field(None, description="How they compare.")
-    source_records: Count = Field(0, description="Records read of the source.")
-    target_records: Count = Field(0, description="Records read of the target.")
-    differences: Count = Field(0, description="Records that differ, as far as they were counted.")
-    cost: Cost | None = Field(None, description="What it has used.")
+    ended_run_id: RunId = Field("", description="Last runId whose run has ended; it does not run again.")
+    job: Annotated[str, Field(max_length=63)] = Field(
+        "", description="Name of the Job; the log of its driver has details."
+    )
+    verdict_time: Moment | None = Field(None, description="Time at which a run last ended with a verdict.")
+    windows: Windows | None = Field(None, description="Results by window.")
+    source_records: Count = Field(0, description="Records read from the source.")
+    target_records: Count = Field(0, description="Records read from the target.")
+    differences: Count = Field(0, description="Number of different records, as far as they were counted.")
+    cost: Cost | None = Field(None, description="Resources that the run has used.")
 
 
 class ClusterIds(ApiModel):
-    """Which clusters answered behind the addresses: another one there is not copied into."""
+    """Cluster ids that the brokers reported; a flow does not copy to or from a different cluster."""
 
-    source: ClusterId = Field("", description="The source's own id.")
-    target: ClusterId = Field("", description="The target's own id.")
+    source: ClusterId = Field("", description="Id of the source cluster.")
+    target: ClusterId = Field("", description="Id of the target cluster.")
 
 
 class Status(ApiModel):
-    """The operator's word on a flow."""
+    """Observed state, reported by the operator."""
 
-    observed_generation: int = Field(0, ge=0, description="Of the spec that this status is about.")
+    observed_generation: int = Field(
+        0, ge=0, description="Generation of the spec that this status describes."
+    )
     conditions: Annotated[
         tuple[Condition, ...], Field(max_length=CONDITIONS_MAX, json_schema_extra=list_map("type"))
-    ] = Field((), description="The flow's conditions.")
-    version: Version = Field("", description="The replicator's version, pinned at first use.")
-    cluster_ids: ClusterIds | None = Field(None, description="Which clusters these are.")
-    lag: Lag | None = Field(None, description="How far the target is behind.")
-    connectors: ConnectorStatuses | None = Field(None, description="Each connector's workload.")
-    seed: SeedStatus | None = Field(None, description="The last seeding.")
-    verify: VerifyStatus | None = Field(None, description="The last verification.")
-    restart: RunStatus | None = Field(None, description="The last restart.")
+    ] = Field((), description="Conditions of the flow.")
+    version: Version = Field("", description="Version of the replicator, pinned at the first start.")
+    cluster_ids: ClusterIds | None = Field(None, description="Cluster ids of the source and the target.")
+    lag: Lag | None = Field(None, description="How far the target is behind the source.")
+    connectors: ConnectorStatuses | None = Field(None, description="Workloads of the connectors.")
+    seed: SeedStatus | None = Field(None, description="Last seed.")
+    verify: VerifyStatus | None = Field(None, description="Last verification.")
+    restart: RunStatus | None = Field(None, description="Last restart.")

@@ -1,9 +1,9 @@
-"""Pydantic's JSON schema -> the structural schema that the API server takes.
+"""Converts pydantic's JSON schema to the structural schema that the API server accepts.
 
-Kubernetes knows neither references nor null nor unions (KEP-2337, "Structural schemas"): references are put in place,
-"T or null" becomes an optional T, "integer or quantity" becomes `x-kubernetes-int-or-string`, and what only people or
-pydantic read (titles, examples) is left out. Unknown fields are pruned by the server, so `additionalProperties: false`
-says nothing there. Names of map entries are checked by rules (`cel`), because a structural schema has no word for them.
+Structural schemas have no references, null or unions (KEP-2337): references are inlined, "T or null" becomes
+an optional T, "integer or quantity" becomes `x-kubernetes-int-or-string`, and titles and examples are left
+out. The server prunes unknown fields, so `additionalProperties: false` has no effect there. CEL rules (`cel`)
+check the keys of maps, because a structural schema cannot.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
-DEPTH_MAX: Final = 20  # a type that holds itself has no structural schema
+DEPTH_MAX: Final = 20  # a recursive type has no structural schema
 EMPTY: Final[tuple[Any, ...]] = (
     None,
     "",
     [],
-)  # absent means the same; as a default it would only be noise in every diff
-_BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each is judged on the kind of value that it is about
-# Members that a default has put there belong to nobody, so server-side apply would join them to those of the first
-# manager who names some: `include: [orders]` would still copy `.*`.
+)  # absent means the same; as defaults they would only be noise in every diff
+_BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each applies only to values of its type
+# Members that a default added have no field manager, so server-side apply would merge them with those of the
+# first manager that sets some: `include: [orders]` would still copy `.*`.
 JOINED: Final = frozenset({"set", "map"})
 LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """The structural schema of *model*, every reference in place. Raises ValueError for what has none."""
+    """Returns the structural schema of *model*. Raises ValueError where it has none."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
     return _converted(schema, schema.get("$defs", {}), path=model.__name__, depth=0)
 
@@ -63,7 +63,7 @@ def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, pat
 
 
 def _in_place(schema: Schema, definitions: Mapping[str, Any], path: str) -> Schema:
-    """*schema* with its reference, and its union if that is one of a type and null, resolved; own words win."""
+    """Returns *schema* with its reference or its "T or null" resolved; keys of *schema* itself win."""
     while True:
         if "$ref" in schema:
             name = schema.pop("$ref").removeprefix("#/$defs/")
@@ -83,10 +83,10 @@ def _in_place(schema: Schema, definitions: Mapping[str, Any], path: str) -> Sche
 
 
 def _with_default(schema: Schema) -> Schema:
-    """An object whose fields are all optional is there by default, so that the defaults within it are set too.
+    """Returns *schema* with a default if it is an object of optional fields, so that their defaults apply.
 
-    Only where it does not come with a default of its own (null: absent means something). The default is written out,
-    because the API server evaluates rules on it as it stands.
+    A default that it already has stays (null: being absent has a meaning). The default is written out in
+    full, because the API server evaluates rules on it without further defaults.
     """
     if "default" in schema or schema.get("required"):
         return schema

@@ -1,4 +1,4 @@
-"""The curated part of a connector's pod that may be changed."""
+"""Types of the part of a connector's pod that users may change."""
 
 from typing import Annotated, Any, Literal
 
@@ -20,67 +20,117 @@ Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=PROPERTIES_MAX)
 Annotations = Annotated[
     dict[LabelName, Annotated[str, Field(max_length=TEXT_MAX)]], Field(max_length=PROPERTIES_MAX)
 ]
-# As Kubernetes defines them; its API server checks what is inside.
+# Defined by Kubernetes; the API server checks the content.
 Preserved = Annotated[
     dict[str, Any],
     Field(max_length=LIST_MAX, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
 ]
 
 
+PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
+
+
 class EnvironmentVariable(ApiModel):
-    """A variable of the container, with a plain value."""
+    """Environment variable of the container, with a plain value."""
 
     name: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
-        description="Its name."
+        description="Name of the variable."
     )
-    value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Its value.")
+    value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Value of the variable.")
 
 
 class Toleration(ApiModel):
-    """A taint the pod bears."""
+    """A taint that the pod tolerates."""
 
-    key: LabelName | None = Field(None, description="Of the taint; absent: every key.")
-    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal.")
-    value: LabelValue | None = Field(None, description="Of the taint.")
+    key: LabelName | None = Field(None, description="Key of the taint. If absent, all keys match.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists (any value matches) or Equal.")
+    value: LabelValue | None = Field(None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="Absent: every effect."
+        None, description="Effect of the taint. If absent, all effects match."
     )
     toleration_seconds: int | None = Field(
-        None, ge=0, le=86_400 * 365, description="How long, with NoExecute."
+        None,
+        ge=0,
+        le=86_400 * 365,
+        description="How long the taint is tolerated, in seconds, with effect NoExecute.",
     )
 
 
 class TopologySpread(ApiModel):
-    """How the pods of a connector are spread; their own labels are selected."""
+    """How the pods of a connector are spread; the selector is that of their own labels."""
 
-    topology_key: LabelName = Field(description="The node label to spread by.")
-    max_skew: int = Field(1, ge=1, le=1_000, description="The difference that is borne.")
+    topology_key: LabelName = Field(description="Node label by which pods are spread.")
+    max_skew: int = Field(1, ge=1, le=1_000, description="Maximum difference in pod count.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        "ScheduleAnyway", description="DoNotSchedule or ScheduleAnyway."
+        "ScheduleAnyway",
+        description="What to do with a pod that violates the spread: DoNotSchedule or ScheduleAnyway.",
+    )
+
+
+class HostAlias(ApiModel):
+    """Host names that a pod resolves without DNS, for brokers whose advertised names the cluster's DNS does not have."""
+
+    ip: Annotated[
+        str, Field(max_length=45, pattern=r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$")
+    ] = Field(description="IP address.")
+    hostnames: Annotated[
+        tuple[Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")], ...],
+        Field(min_length=1, max_length=LIST_MAX),
+    ] = Field(description="Host names of the address.")
+
+
+class PodSecurityContext(ApiModel):
+    """User and group ids of the pod, for platforms and volumes that prescribe them. All other restrictions stay in force."""
+
+    run_as_user: PosixId | None = Field(None, description="User id of the processes; not 0.")
+    run_as_group: PosixId | None = Field(None, description="Group id of the processes; not 0.")
+    fs_group: PosixId | None = Field(None, description="Group id that owns the volumes; not 0.")
+    supplemental_groups: Annotated[tuple[PosixId, ...], Field(max_length=LIST_MAX)] = Field(
+        (), description="Further group ids of the processes; not 0."
     )
 
 
 class Template(ApiModel):
-    """The part of the pod that may be changed. Pods fix no user id."""
+    """Fields of the pod that can be customized. No user id is set by default."""
 
-    labels: Labels = Field(default_factory=dict, description="Further labels.")
-    annotations: Annotations = Field(default_factory=dict, description="Further annotations.")
-    node_selector: Labels = Field(default_factory=dict, description="Labels that the node must have.")
-    tolerations: tuple[Toleration, ...] = Field((), max_length=LIST_MAX, description="Taints the pod bears.")
-    affinity: Preserved = Field(default_factory=dict, description="Kubernetes' own affinity.")
-    topology_spread: tuple[TopologySpread, ...] = Field(
-        (), max_length=10, description="How pods are spread.", json_schema_extra=list_map("topologyKey")
+    labels: Labels = Field(default_factory=dict, description="Additional labels.")
+    annotations: Annotations = Field(default_factory=dict, description="Additional annotations.")
+    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] = Field(
+        (), max_length=LIST_MAX, description="Taints that the pod tolerates."
     )
-    priority_class_name: ObjectName | None = Field(None, description="The pod's PriorityClass.")
+    affinity: Preserved = Field(default_factory=dict, description="Affinity of the pod, as in Kubernetes.")
+    topology_spread: tuple[TopologySpread, ...] = Field(
+        (),
+        max_length=10,
+        description="How pods are spread across nodes.",
+        json_schema_extra=list_map("topologyKey"),
+    )
+    priority_class_name: ObjectName | None = Field(None, description="Name of the PriorityClass of the pod.")
     image_pull_secrets: tuple[ObjectName, ...] = Field(
-        (), max_length=10, description="Names of Secrets.", json_schema_extra=LIST_SET
+        (),
+        max_length=10,
+        description="Names of the Secrets with which images are pulled.",
+        json_schema_extra=LIST_SET,
+    )
+    host_aliases: tuple[HostAlias, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Host names that the pod resolves without DNS.",
+        json_schema_extra=list_map("ip"),
+    )
+    security_context: PodSecurityContext = Field(
+        default_factory=PodSecurityContext, description="User and group ids of the pod; not 0."
     )
     env: tuple[EnvironmentVariable, ...] = Field(
         (),
         max_length=LIST_MAX,
-        description="Variables of the container.",
+        description="Environment variables of the container.",
         json_schema_extra=list_map("name"),
     )
     termination_grace_period_seconds: int = Field(
-        30, ge=1, le=3_600, description="How long the connector may take to finish what is in flight."
+        30,
+        ge=1,
+        le=3_600,
+        description="How long the pod may take to stop, in seconds; in-flight requests are completed.",
     )

@@ -1,4 +1,4 @@
-"""Which topics are copied, what they are called on the target, and what travels with them."""
+"""Types of the topic selection, the names on the target, and the synchronised configs and ACLs."""
 
 from enum import Enum
 from typing import Annotated
@@ -7,19 +7,19 @@ from pydantic import Field
 
 from mirrorflow_operator.api.model import LIST_MAX, LIST_SET, PATTERNS_MAX, ApiModel, Pattern
 
-# Lists within a list: were there more, the API server would refuse the rules that look into them as too costly.
+# Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
 EXCEPTIONS_MAX = 20
 
 
 class NamingPolicy(Enum):
-    """How target topics are named."""
+    """How topics are named on the target."""
 
     PREFIX = "Prefix"  # MM2's DefaultReplicationPolicy
     IDENTITY = "Identity"  # MM2's IdentityReplicationPolicy
 
 
 class Position(Enum):
-    """Where a partition begins that was never copied."""
+    """Where a partition starts that has not been copied yet."""
 
     EARLIEST = "Earliest"
     LATEST = "Latest"
@@ -27,7 +27,7 @@ class Position(Enum):
 
 
 class OnSourceLoss(Enum):
-    """What to do when source records were lost or rewritten before they were copied."""
+    """What to do if source records were lost or overwritten before they were copied."""
 
     FAIL = "Fail"
     ALERT = "Alert"
@@ -35,7 +35,7 @@ class OnSourceLoss(Enum):
 
 
 class SyncMode(Enum):
-    """How far a synchronisation goes."""
+    """What a synchronization does."""
 
     APPLY = "Apply"
     REPORT = "Report"
@@ -43,87 +43,98 @@ class SyncMode(Enum):
 
 
 class Naming(ApiModel):
-    """What a topic is called on the target; never changes."""
+    """How topics are named on the target; immutable."""
 
     policy: NamingPolicy = Field(
         NamingPolicy.PREFIX, description="Prefix: <alias><separator><topic>. Identity: <topic>."
     )
     separator: Annotated[str, Field(min_length=1, max_length=10, pattern=r"^[a-zA-Z0-9._-]+$")] = Field(
-        ".", description="Between alias and topic, and in the names of MM2's internal topics."
+        ".",
+        description="Separator between alias and topic, and in the names of MirrorMaker 2's internal topics.",
     )
 
 
 class StartFrom(ApiModel):
-    """Where topics begin that exist when the flow is first run; what appears later is read from its beginning."""
+    """Where topics start that exist when the flow is first run; later ones are copied from their beginning."""
 
     position: Position = Field(Position.EARLIEST, description="Earliest, Latest or Timestamp.")
     timestamp: Annotated[str, Field(max_length=40)] | None = Field(
-        None, description="Timestamp: the first record at or after this moment (RFC 3339)."
+        None, description="Time (RFC 3339) from which records are copied, for position Timestamp."
     )
 
 
 class ConfigException(ApiModel):
-    """Settings that are left alone on the copies of some topics."""
+    """Topic settings that are not synchronized for some topics."""
 
     topics: tuple[Pattern, ...] = Field(
         min_length=1,
         max_length=EXCEPTIONS_MAX,
-        description="Names or regexes, matched against the source's names.",
+        description="Names or regexes of topics, matched against their names on the source.",
     )
     exclude: tuple[Pattern, ...] = Field(
         min_length=1,
         max_length=EXCEPTIONS_MAX,
-        description="Settings left alone on their copies, as regexes.",
+        description="Regexes of settings that are not synchronized for these topics.",
     )
 
 
 class ConfigSync(ApiModel):
-    """Topic settings."""
+    """Synchronization of topic settings."""
 
-    sync: SyncMode = Field(SyncMode.APPLY, description="Apply; Report differences; Off.")
+    sync: SyncMode = Field(SyncMode.APPLY, description="Apply the settings, Report differences, or Off.")
     exclude: tuple[Pattern, ...] = Field(
         (),
         max_length=LIST_MAX,
-        description="Settings left alone, as regexes, besides MM2's default list.",
+        description="Regexes of settings that are not synchronized, in addition to MirrorMaker 2's defaults.",
         json_schema_extra=LIST_SET,
     )
     exceptions: tuple[ConfigException, ...] = Field(
-        (), max_length=EXCEPTIONS_MAX, description="Settings left alone on single topics."
+        (), max_length=EXCEPTIONS_MAX, description="Settings that are not synchronized for some topics."
     )
 
 
 class AclSync(ApiModel):
-    """Topic ACLs."""
+    """Synchronization of topic ACLs."""
 
-    sync: SyncMode = Field(SyncMode.OFF, description="Apply; Report differences; Off.")
+    sync: SyncMode = Field(SyncMode.OFF, description="Apply the ACLs, Report differences, or Off.")
 
 
 class Topics(ApiModel):
-    """Which topics are copied, and how."""
+    """Selection of topics, and how they are copied."""
 
     include: tuple[Pattern, ...] = Field(
         (".*",),
         max_length=PATTERNS_MAX,
-        description="Names or regexes, each matched against the whole name; absent: all topics.",
+        description="Names or regexes of topics to copy, matched against the whole name. If absent, all "
+        "topics.",
         json_schema_extra=LIST_SET,
     )
     exclude: tuple[Pattern, ...] = Field(
         (),
         max_length=PATTERNS_MAX,
-        description="Names or regexes that win over include; internal topics are always left out.",
+        description="Names or regexes of topics to exclude. Takes precedence over include. Internal topics "
+        "are always excluded.",
         json_schema_extra=LIST_SET,
     )
-    naming: Naming = Field(default_factory=Naming, description="What a topic is called on the target.")
-    start_from: StartFrom = Field(default_factory=StartFrom, description="Where copying begins.")
+    naming: Naming = Field(
+        default_factory=Naming, description="How topics are named on the target. Immutable."
+    )
+    start_from: StartFrom = Field(
+        default_factory=StartFrom,
+        description="Where topics start that exist when the flow is first run; later ones are copied from "
+        "their beginning.",
+    )
     on_source_loss: OnSourceLoss = Field(
         OnSourceLoss.FAIL,
-        description="Fail: the partition stops and says so. Alert: go on from what there is. Restart: copy it again.",
+        description="Policy for records that were lost before they were copied. Fail: stop the partition. "
+        "Alert: continue at the next available record. Restart: copy the partition again.",
     )
     replication_factor: int = Field(
         -1,
         ge=-1,
         le=32_767,
-        description="Of topics that are created, internal ones too; -1: the target's default.",
+        description="Replication factor of topics that the flow creates, including internal ones. -1: default "
+        "of the target.",
     )
-    configs: ConfigSync = Field(default_factory=ConfigSync, description="Topic settings.")
-    acls: AclSync = Field(default_factory=AclSync, description="Topic ACLs.")
+    configs: ConfigSync = Field(default_factory=ConfigSync, description="Synchronization of topic settings.")
+    acls: AclSync = Field(default_factory=AclSync, description="Synchronization of topic ACLs.")

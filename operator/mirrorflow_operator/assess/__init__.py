@@ -1,1 +1,1 @@
-"""What was seen -> what the status says: pure, total, and never better than what was seen."""
+"""Computes the status from the observed state: pure, total, and never better than what was observed."""

@@ -1,16 +1,16 @@
-"""Is the flow accepted: by its spec, by the other flows, by the clusters it names, with the Secrets it needs? Pure."""
+"""Decides the condition Accepted from the spec, other flows, the clusters and the Secrets it needs. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mirrorflow_operator.assess import told
+from mirrorflow_operator.assess import pod_progress
 from mirrorflow_operator.assess.findings import Finding, no, yes
 from mirrorflow_operator.assess.observation import Observation
 from mirrorflow_operator.assess.progress import MissingReference
-from mirrorflow_operator.assess.reasons import Kind, Reason
+from mirrorflow_operator.assess.reasons import ConditionType, Reason
 from mirrorflow_operator.assess.workloads import Workload, workload_name
 
-_KIND: Final = Kind.ACCEPTED
+_KIND: Final = ConditionType.ACCEPTED
 _WORDS: Final = {
     "FlowExists": (
         Reason.FLOW_EXISTS,
@@ -31,7 +31,7 @@ _WORDS: Final = {
 
 
 def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding:
-    """The first thing that speaks against it; what a spec says before what pods say."""
+    """Returns Accepted, False for the first problem; problems of the spec precede those that pods report."""
     refusal = observation.admission.refusal
     if refusal is not None:
         return no(_KIND, refusal.reason, refusal.message)
@@ -39,7 +39,7 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
         if trouble is not None and trouble.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
             return no(_KIND, trouble.reason, trouble.message)
     by_pods = next(_by_pods(observation), None)
-    changed = told.changed_cluster(observation)
+    changed = pod_progress.changed_cluster(observation)
     if by_pods is None and changed is not None:
         return no(_KIND, Reason.CLUSTER_CHANGED, _changed(*changed))
     return by_pods or (yes(_KIND, Reason.ACCEPTED, "The spec is understood, and nothing speaks against it."))
@@ -47,14 +47,13 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
 
 def _by_pods(observation: Observation) -> Iterator[Finding]:
     for seen in observation.connectors:
-        for summary in told.summaries(observation, seen):
+        for summary in pod_progress.summaries(observation, seen):
             if summary.missing is not None:
                 yield no(_KIND, Reason.SECRET_MISSING, _missing(summary.missing))
-            for word, _ in summary.reasons:
-                if word in _WORDS:
-                    reason, sentence = _WORDS[word]
-                    where = workload_name(observation.resource.name, seen)
-                    yield no(_KIND, reason, f"{word}: {sentence}. See kubectl logs {where}.")
+            for word in (one.reason for one in summary.reasons if one.reason in _WORDS):
+                reason, sentence = _WORDS[word]
+                where = workload_name(observation.resource.name, seen)
+                yield no(_KIND, reason, f"{word}: {sentence}. See kubectl logs {where}.")
 
 
 def _changed(side: str, before: str, now: str) -> str:

@@ -1,9 +1,11 @@
-"""Whether a flow may run, as what, and in which version: decided before anything is planned. Pure.
+"""Decides, before the plan, whether a flow may run, with which spec and in which version. Pure.
 
-What the controller does with the answer
-- `flow` is what to plan and apply. A flow that must not run beside another is planned as Stopped: its pods go, its objects stay.
-- `flow` is None: leave in the cluster what is there. A spec that cannot be read says nothing about what should run, so
-  what runs is neither changed nor stopped.
+How the reconciler uses the result:
+- `flow` is planned and applied. A flow that conflicts with another is planned as Stopped: its pods go, its
+  objects stay.
+- If `flow` is None, the cluster stays as it is: an unreadable spec does not say what should run, so running
+  pods are neither changed nor stopped.
+- An unknown version does not block other changes: the flow runs in the version of its status.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,10 @@ Key = tuple[str, str]  # namespace and name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A MirrorFlow as it stands in the cluster. `flow` is None where `errors` say why it cannot be read."""
+    """A MirrorFlow as stored in the cluster.
+
+    `flow` is None where the spec is unreadable; `errors` say why.
+    """
 
     namespace: str
     name: str
@@ -28,17 +33,17 @@ class Resource:
     created_s: float
     flow: MirrorFlow | None = None
     errors: tuple[FieldError, ...] = ()
-    status: Status = field(default_factory=Status)  # empty where there is none, or none that can be read
+    status: Status = field(default_factory=Status)  # empty where there is no readable status
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Returns namespace and name."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a flow must not run: a word for programs, a sentence for people."""
+class AdmissionRefusal:
+    """Why a flow must not run: a reason for programs and a message for people."""
 
     reason: Reason
     message: str
@@ -46,45 +51,52 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """`refusal` is None where the flow is accepted; `version` is the replicator's, "" where it is not known."""
+    """Whether a flow is accepted, and what the operator runs of it.
+
+    `refusal`: None where the flow is accepted. `version`: the replicator's, "" where unknown. `has_conflict`:
+    the flow conflicts with another one, so its Deployments are scaled down and none are created.
+    """
 
     flow: MirrorFlow | None
     version: str = ""
-    refusal: Refusal | None = None
+    refusal: AdmissionRefusal | None = None
+    has_conflict: bool = False
 
 
-def admit(resource: Resource, *, versions: Sequence[str], conflict: Refusal | None = None) -> Admission:
-    """Of *resource*, where the operator has replicators of *versions*, its default first.
+def admit(
+    resource: Resource, *, versions: Sequence[str], conflict: AdmissionRefusal | None = None
+) -> Admission:
+    """Returns the admission of *resource*.
 
-    *conflict* is what `assess.together` says of the flow beside all others.
+    *versions*: the replicator versions that the operator has, the default first. *conflict*: the refusal of
+    `assess.cross_flow_checks`, None without one.
     """
     pinned = resource.status.version
     if resource.flow is None:
         return Admission(flow=None, version=pinned, refusal=_invalid(resource.errors))
     if conflict is not None:
-        return Admission(flow=_stopped(resource.flow), version=_known(pinned, versions), refusal=conflict)
+        version = pinned or versions[0]
+        return Admission(flow=_stopped(resource.flow), version=version, refusal=conflict, has_conflict=True)
     wanted = resource.flow.spec.version or pinned or versions[0]
     if wanted not in versions:
-        return Admission(flow=None, version=pinned, refusal=_unknown_version(wanted, versions))
+        flow = resource.flow if pinned else None
+        return Admission(flow=flow, version=pinned, refusal=_unknown_version(wanted, pinned, versions))
     return Admission(flow=resource.flow, version=wanted)
 
 
-def _invalid(errors: Sequence[FieldError]) -> Refusal:
+def _invalid(errors: Sequence[FieldError]) -> AdmissionRefusal:
     message = " ".join(str(error) for error in errors) or "The spec cannot be read."
-    return Refusal(reason=Reason.INVALID_SPEC, message=message)
+    return AdmissionRefusal(reason=Reason.INVALID_SPEC, message=message)
 
 
-def _unknown_version(wanted: str, versions: Sequence[str]) -> Refusal:
-    return Refusal(
+def _unknown_version(wanted: str, pinned: str, versions: Sequence[str]) -> AdmissionRefusal:
+    then = f"The flow keeps version {pinned} until then." if pinned else "Nothing is started until then."
+    return AdmissionRefusal(
         reason=Reason.UNKNOWN_VERSION,
         message=f"This operator has no replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
-        "or install the operator that has it. What runs is left as it is.",
+        f"or install the operator that has it. {then}",
     )
 
 
 def _stopped(flow: MirrorFlow) -> MirrorFlow:
     return flow.model_copy(update={"spec": flow.spec.model_copy(update={"state": State.STOPPED})})
-
-
-def _known(pinned: str, versions: Sequence[str]) -> str:
-    return pinned if pinned in versions else versions[0]

@@ -1,11 +1,13 @@
-"""An observation -> the status to write, and what to remember until the next one. Pure and total.
+"""Computes a flow's status from an observation, and what to remember for the next pass. Pure and total.
 
-    found now (workloads, told, accepted, replication, runs) ──> Ready, Reconciling, Stalled ──> settled ──> status
+    current findings (workloads, pods, spec, replication, runs) ──> Ready, Reconciling, Stalled
+        ──> hysteresis ──> status
 
-The same observation gives the same status, and an unchanged one the status it was given, so time alone writes nothing.
+Equal observations give equal statuses, and an unchanged flow gets the status it already has, so the passing
+of time alone causes no write.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,46 +23,49 @@ from mirrorflow_operator.api.status import (
     Status,
     VerifyStatus,
 )
-from mirrorflow_operator.assess import told
+from mirrorflow_operator.assess import pod_progress
 from mirrorflow_operator.assess.accepted import accepted
 from mirrorflow_operator.assess.findings import Finding
-from mirrorflow_operator.assess.observation import Memory, Observation
+from mirrorflow_operator.assess.hysteresis import Patience, Settled, settle
+from mirrorflow_operator.assess.observation import AssessmentMemory, Observation
 from mirrorflow_operator.assess.ready import ready, reconciling, stalled
-from mirrorflow_operator.assess.reasons import DECIDED, Kind
+from mirrorflow_operator.assess.reasons import DECIDED, ConditionType
 from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
 from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling, tempo_of
 from mirrorflow_operator.assess.seeding import seed_status, seeded
-from mirrorflow_operator.assess.settling import Patience, Settled, settle
+from mirrorflow_operator.assess.troubles import degraded
 from mirrorflow_operator.assess.verification import overdue_in_s, verified, verify_status
 from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
 
-# Decided, and not any more: nobody has to wait a minute to see that it was meant.
+# Reasons that a person decided: their end shows at once, too, instead of after a minute.
 _DECIDED: Final = frozenset(reason.value for reason in DECIDED)
-_REACHED: Final = frozenset({Kind.SOURCE_REACHABLE, Kind.TARGET_REACHABLE})
-_RUNS: Final = frozenset({Kind.SEEDED, Kind.VERIFIED})
+_REACHED: Final = frozenset({ConditionType.SOURCE_REACHABLE, ConditionType.TARGET_REACHABLE})
+_RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
 _NONE: Final = ConnectorStatus()
-# A cluster is told to be back, or gone, sooner than a flow to be Ready again.
+# Reachability settles this many times faster than Ready.
 _REACHED_SOONER: Final = 6.0
-# A number of pods that was decided now is applied by the next pass, which begins with what this one remembers.
+# A new number of pods is applied by the next pass, which starts from this pass's memory.
 AT_ONCE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """`status` is the whole of it; `memory` belongs into the flow's next observation.
+    """The complete `status`, and the `memory` for the flow's next observation.
 
-    `again_after_s`: when to assess again though nothing may have happened by then; None: when something happens.
+    `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
+    `causes`: the replicator's reasons behind each condition, by condition type (`troubles.new_troubles`).
     """
 
     status: Status
-    memory: Memory
+    memory: AssessmentMemory
+    causes: Mapping[str, frozenset[str]]
     again_after_s: float | None = None
 
 
 def assess(observation: Observation) -> Assessment:
-    """What *observation* means."""
+    """Returns the status and memory that follow from *observation*."""
     resource = observation.resource
     flow = observation.admission.flow or resource.flow
     workloads = [workload_of(seen, flow=flow, now_s=observation.now_s) for seen in observation.connectors]
@@ -84,7 +89,7 @@ def assess(observation: Observation) -> Assessment:
             "observed_generation": resource.generation,
             "conditions": conditions,
             "version": observation.admission.version or resource.status.version,
-            "cluster_ids": told.cluster_ids(observation),
+            "cluster_ids": pod_progress.cluster_ids(observation),
             "lag": _lag(observation, conditions),
             "connectors": _connectors(workloads, flow, scaled, observation),
             "seed": seed,
@@ -92,8 +97,9 @@ def assess(observation: Observation) -> Assessment:
             "restart": _restart(observation, flow, workloads),
         }
     )
-    memory = Memory(since={one.condition.type: one.since for one in settled}, scaling=scaled)
-    return Assessment(status=status, memory=memory, again_after_s=min(waits, default=None))
+    memory = AssessmentMemory(since={one.condition.type: one.since for one in settled}, scaling=scaled)
+    causes = {one.condition.type: one.causes for one in settled}
+    return Assessment(status=status, memory=memory, causes=causes, again_after_s=min(waits, default=None))
 
 
 def _findings(
@@ -102,25 +108,31 @@ def _findings(
     workloads: Sequence[Workload],
     runs: Sequence[Finding],
 ) -> Iterator[Finding]:
-    """What holds now, in the order of `Kind`."""
+    """Yields the current findings, before hysteresis, in the order of `ConditionType`."""
     state = State.RUNNING if flow is None else flow.spec.state
     source, target = ("", "") if flow is None else (flow.spec.source.alias, flow.spec.target.alias)
     found = {
-        Kind.ACCEPTED: accepted(observation, workloads),
-        Kind.SOURCE_REACHABLE: told.reachable(observation, Kind.SOURCE_REACHABLE, source),
-        Kind.TARGET_REACHABLE: told.reachable(observation, Kind.TARGET_REACHABLE, target),
-        Kind.REPLICATING: replicating(observation, state),
+        ConditionType.ACCEPTED: accepted(observation, workloads),
+        ConditionType.SOURCE_REACHABLE: pod_progress.reachable(
+            observation, ConditionType.SOURCE_REACHABLE, source
+        ),
+        ConditionType.TARGET_REACHABLE: pod_progress.reachable(
+            observation, ConditionType.TARGET_REACHABLE, target
+        ),
+        ConditionType.TOPICS_SELECTED: pod_progress.topics_selected(observation),
+        ConditionType.REPLICATING: replicating(observation, state),
     }
     checkpoints = checkpoints_fresh(observation, state)
     if checkpoints is not None:
-        found[Kind.CHECKPOINTS_FRESH] = checkpoints
+        found[ConditionType.CHECKPOINTS_FRESH] = checkpoints
+    found[ConditionType.DEGRADED] = degraded(observation)
     found |= {finding.kind: finding for finding in runs}
-    found[Kind.READY] = ready(found, state, workloads, observation)
-    found[Kind.STALLED] = stalled(found[Kind.ACCEPTED], workloads)
-    found[Kind.RECONCILING] = reconciling(
-        observation, workloads, found[Kind.STALLED], found[Kind.REPLICATING]
+    found[ConditionType.READY] = ready(found, state, workloads, observation)
+    found[ConditionType.STALLED] = stalled(found[ConditionType.ACCEPTED], workloads)
+    found[ConditionType.RECONCILING] = reconciling(
+        observation, workloads, found[ConditionType.STALLED], found[ConditionType.REPLICATING]
     )
-    yield from (found[kind] for kind in Kind if kind in found)
+    yield from (found[kind] for kind in ConditionType if kind in found)
 
 
 def _settled(finding: Finding, before: Condition | None, observation: Observation) -> Settled:
@@ -136,26 +148,26 @@ def _settled(finding: Finding, before: Condition | None, observation: Observatio
     )
 
 
-def _patience(kind: Kind, settle_s: float) -> Patience:
-    if kind is Kind.READY:
+def _patience(kind: ConditionType, settle_s: float) -> Patience:
+    if kind is ConditionType.READY:
         return Patience(to_true_s=settle_s, to_false_s=settle_s, to_unknown_s=settle_s)
     if kind in _REACHED:
         soon_s = settle_s / _REACHED_SOONER
         return Patience(to_true_s=soon_s, to_false_s=soon_s, to_unknown_s=settle_s)
     if kind in _RUNS:
-        return Patience()  # what has ended has ended
-    if kind is Kind.REPLICATING:
-        # The replicator has waited half a minute before it says that it is stuck.
+        return Patience()  # the result of a finished run does not flap
+    if kind is ConditionType.REPLICATING:
+        # The replicator itself waits half a minute before it reports Stuck.
         return Patience(to_true_s=settle_s, to_unknown_s=settle_s)
     return Patience(to_unknown_s=settle_s)
 
 
 def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | None:
-    """As told now; as told before while nobody can be asked and nobody has given up yet."""
-    found = told.lag(observation)
+    """Returns the current lag; the last known one while no pod reports one and Replicating is still True."""
+    found = pod_progress.lag(observation)
     if found is not None:
         return found
-    replicates = next(one for one in conditions if one.type == Kind.REPLICATING.value)
+    replicates = next(one for one in conditions if one.type == ConditionType.REPLICATING.value)
     is_held = replicates.status.value == "True"
     return observation.resource.status.lag if is_held else None
 
@@ -171,7 +183,7 @@ def _scaling(
         and not is_rolling(source)
     )
     limit = None if flow is None else flow.spec.limits.bytes_per_second
-    lag_s = told.lag_to_share_s(observation, None if limit is None else whole(limit))
+    lag_s = pod_progress.lag_to_share_s(observation, None if limit is None else whole(limit))
     load = Load(lag_s=lag_s, is_whole=is_whole)
     return scaling(
         flow,
@@ -204,7 +216,7 @@ def _connectors(
 def _overdue(
     observation: Observation, flow: MirrorFlow | None, verify: VerifyStatus | None
 ) -> Iterator[float]:
-    """When a verification that is not overdue yet will be."""
+    """Yields the seconds until the verification becomes overdue, if it is not yet."""
     if flow is not None and flow.spec.verify is not None:
         left_s = overdue_in_s(observation, flow.spec.verify, verify)
         if left_s:

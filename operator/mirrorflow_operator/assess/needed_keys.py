@@ -1,16 +1,16 @@
-"""Which keys of a Secret or ConfigMap a flow asks for: names for a sentence, never values. Pure."""
+"""Lists the keys of a Secret or ConfigMap that a flow references, for messages; names, never values. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan import several
+from mirrorflow_operator.plan import replica_sharing
 
-KEYS_MAX = 5  # named in one sentence
+KEYS_MAX = 5  # in one message
 
 
 def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple[str, ...]:
-    """Keys of *name* that the spec of *flow* names, the first few; empty where only references in a `config` do."""
+    """Returns up to KEYS_MAX keys of *name* in the spec of *flow*, without references inside a `config`."""
     if flow is None:
         return ()
     field = "secret_name" if is_secret else "config_map_name"
@@ -20,7 +20,7 @@ def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple
     found = {key for part in parts for key in _keys(part, field, name)}
     internal = flow.spec.internal_rest.tls
     if is_secret and internal is not None and internal.secret_name == name:
-        found |= {several.CERTIFICATE, several.KEY, several.AUTHORITY}
+        found |= {replica_sharing.CERTIFICATE, replica_sharing.KEY, replica_sharing.AUTHORITY}
     return tuple(sorted(found)[:KEYS_MAX])
 
 

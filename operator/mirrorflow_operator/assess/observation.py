@@ -1,7 +1,8 @@
-"""What was seen of one MirrorFlow: the controller fills it, the poller its readings, and `assess` makes the status of it.
+"""Defines the observed state of one MirrorFlow, from which `assess` computes the status.
 
-Values only, of one moment. Times are seconds since 1970 by the operator's clock (`now_s`) or by Kubernetes' own words.
-What was not looked at, or cannot be reached, is None or absent, never a guess.
+The reconciler fills it, with the poller's readings. It holds values of one moment. Times are seconds since
+1970, by the operator's clock (`now_s`) or by Kubernetes' timestamps. A fact that was not observed is None or
+absent, never a guess.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.settings import CALM_S, SETTLE_S
 
-FRESH_S = 100.0  # three polls and their jitter: what was read before says nothing of now
+FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class DeploymentCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSeen:
-    """The workload of a connector, as the Deployment controller tells it."""
+    """The Deployment of a connector, as the Deployment controller reports it."""
 
     name: str
     generation: int
@@ -40,9 +41,9 @@ class DeploymentSeen:
     ready: int = 0
     conditions: tuple[DeploymentCondition, ...] = ()
     image: str = ""
-    form: str = ""  # as `plan.pod.FORMS` has it
-    connectors: tuple[str, ...] = ()  # the words of those that its pods run
-    selector: str = ""  # of its pods, as text
+    form: str = ""  # a value of `plan.pod.FORMS`
+    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `plan.names.connector_word`
+    selector: str = ""  # the label selector of its pods, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +57,19 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeen:
-    """One pod of a connector: its one container and what was said about it."""
+    """One pod of a connector: the state of its one container, its events and its last reading."""
 
     name: str
     uid: str = ""
     phase: str = "Pending"
     ready: bool = False
     ip: str = ""
-    connectors: tuple[str, ...] = ()  # the words of those that it runs
-    is_secure: bool = False  # it speaks TLS
+    connectors: tuple[str, ...] = ()  # the connectors that it runs, as `plan.names.connector_word`
+    is_secure: bool = False  # it serves TLS
     deleting: bool = False
     image: str = ""
     created_s: float = 0.0
-    started_s: float | None = None  # of the container that runs now
+    started_s: float | None = None  # of the running container
     restarts: int = 0
     waiting_reason: str = ""  # ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff ...
     waiting_message: str = ""
@@ -87,25 +88,25 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSeen:
-    """One connector that the plan wants: its Deployment (None: there is none yet) and its pods, which may be others', too."""
+    """One connector with its Deployment (None: not created yet) and its pods, possibly shared with others."""
 
     kind: ConnectorKind
     deployment: DeploymentSeen | None = None
     pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
-    said_in: ConnectorKind | None = None  # of whom it is said what the pod is like; None: of itself
-    is_moving: bool = False  # there is another Deployment whose pods run it
+    said_in: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
+    is_moving: bool = False  # it is on its way from one Deployment to another (`colocation_migration`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """The Job of one run, and its drivers; `outcome` is Kubernetes' Complete or Failed, "" as long as there is none."""
+    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, "" until then."""
 
     name: str
     kind: RunKind
     uid: str = ""
-    run_id: str = ""  # "": the schedule has begun it
+    run_id: str = ""  # "": started by the schedule
     created_s: float = 0.0
-    started_s: float | None = None  # anew after each pause
+    started_s: float | None = None  # set again after each pause
     ended_s: float | None = None
     outcome: str = ""
     reason: str = ""
@@ -124,7 +125,10 @@ class ScheduleSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """A condition has been seen to have `status` since then, and not to be True, whatever the resource was told."""
+    """Since when a condition's finding has had `status`, and since when it has not been True.
+
+    Both count findings, not the status written to the resource.
+    """
 
     status: str
     since_s: float
@@ -132,11 +136,11 @@ class Since:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What `assess` wants to have back with the next observation of the flow.
+class AssessmentMemory:
+    """What `assess` needs again with the flow's next observation.
 
-    Kept in memory, not in the status, where it would be a heartbeat. Who has lost it (a restarted operator) keeps what the status
-    says until things have been otherwise for as long as it takes: neither flapping nor lying.
+    It is kept in memory: in the status it would cause a write at every pass. A restarted operator, which has
+    lost it, keeps each condition of the status until another finding has held for the full time.
     """
 
     since: Mapping[str, Since] = field(default_factory=dict)  # by type of condition
@@ -145,18 +149,18 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Everything that is known of a flow at `now_s`."""
+    """Everything known about a flow at `now_s`."""
 
     resource: Resource
-    admission: Admission  # as `assess.admission.admit` says, which the plan was made by
+    admission: Admission  # from `assess.admission.admit`; the plan is based on it
     now_s: float
-    connectors: tuple[ConnectorSeen, ...] = ()  # those that the plan wants, or that are still there
-    memory: Memory = field(default_factory=Memory)
+    connectors: tuple[ConnectorSeen, ...] = ()  # those that are planned or still exist
+    memory: AssessmentMemory = field(default_factory=AssessmentMemory)
     settle_s: float = SETTLE_S
-    fresh_s: float = FRESH_S  # how long a reading is believed
-    calm_s: float = CALM_S  # as `scaling` has it
-    jobs: tuple[JobSeen, ...] = ()  # those of this flow's Spark jobs that are there
+    fresh_s: float = FRESH_S  # the maximum age of a reading that is used
+    calm_s: float = CALM_S  # the low lag's duration before a step down (`scaling`)
+    jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
     schedule: ScheduleSeen | None = None
-    runs: Runs = NO_RUNS  # as `assess.runs` has decided, which the plan was made by
-    # What a write to the cluster was refused with ("exceeded quota ..."), said to whoever reads the status; "" for none.
+    runs: Runs = NO_RUNS  # from `assess.due_jobs`; the plan is based on it
+    # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     refusal: str = ""

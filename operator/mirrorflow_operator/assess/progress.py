@@ -1,8 +1,8 @@
-"""The body of a connector's `GET /progress` -> a Summary; or the reason why it is none.
+"""Parses the body of a connector's `GET /progress` into a Summary, or the reason why it cannot be read.
 
-Pure and total: whatever a pod answers, a value comes out, bounded in every part. A pod is not trusted further than its own
-flow: numbers are finite and not negative, words are words, what is unknown is passed over. A version rises only when
-a field changes its meaning or goes, so new fields are read where they are and missed nowhere.
+Pure and total: any response gives a value, and every part of it is bounded. A pod is trusted only for its own
+flow: numbers are finite and not negative, texts match a pattern, unknown fields are ignored. The version
+rises only if a field changes its meaning or is removed; a new field is optional.
 """
 
 import json
@@ -10,14 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.json_values import VERSIONS, count, matching, number, object_at
 from mirrorflow_operator.assess.reports import Report, read_report
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 
-BODY_MAX_BYTES: Final = 4_096  # DESIGN, section 6
+BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at most 4 MiB per polling round
 REASONS_MAX: Final = 8
+WARNINGS_MAX: Final = 3
+SENTENCE_MAX: Final = 200  # characters of an example or a warning
 _E = TypeVar("_E", bound=Enum)
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -26,7 +29,7 @@ _ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
 
 
 class Replicating(Enum):
-    """The replicator's word for what it is seen to do; see its `connect/progress.py`."""
+    """Whether records advance, as the replicator reports it (its `http/progress.py`)."""
 
     ADVANCING = "Advancing"
     IDLE = "Idle"
@@ -35,30 +38,30 @@ class Replicating(Enum):
     SOURCE_DATA_LOST = "SourceDataLost"
     WAITING = "Waiting"
     PAUSED = "Paused"
-    UNKNOWN = "Unknown"  # a word of a later replicator
+    UNKNOWN = "Unknown"  # also for a value of a later replicator
 
 
-class Reach(Enum):
+class SideReachability(Enum):
     """Whether a connector reaches one of its clusters."""
 
     REACHABLE = "Reachable"
     UNREACHABLE = "Unreachable"
-    UNKNOWN = "Unknown"  # not tried yet, or a replicator that does not tell
+    UNKNOWN = "Unknown"  # not tried yet, or not reported by this replicator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSummary:
-    """One cluster as the connector sees it; `reason` is a word of the replicator's errors, "" where it is reachable."""
+    """One cluster as the connector sees it; `reason` is the replicator's error, "" where it is reachable."""
 
-    reach: Reach = Reach.UNKNOWN
+    reach: SideReachability = SideReachability.UNKNOWN
     reason: str = ""
-    since_s: float | None = None  # how long it has been so
+    since_s: float | None = None  # for how many seconds
     cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingReference:
-    """A key of a mounted Secret or ConfigMap that the process did not find; names, never values."""
+    """A key of a mounted Secret or ConfigMap that the process did not find; holds names, never values."""
 
     name: str
     key: str
@@ -67,7 +70,7 @@ class MissingReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What a checkpoint connector does; `age_s` is since its last whole pass, None before the first."""
+    """Progress of a checkpoint connector; `age_s`: since its last complete pass, None before the first."""
 
     groups: int = 0
     failing: int = 0
@@ -75,9 +78,17 @@ class Checkpoints:
     interval_s: float | None = None
 
 
+class ReasonCount(NamedTuple):
+    """A reason why partitions are not copied, how many, and one of them with its error as an example."""
+
+    reason: str
+    number: int
+    example: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What one pod says of its connector. Counts are of this pod."""
+    """The progress that one pod reports for one connector. Counts are of this pod only."""
 
     version: int
     flow: str = ""
@@ -87,13 +98,17 @@ class Summary:
     tasks_failed: int = 0
     partitions: int = 0
     partitions_stopped: int = 0
+    partitions_stalled: int = 0
     caught_up: bool = False
-    lag_records: int = 0
+    lag_records: int = 0  # of the partitions whose lag is known
+    lags_unknown: int = 0  # partitions whose lag is not known
     lag_s: float | None = None
     records_per_s: float = 0.0
     bytes_per_s: float = 0.0
     replicating: Replicating = Replicating.UNKNOWN
-    reasons: tuple[tuple[str, int], ...] = ()
+    reasons: tuple[ReasonCount, ...] = ()
+    warnings: int = 0
+    first_warnings: tuple[str, ...] = ()
     source: SideSummary = field(default_factory=SideSummary)
     target: SideSummary = field(default_factory=SideSummary)
     missing: MissingReference | None = None
@@ -101,18 +116,20 @@ class Summary:
 
 
 class Unread(Enum):
-    """Why there is no summary."""
+    """Why a poll gave no summary."""
 
-    UNREACHABLE = "PodUnreachable"  # nobody answers at its address
-    REFUSED = "ProgressRefused"  # somebody answers, and not with a summary
-    UNREADABLE = "ProgressUnreadable"  # the answer is no summary
+    UNREACHABLE = "PodUnreachable"  # no response from its address
+    REFUSED = "ProgressRefused"  # an HTTP status other than 200, or an untrusted certificate
+    UNREADABLE = "ProgressUnreadable"  # the response is not a valid summary
     UNKNOWN_VERSION = "ProgressOfAnotherVersion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One poll of one pod, at `read_at_s` (wall clock): a connector's summary, a Spark driver's report, or why there is neither
-    in a word and a sentence's end.
+    """The result of one poll of one pod at `read_at_s` (wall clock).
+
+    Either a connector's `summary`, a Spark driver's `report`, or `unread` with `problem`, the end of a
+    sentence.
     """
 
     read_at_s: float
@@ -123,7 +140,7 @@ class Reading:
 
 
 def read_summary(body: bytes, *, read_at_s: float) -> Reading:
-    """What *body* says, or why it says nothing."""
+    """Parses *body* into a Reading; `unread` is set where it cannot be read."""
     if len(body) > BODY_MAX_BYTES:
         return _unread(read_at_s, Unread.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
     try:
@@ -160,13 +177,17 @@ def _summary(version: int, value: Mapping[str, Any]) -> Summary:
         tasks_failed=count(tasks.get("failed")),
         partitions=count(partitions.get("total")),
         partitions_stopped=count(partitions.get("stopped")),
+        partitions_stalled=count(partitions.get("stalled")),
         caught_up=value.get("caughtUp") is True,
         lag_records=count(value.get("lagRecords")),
+        lags_unknown=count(partitions.get("lagUnknown")),
         lag_s=number(value.get("lagSeconds")),
         records_per_s=number(value.get("recordsPerSecond")) or 0.0,
         bytes_per_s=number(value.get("bytesPerSecond")) or 0.0,
         replicating=_enum(Replicating, value.get("replicating"), Replicating.UNKNOWN),
         reasons=_reasons(value.get("reasons")),
+        warnings=count(value.get("warnings")),
+        first_warnings=_warnings(value.get("firstWarnings")),
         source=_side(object_at(value, "source")),
         target=_side(object_at(value, "target")),
         missing=_missing(object_at(value, "missing")),
@@ -176,7 +197,7 @@ def _summary(version: int, value: Mapping[str, Any]) -> Summary:
 
 def _side(value: Mapping[str, Any]) -> SideSummary:
     return SideSummary(
-        reach=_enum(Reach, value.get("reach"), Reach.UNKNOWN),
+        reach=_enum(SideReachability, value.get("reach"), SideReachability.UNKNOWN),
         reason=matching(_WORD, value.get("reason")),
         since_s=number(value.get("sinceSeconds")),
         cluster_id=matching(_ID, value.get("clusterId")),
@@ -184,7 +205,7 @@ def _side(value: Mapping[str, Any]) -> SideSummary:
 
 
 def _missing(value: Mapping[str, Any]) -> MissingReference | None:
-    """Which Secret or ConfigMap is mounted at that path; what is elsewhere belongs to the image, or to nobody."""
+    """Returns which Secret or ConfigMap is mounted at the reported path; None for any other path."""
     path, key = value.get("path"), matching(_NAME, value.get("key"))
     if not isinstance(path, str):
         return None
@@ -206,12 +227,25 @@ def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
     )
 
 
-def _reasons(value: Any) -> tuple[tuple[str, int], ...]:
+def _reasons(value: Any) -> tuple[ReasonCount, ...]:
     rows = value[:REASONS_MAX] if isinstance(value, list) else []
     found = [
-        (matching(_WORD, row.get("reason")), count(row.get("count"))) for row in rows if isinstance(row, dict)
+        ReasonCount(
+            matching(_WORD, row.get("reason")), count(row.get("count")), _sentence(row.get("example"))
+        )
+        for row in rows
+        if isinstance(row, dict)
     ]
-    return tuple((word, count) for word, count in found if word)
+    return tuple(one for one in found if one.reason)
+
+
+def _warnings(value: Any) -> tuple[str, ...]:
+    rows = value[:WARNINGS_MAX] if isinstance(value, list) else []
+    return tuple(filter(None, map(_sentence, rows)))
+
+
+def _sentence(value: Any) -> str:
+    return bounded(value, SENTENCE_MAX) if isinstance(value, str) else ""
 
 
 def _enum(kind: type[_E], value: Any, otherwise: _E) -> _E:

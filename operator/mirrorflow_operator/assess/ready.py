@@ -1,6 +1,7 @@
-"""What is known taken together: is the flow Ready, is it being brought about, has it come to a stand? Pure.
+"""Decides the summary conditions Ready, Reconciling and Stalled from all other findings. Pure.
 
-Ready is the first thing that speaks against it. Reconciling and Stalled are kstatus' words, which Flux, Helm and others wait by.
+Ready reports the first problem. Reconciling and Stalled are conditions of kstatus, on which Flux, Helm and
+other tools wait.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,62 +12,76 @@ from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import ConditionStatus
 from mirrorflow_operator.assess.findings import Finding, no, yes
 from mirrorflow_operator.assess.observation import Observation
-from mirrorflow_operator.assess.reasons import FINAL, Kind, Reason
+from mirrorflow_operator.assess.reasons import FINAL, ConditionType, Reason
 from mirrorflow_operator.assess.workloads import Workload, is_overdue, is_rolling
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
 
-# What keeps new pods from starting leaves those alone that run; they replicate by the spec of before.
+# Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
 _OF_PODS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
 _ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
 _UNREACHABLE: Final = {
-    Kind.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
-    Kind.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
+    ConditionType.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
+    ConditionType.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
 }
 
 
 def ready(
-    found: Mapping[Kind, Finding], state: State, workloads: Sequence[Workload], observation: Observation
+    found: Mapping[ConditionType, Finding],
+    state: State,
+    workloads: Sequence[Workload],
+    observation: Observation,
 ) -> Finding:
-    """Whether the flow does what it is for."""
+    """Returns Ready: True while the flow replicates and nothing else is wrong."""
     against = next(_against(found, state, workloads, observation), None)
     if against is not None:
-        return against.as_of(Kind.READY)
-    replicating = found[Kind.REPLICATING]
+        return against.as_of(ConditionType.READY)
+    replicating = found[ConditionType.REPLICATING]
     if replicating.status is ConditionStatus.UNKNOWN:
-        return replicating.as_of(Kind.READY)
-    return yes(Kind.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
+        return replicating.as_of(ConditionType.READY)
+    return yes(ConditionType.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
 
 
 def _against(
-    found: Mapping[Kind, Finding], state: State, workloads: Sequence[Workload], observation: Observation
+    found: Mapping[ConditionType, Finding],
+    state: State,
+    workloads: Sequence[Workload],
+    observation: Observation,
 ) -> Iterator[Finding]:
-    accepted, replicating = found[Kind.ACCEPTED], found[Kind.REPLICATING]
+    accepted, replicating = found[ConditionType.ACCEPTED], found[ConditionType.REPLICATING]
     works = replicating.status is ConditionStatus.TRUE
-    if accepted.status is ConditionStatus.FALSE and not (works and accepted.reason in _OF_PODS):
+    if accepted.status is ConditionStatus.FALSE and not (
+        _keeps_version(accepted, observation) or (works and accepted.reason in _OF_PODS)
+    ):
         yield accepted
     if state is not State.RUNNING:
         yield replicating
     if observation.refusal and not works:
-        yield no(Kind.READY, Reason.OBJECTS_REFUSED, _refused(observation))
+        yield no(ConditionType.READY, Reason.OBJECTS_REFUSED, _refused(observation))
     for workload in workloads:
         if workload.trouble is not None and not workload.serves:
-            yield no(Kind.READY, workload.trouble.reason, workload.trouble.message)
+            yield no(ConditionType.READY, workload.trouble.reason, workload.trouble.message)
         if _is_scaled_away(workload) and not observation.runs.holds_connector:
             message = "spec.connectors.source.replicas is 0: nothing is copied."
-            yield no(Kind.READY, Reason.SCALED_TO_ZERO, message)
+            yield no(ConditionType.READY, Reason.SCALED_TO_ZERO, message)
     for kind, reason in _UNREACHABLE.items():
         if found[kind].status is ConditionStatus.FALSE:
-            yield no(Kind.READY, reason, found[kind].message)
+            yield no(ConditionType.READY, reason, found[kind].message)
     if replicating.status is ConditionStatus.FALSE:
         yield replicating
-    checkpoints = found.get(Kind.CHECKPOINTS_FRESH)
+    if found[ConditionType.TOPICS_SELECTED].status is ConditionStatus.FALSE:
+        yield found[ConditionType.TOPICS_SELECTED]
+    checkpoints = found.get(ConditionType.CHECKPOINTS_FRESH)
     if (
         checkpoints is not None
         and checkpoints.status is ConditionStatus.FALSE
         and checkpoints.reason is Reason.STALE
     ):
-        yield no(Kind.READY, Reason.CHECKPOINTS_STALE, checkpoints.message)
+        yield no(ConditionType.READY, Reason.CHECKPOINTS_STALE, checkpoints.message)
+
+
+def _keeps_version(accepted: Finding, observation: Observation) -> bool:
+    return accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
 
 
 def _is_scaled_away(workload: Workload) -> bool:
@@ -77,8 +92,8 @@ def _is_scaled_away(workload: Workload) -> bool:
 def reconciling(
     observation: Observation, workloads: Sequence[Workload], stalled: Finding, replicating: Finding
 ) -> Finding:
-    """Whether the cluster is still on its way to what the spec says; kstatus looks at this before it looks at Stalled."""
-    kind = Kind.RECONCILING
+    """Returns Reconciling: True until the cluster matches the spec; kstatus checks it before Stalled."""
+    kind = ConditionType.RECONCILING
     if stalled.status is ConditionStatus.TRUE:
         return no(kind, stalled.reason, "The flow has come to a stand; see Stalled.")
     if observation.refusal:
@@ -98,8 +113,8 @@ def reconciling(
 
 
 def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
-    """Whether nothing will happen unless somebody does something."""
-    kind = Kind.STALLED
+    """Returns Stalled: whether the flow needs a user's action to continue."""
+    kind = ConditionType.STALLED
     if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
         return yes(kind, accepted.reason, accepted.message)
     for workload in workloads:

@@ -1,21 +1,23 @@
-"""Every type and every reason of a condition, and which of them nobody has to wait for.
+"""Defines all condition types and reasons, and the reasons that take effect without hysteresis.
 
-docs/conditions.md says of each what it means and what to do; a test holds it to this list.
+docs/conditions.md explains each one and what to do about it; a test compares it with this list.
 """
 
 from enum import Enum
 from typing import Final
 
 
-class Kind(Enum):
-    """A question that a condition answers, in the order in which they are shown."""
+class ConditionType(Enum):
+    """The types of the status conditions, in the order in which they are shown."""
 
     READY = "Ready"
     ACCEPTED = "Accepted"
     SOURCE_REACHABLE = "SourceReachable"
     TARGET_REACHABLE = "TargetReachable"
+    TOPICS_SELECTED = "TopicsSelected"
     REPLICATING = "Replicating"
     CHECKPOINTS_FRESH = "CheckpointsFresh"
+    DEGRADED = "Degraded"
     SEEDED = "Seeded"
     VERIFIED = "Verified"
     RECONCILING = "Reconciling"
@@ -23,7 +25,7 @@ class Kind(Enum):
 
 
 class Reason(Enum):
-    """The words of all conditions."""
+    """The reasons of all conditions."""
 
     # Accepted
     ACCEPTED = "Accepted"
@@ -43,12 +45,16 @@ class Reason(Enum):
     NOT_AUTHORIZED = "NotAuthorized"
     UNSUPPORTED_BROKER = "UnsupportedBroker"
     NOT_ASKED = "NotAsked"
+    # TopicsSelected
+    SELECTED = "Selected"
+    NOTHING_MATCHES = "NothingMatches"
     # Replicating
     ADVANCING = "Advancing"
     IDLE = "Idle"
     THROTTLED = "Throttled"
     STUCK = "Stuck"
     PARTITIONS_STOPPED = "PartitionsStopped"
+    PARTITIONS_STALLED = "PartitionsStalled"
     TOPICS_NOT_COPIED = "TopicsNotCopied"
     SOURCE_DATA_LOST = "SourceDataLost"
     WAITING = "Waiting"
@@ -58,7 +64,10 @@ class Reason(Enum):
     FRESH = "Fresh"
     STALE = "Stale"
     GROUPS_FAILING = "GroupsFailing"
-    # Ready, besides the reasons of what keeps it from being so
+    # Degraded
+    WARNINGS = "Warnings"
+    NO_WARNINGS = "NoWarnings"
+    # Ready, in addition to the reasons of the conditions that prevent it
     REPLICATING = "Replicating"
     PAUSING = "Pausing"
     PAUSED = "Paused"
@@ -82,7 +91,7 @@ class Reason(Enum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     NOT_STALLED = "NotStalled"
     # Seeded, Verified
-    SEEDING = "Seeding"  # of Replicating, Ready and Reconciling, too
+    SEEDING = "Seeding"  # also a reason of Replicating, Ready and Reconciling
     SEEDED = "Seeded"
     SEED_FAILED = "SeedFailed"
     VERIFYING = "Verifying"
@@ -95,7 +104,7 @@ class Reason(Enum):
     NOT_VERIFIED_YET = "NotVerifiedYet"
 
 
-# Of the spec alone: time does not heal it, somebody has to write another one (kstatus: Failed).
+# Caused by the spec: waiting does not help, the user must change it (kstatus: Failed).
 FINAL: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -107,7 +116,7 @@ FINAL: Final = frozenset(
         Reason.SETTINGS_REFUSED,
     }
 )
-# What somebody has asked for, or written: Ready says so at once, and does not wait to see whether it passes.
+# Results of what a user requested or wrote: conditions show them at once, without settling.
 DECIDED: Final = FINAL | {
     Reason.PAUSING,
     Reason.PAUSED,

@@ -1,7 +1,7 @@
-"""What a Spark job's driver says of it: the JSON of its `GET /progress` and of its termination message -> a Report. Pure and total.
+"""Parses a Spark driver's `GET /progress` or termination message into a Report. Pure and total.
 
-As `progress`, which reads the connectors': bounded in every part, what is unknown is passed over. The writer is
-mirrorflow_seed's `report`; a test holds both to each other.
+As in `progress`, which parses the connectors', every part is bounded and unknown fields are ignored. The
+writer is mirrorflow_seed's `report`; a test compares the two.
 """
 
 import json
@@ -15,18 +15,18 @@ from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.json_values import VERSIONS, count, matching, number, object_at
 from mirrorflow_operator.plan.runs import RunKind
 
-MESSAGE_MAX: Final = 500  # letters of the job's own sentence
-COUNT_MAX: Final = 2**53  # what any reader of JSON can hold
+MESSAGE_MAX: Final = 500  # characters of the job's own message
+COUNT_MAX: Final = 2**53  # the largest integer that every JSON reader represents exactly
 _GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
 _KINDS: Final = {kind.value: kind for kind in RunKind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A job at one moment; of the figures, those of its kind are not zero."""
+    """The progress of a job at one moment; figures of another kind of job are zero."""
 
     kind: RunKind
-    is_done: bool = False  # it has come to its end, whatever it found
+    is_done: bool = False  # it ran to its end, whatever it found
     partitions: SeedPartitions
     records: int = 0
     bytes: int = 0
@@ -45,7 +45,7 @@ class Report:
 
 
 def report_of(text: str) -> Report | None:
-    """What *text* says, where it is a report; a driver that could not leave one has left its last words."""
+    """Parses *text* into a report; None where it is none, such as the last log lines of a crashed driver."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def report_of(text: str) -> Report | None:
 
 
 def read_report(value: Mapping[str, Any]) -> Report | None:
-    """As `report_of`, of JSON that has been read."""
+    """Parses decoded JSON into a report, as `report_of` does."""
     kind = _KINDS.get(str(value.get("job")))
     if kind is None or value.get("version") not in VERSIONS:
         return None

@@ -1,14 +1,16 @@
-"""How many pods the source connector should have where `autoscale` asks for it: by its lag, and without haste. Pure.
+"""Decides how many pods the source connector has under `autoscale`, from its lag and with hysteresis. Pure.
 
-    lag above lagSecondsMax for a minute, and not about to fall below it  ──> half as many more, at least one
+    lag above lagSecondsMax for a minute, and not about to fall below it   ──> half as many more, at least one
     lag below a quarter of lagSecondsMax for ten minutes                   ──> one less
-    anything else: a lag between, one that is not known, pods that come    ──> as it is
+    a lag in between, an unknown lag, pods that are still starting         ──> unchanged
 
-That a lag is small does not say that fewer pods would do: only trying does. So each step down that had to be taken back
-doubles the patience before the next, and a load that needs one pod more for some minutes does not move pods all day. The
-decision stands in the status, so that another operator goes on from it; the spec is its user's alone.
+A small lag does not prove that fewer pods suffice; only a step down shows it. So each step down that had to
+be reverted doubles the wait before the next one, and a load that needs one pod more for some minutes does not
+move pods all day. The decision is stored in the status, so that another operator continues from it; the
+operator never writes the spec.
 
-The times are those of the operator's default; its setting of one of them, the calm before a step down, moves all in proportion.
+The times above are the defaults. The operator's setting for the calm before a step down (`tempo_of`) scales
+all of them in proportion.
 """
 
 from dataclasses import dataclass, replace
@@ -20,37 +22,37 @@ from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.settings import CALM_S
 
-UP_AFTER_S: Final = 60.0  # two polls: one that saw a burst is not enough
-SETTLE_S: Final = 120.0  # a new pod starts, takes its tasks over, and what has piled up meanwhile is copied
-CATCH_UP_S: Final = 600.0  # a lag that will be gone by then needs nobody
+UP_AFTER_S: Final = 60.0  # two polls: a burst that one poll saw is not enough
+SETTLE_S: Final = 120.0  # a new pod starts, takes over its tasks and copies what has piled up meanwhile
+CATCH_UP_S: Final = 600.0  # a lag that will be gone by then needs no more pods
 PATIENCE_MAX: Final = 12.0  # times CALM_S: two hours
-LOW_PART: Final = 0.25  # of lagSecondsMax; what lies between is left alone
-LOOK_S: Final = 30.0  # as often as pods are asked
+LOW_PART: Final = 0.25  # of lagSecondsMax; a lag between this and the maximum changes nothing
+LOOK_S: Final = 30.0  # the default poll interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What was decided, and since when something speaks for another number; times are the wall clock's."""
+    """The decided number of pods, and since when the lag calls for another one; times are wall clock."""
 
     replicas: int
     changed_s: float | None = None
     lowered: bool = False  # the last change was a step down
     patience: float = 1.0  # before the next one, times CALM_S
     high_since_s: float | None = None
-    high_lag_s: float = 0.0  # at that time
+    high_lag_s: float = 0.0  # the lag at high_since_s
     low_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What was seen: the lag of the pod that is furthest behind, None where it is not known; whether all pods are there."""
+    """The observed load: the lag of the pod furthest behind (None: unknown); whether all pods are ready."""
 
     lag_s: float | None
     is_whole: bool
 
 
 def replicas_of(flow: MirrorFlow, before: Scaling | None, status: Status) -> dict[ConnectorKind, int]:
-    """The numbers that are the operator's to choose, as decided last: in memory, else in the status, else the least."""
+    """Returns the autoscaled pod numbers as last decided: from memory, else the status, else the minimum."""
     connector = flow.spec.connectors.source
     if connector.autoscale is None:
         return {}
@@ -58,7 +60,7 @@ def replicas_of(flow: MirrorFlow, before: Scaling | None, status: Status) -> dic
 
 
 def tempo_of(calm_s: float) -> float:
-    """What every time of this module is multiplied by where a step down is to wait for *calm_s*."""
+    """Returns the factor for every time of this module where a step down waits for *calm_s* of low lag."""
     return calm_s / CALM_S
 
 
@@ -71,7 +73,7 @@ def scaling(
     *,
     tempo: float = 1.0,
 ) -> Scaling | None:
-    """The decision now; None where the number of pods is the spec's own."""
+    """Returns the current decision; None where the spec sets the number of pods."""
     if flow is None or flow.spec.connectors.source.autoscale is None:
         return None
     connector, scale = flow.spec.connectors.source, flow.spec.connectors.source.autoscale
@@ -84,7 +86,10 @@ def scaling(
 def decide(
     before: Scaling, load: Load, scale: Autoscale, *, most: int, now_s: float, tempo: float = 1.0
 ) -> Scaling:
-    """One look later. *most* is the most that have something to do; *tempo* as `tempo_of` has it."""
+    """Returns the decision after one more observation.
+
+    *most*: the largest useful number of pods; *tempo*: the factor of `tempo_of`.
+    """
     before = _not_from_the_future(before, now_s)
     if load.lag_s is None or not load.is_whole:
         return _quiet(before)
@@ -135,7 +140,7 @@ def _quiet(before: Scaling) -> Scaling:
 
 
 def _not_from_the_future(before: Scaling, now_s: float) -> Scaling:
-    """A clock that was set back costs patience, not a decision."""
+    """Resets future times: a clock that was set back prolongs a wait but does not cause a decision."""
     moments = (before.changed_s, before.high_since_s, before.low_since_s)
     if all(moment is None or moment <= now_s for moment in moments):
         return before
@@ -152,5 +157,5 @@ def _begun(connector: Connector, scale: Autoscale, before: Scaling | None, statu
 
 
 def _most(connector: Connector, scale: Autoscale) -> int:
-    """A pod without a task would be idle."""
+    """Returns the maximum number of pods, limited to the number of tasks: a pod without a task is idle."""
     return max(scale.min_replicas, min(scale.max_replicas, connector.tasks))

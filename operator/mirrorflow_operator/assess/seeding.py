@@ -1,19 +1,20 @@
-"""The seed of `spec.seed.runId` -> condition Seeded and `status.seed`: how far it is, how fast, and what came of it. Pure."""
+"""Computes the condition Seeded and `status.seed` (progress, rates, result) for `spec.seed.runId`. Pure."""
 
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RunPhase, SeedStatus
-from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
+from mirrorflow_operator.assess.driver_phase import failure, phase_of, see, trouble_of
+from mirrorflow_operator.assess.due_jobs import has_ended, last_report, newest, reports
 from mirrorflow_operator.assess.findings import Finding, bounded, no, unknown, yes
-from mirrorflow_operator.assess.moments import moment, seconds
 from mirrorflow_operator.assess.observation import JobSeen, Observation
-from mirrorflow_operator.assess.reasons import Kind, Reason
+from mirrorflow_operator.assess.reasons import ConditionType, Reason
 from mirrorflow_operator.assess.reports import Report
-from mirrorflow_operator.assess.runs import has_ended, last_report, newest
+from mirrorflow_operator.assess.seed_totals import totals
+from mirrorflow_operator.assess.timestamps import moment, seconds
 from mirrorflow_operator.plan.runs import RunKind
 
-_KIND: Final = Kind.SEEDED
+_KIND: Final = ConditionType.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _DELETED: Final = "Its Job was deleted before it ended; another one goes on where it was."
 _ANOTHER: Final = "It went on in another Job: the one before was deleted, or the spec was changed."
@@ -21,7 +22,7 @@ _AGAIN: Final = "Another spec.seed.runId seeds again."
 
 
 def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus | None:
-    """What the status says of the seed; of the one before, where none is asked for."""
+    """Returns `status.seed`; unchanged where the spec requests no seed."""
     before = observation.resource.status.seed
     run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
     if not run_id:
@@ -34,7 +35,7 @@ def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus
 
 
 def _without_job(run_id: str, same: SeedStatus | None) -> SeedStatus:
-    """Not made yet; or made, and deleted by somebody else."""
+    """Returns the status of a seed whose Job is not created yet or was deleted before it ended."""
     pending = RunPhase.PENDING.value
     if same is None:
         return SeedStatus(run_id=run_id, phase=pending)
@@ -48,7 +49,7 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
     phase = phase_of(job)
     report = last_report(job)
     found = same or SeedStatus(run_id=run_id)
-    # A seed begins once, however often it is paused or begun anew.
+    # A seed's start time stays, however often it is paused or its Job re-created.
     started_s = job.started_s or job.created_s
     update: dict[str, object] = {
         "phase": phase.value,
@@ -58,7 +59,7 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
         "estimated_seconds": None,
     }
     if report is not None:
-        update |= _figures(report)
+        update |= _figures(report) | totals(found, reports(job))
     if phase is RunPhase.RUNNING and report is not None:
         update["estimated_seconds"] = report.estimated_s
     if phase is not RunPhase.RUNNING:
@@ -71,13 +72,13 @@ def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
         return failure(job, report)
     if report is None:
         return found.message
-    # A Job that is made anew has the name of the one before, whose driver may still be on its way out.
+    # A re-created Job has the same name as the previous one, whose driver may still be terminating.
     drivers = sum(pod.created_s >= job.created_s for pod in job.pods)
     began_s = seconds(found.start_time or "")
     is_another = began_s is not None and job.created_s > began_s
     said = (
         _ANOTHER if is_another else "",
-        f"It took {drivers} drivers; figures are of the last." if drivers > 1 else "",
+        f"It took {drivers} drivers; cost and rates are of the last." if drivers > 1 else "",
         report.message,
     )
     return bounded(" ".join(one for one in said if one))
@@ -86,8 +87,6 @@ def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
 def _figures(report: Report) -> dict[str, object]:
     return {
         "partitions": report.partitions,
-        "records": report.records,
-        "bytes": report.bytes,
         "remaining_records": report.remaining_records,
         "gap_records": report.gap_records,
         "records_per_second": report.records_per_s,
@@ -98,7 +97,7 @@ def _figures(report: Report) -> dict[str, object]:
 
 
 def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus | None) -> Finding | None:
-    """Whether the target was filled; None where nobody asks for it."""
+    """Returns Seeded: whether the target was filled; None where the spec requests no seed."""
     run_id = "" if flow is None or flow.spec.seed is None else flow.spec.seed.run_id
     if not run_id or status is None:
         return None
@@ -146,7 +145,7 @@ def _running(observation: Observation, status: SeedStatus) -> Finding:
     )
     told = (
         f" {status.message.rstrip('.')}." if status.message else ""
-    )  # what has stopped, and what holds tasks up
+    )  # the stopped partitions, and what delays tasks
     return no(_KIND, Reason.SEEDING, f"The seed fills the target{_left(status)}{rate}{ends}.{told}{beside}")
 
 

@@ -1,7 +1,8 @@
-"""Verifications, asked for by runId or begun by the schedule -> condition Verified and `status.verify`. Pure.
+"""Computes the condition Verified and `status.verify` from verifications by runId or by schedule. Pure.
 
-The newest run is told. While one of the schedule is under way, the condition keeps what the last one found; who asks by
-runId waits for the answer to his question, so it is Unknown until then.
+The newest run is reported. While a scheduled run is in progress, the condition keeps the previous verdict.
+While a run requested by runId is in progress, the condition is Unknown, because the user waits for its
+verdict.
 """
 
 import functools
@@ -10,23 +11,23 @@ from typing import Final
 from mirrorflow_operator.api.runs import Verify
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Condition, ConditionStatus, RunPhase, VerifyStatus
-from mirrorflow_operator.assess.drivers import failure, phase_of, see, trouble_of
+from mirrorflow_operator.assess.driver_phase import failure, phase_of, see, trouble_of
+from mirrorflow_operator.assess.due_jobs import is_open, last_report, newest
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
-from mirrorflow_operator.assess.moments import moment, seconds
 from mirrorflow_operator.assess.observation import JobSeen, Observation
-from mirrorflow_operator.assess.reasons import Kind, Reason
-from mirrorflow_operator.assess.runs import is_open, last_report, newest
+from mirrorflow_operator.assess.reasons import ConditionType, Reason
+from mirrorflow_operator.assess.timestamps import moment, seconds
 from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.plan.schedules import days_between_max
 
-_KIND: Final = Kind.VERIFIED
+_KIND: Final = ConditionType.VERIFIED
 DAY_S: Final = 86_400
 _MOVING: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
 _VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
 
 
 def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifyStatus | None:
-    """What the status says of the newest verification; of the one before, where none is asked for."""
+    """Returns `status.verify` for the newest verification; unchanged where the spec requests none."""
     before = observation.resource.status.verify
     verify = None if flow is None else flow.spec.verify
     if verify is None or not (verify.run_id or verify.schedule):
@@ -45,7 +46,7 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
 
 
 def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
-    """Of two that have ended the later is told, also when it is not there any more."""
+    """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
     if job.name == before.job or before.phase in _MOVING:
         return False
     ended_s = seconds(before.completion_time or "") or 0.0
@@ -60,7 +61,7 @@ def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> Ve
     )
     phase, report = phase_of(job), last_report(job)
     if job.outcome and report is not None and report.is_done:
-        # What differs is told by an exit status, which Kubernetes takes for a failure.
+        # A run that found differences exits with a non-zero status, which Kubernetes counts as a failure.
         phase = RunPhase.SUCCEEDED
     ended = moment(job.ended_s or observation.now_s) if job.outcome else None
     update: dict[str, object] = {
@@ -93,7 +94,7 @@ def _differs_in(status: VerifyStatus) -> bool:
 
 
 def _verdict(status: VerifyStatus) -> Finding | None:
-    """What a run that has ended says of the two clusters; None where it says nothing."""
+    """Returns the verdict of a finished run on the two clusters; None where it has none."""
     windows = status.windows
     if windows is None:
         return None
@@ -112,7 +113,7 @@ def _verdict(status: VerifyStatus) -> Finding | None:
 def verified(
     observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None
 ) -> Finding | None:
-    """Whether both sides are equal, as the last run found; None where nobody asks."""
+    """Returns Verified: whether the last run found both sides equal; None where the spec requests no run."""
     verify = None if flow is None else flow.spec.verify
     if verify is None or not (verify.run_id or verify.schedule):
         return None
@@ -134,7 +135,7 @@ def verified(
 
 
 def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
-    """The run of runId has not ended."""
+    """Returns the finding while the run of runId has not ended."""
     if observation.runs.seed:
         return unknown(_KIND, Reason.SEEDING, "The verification begins when the seed has ended.")
     job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
@@ -157,7 +158,7 @@ def _so_far(job: JobSeen | None) -> str:
 
 
 def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
-    """What stands after the last run."""
+    """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
     if status is None or not status.job:
         return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has begun yet.")
     if status.phase in _MOVING:
@@ -180,7 +181,7 @@ def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatu
 
 
 def _told(observation: Observation) -> Finding | None:
-    """The verdict that stands in the status."""
+    """Returns the verdict that the status reports; None without one."""
     told: Condition | None = next(
         (one for one in observation.resource.status.conditions if one.type == _KIND.value), None
     )
@@ -191,14 +192,14 @@ def _told(observation: Observation) -> Finding | None:
 
 
 def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:
-    """In how many seconds a verification is overdue, 0 where it is; None without a schedule that can be read."""
+    """Returns the seconds until a verification is overdue, 0 if it is; None without a readable schedule."""
     gap_days = _days_between_max(verify.schedule) if verify.schedule else None
     schedule = observation.schedule
     if gap_days is None or schedule is None:
         return None
     verdict_s = None if status is None else seconds(status.verdict_time or "")
     since_s = max(verdict_s or 0.0, schedule.created_s)
-    # A day more than the schedule leaves, for a run may be as long.
+    # One day more than the longest gap of the schedule, because a run may take that long.
     return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)
 
 

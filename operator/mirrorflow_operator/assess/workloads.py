@@ -1,4 +1,4 @@
-"""What Kubernetes says of a connector's Deployment and pods -> its phase, and what keeps its pods from running. Pure."""
+"""Computes a connector's phase, and why its pods do not run, from its Deployment and pods. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -7,17 +7,17 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import ConnectorStatus, Phase
-from mirrorflow_operator.assess.ending import has_pods_of_before
 from mirrorflow_operator.assess.findings import bounded
 from mirrorflow_operator.assess.needed_keys import needed_keys
 from mirrorflow_operator.assess.observation import ConnectorSeen, DeploymentSeen, PodSeen
+from mirrorflow_operator.assess.pod_progress import is_young
 from mirrorflow_operator.assess.reasons import Reason
-from mirrorflow_operator.assess.told import is_young
+from mirrorflow_operator.assess.terminating_pods import has_pods_of_before
 from mirrorflow_operator.plan.names import connector_word, object_name
 
-QUOTE_MAX: Final = 300  # letters of what Kubernetes or a process said, within a sentence of ours
-SETTINGS_EXIT: Final = 2  # the replicator's, where its settings are wrong; its last line says which
-EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats its warnings within this as long as they hold
+QUOTE_MAX: Final = 300  # characters quoted from Kubernetes or a process within one of our messages
+SETTINGS_EXIT: Final = 2  # the replicator's exit status for wrong settings; its last line names the setting
+EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats a warning within this time while it holds
 _AT_WORK: Final = frozenset({"RUNNING", "PAUSED"})
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
@@ -25,13 +25,16 @@ _IMAGE: Final = frozenset(
 _CONTAINER: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
 )
+# A kubelet that starts a pod right after its ConfigMap was created may not have it in its cache yet. It
+# retries within seconds.
+_CACHE_BEHIND: Final = re.compile(r"failed to sync (?:configmap|secret) cache")
 _MISSING: Final = re.compile(r'\b(secret|configmap) "([a-z0-9][-a-z0-9.]{0,252})" not found')
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why pods do not run, or do not come."""
+class WorkloadTrouble:
+    """Why pods do not run or are not created."""
 
     reason: Reason
     message: str
@@ -39,15 +42,15 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One connector's workload: what was seen, what keeps pods of it from running, and whether one serves."""
+    """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
 
     seen: ConnectorSeen
-    trouble: Trouble | None
+    trouble: WorkloadTrouble | None
     serves: bool
 
 
 def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -> Workload:
-    """Look *seen* over; the first trouble that is found is the one that is told."""
+    """Returns the workload of *seen*, with the first trouble found."""
     return Workload(
         seen=seen,
         trouble=next(_troubles(seen, flow, now_s), None),
@@ -56,23 +59,26 @@ def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -
 
 
 def _serves(pod: PodSeen) -> bool:
-    """Of several connectors in one pod each speaks for itself: one that cannot begin says nothing of the others."""
+    """Whether the pod runs this connector.
+
+    In a shared pod each connector's own report counts: one that cannot start does not affect the others.
+    """
     if pod.ready or len(pod.connectors) < 2:
         return pod.ready
     said = None if pod.reading is None else pod.reading.summary
     return said is not None and said.state in _AT_WORK and not said.tasks_failed
 
 
-def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[Trouble]:
+def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[WorkloadTrouble]:
     word, said_in = connector_word(seen.kind), connector_word(seen.said_in or seen.kind)
     for condition in () if seen.deployment is None else seen.deployment.conditions:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             said = bounded(condition.message, QUOTE_MAX)
-            yield Trouble(
+            yield WorkloadTrouble(
                 reason=Reason.PODS_REFUSED,
                 message=f"The API server refuses pods of the {word} connector: {said}",
             )
-    # The newest first: it is what the spec of now has made.
+    # The newest first: it was created from the current spec.
     for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
         if not pod.ready and not pod.deleting:
             yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{said_in}", flow, now_s)
@@ -80,14 +86,17 @@ def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Ite
 
 def pod_troubles(
     pod: PodSeen, who: str, path: str, flow: MirrorFlow | None, now_s: float
-) -> Iterator[Trouble]:
-    """What keeps *pod* from running, whose it is in words, and where the spec has its resources."""
+) -> Iterator[WorkloadTrouble]:
+    """Yields why *pod* does not run.
+
+    *who* names its owner in messages ("source connector"); *path* is the spec field that has its resources.
+    """
     warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
     if pod.started_s is None:
         for text in (*warnings, pod.waiting_message):
             missing = _MISSING.search(text)
             if missing is not None:
-                yield Trouble(
+                yield WorkloadTrouble(
                     reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], who, flow)
                 )
     if pod.unscheduled_message:
@@ -102,18 +111,22 @@ def pod_troubles(
         what = f"The {who}'s container cannot be made ({pod.waiting_reason})"
         yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
     yield from _ended(pod, who, path)
-    mounts = [event.message for event in pod.events if event.reason in {"FailedMount", "FailedAttachVolume"}]
+    mounts = [
+        event.message
+        for event in pod.events
+        if event.reason in {"FailedMount", "FailedAttachVolume"} and not _CACHE_BEHIND.search(event.message)
+    ]
     if pod.started_s is None and mounts:
         what = f"A volume of the {who}'s pod cannot be mounted"
         yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
 
 
-def _ended(pod: PodSeen, who: str, path: str) -> Iterator[Trouble]:
-    """A container that ended and waits to be started again."""
+def _ended(pod: PodSeen, who: str, path: str) -> Iterator[WorkloadTrouble]:
+    """Yields why the container ended, where it has been restarted or waits for a restart."""
     if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
         return
     if pod.terminated_reason == "OOMKilled":
-        yield Trouble(
+        yield WorkloadTrouble(
             reason=Reason.OUT_OF_MEMORY,
             message=f"The {who} used more memory than its limit and was killed; raise "
             f"{path}.resources.limits.memory.",
@@ -122,16 +135,16 @@ def _ended(pod: PodSeen, who: str, path: str) -> Iterator[Trouble]:
         last = pod.terminated_message.strip().rpartition("\n")[2]
         yield _quoting(Reason.SETTINGS_REFUSED, f"The {who} refuses its settings", last)
     elif pod.waiting_reason == "CrashLoopBackOff":
-        yield Trouble(
+        yield WorkloadTrouble(
             reason=Reason.CONNECTOR_CRASHING,
             message=f"The {who} ends with exit status {pod.exit_code} again and again; its last words: "
             f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
         )
 
 
-def _quoting(reason: Reason, what: str, said: str) -> Trouble:
+def _quoting(reason: Reason, what: str, said: str) -> WorkloadTrouble:
     quote = bounded(said, QUOTE_MAX)
-    return Trouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
+    return WorkloadTrouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
 
 
 def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
@@ -141,9 +154,9 @@ def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
 
 
 def is_rolling(seen: ConnectorSeen) -> bool:
-    """Whether the Deployment is not yet what it should be.
+    """Whether the Deployment's rollout is not complete.
 
-    Once it has been, pods that are not ready (a cluster is away) are not a roll-out.
+    After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
     """
     found = seen.deployment
     if found is None or seen.is_moving:
@@ -160,7 +173,7 @@ def is_rolling(seen: ConnectorSeen) -> bool:
 
 
 def is_overdue(seen: ConnectorSeen) -> bool:
-    """Whether Kubernetes has given up waiting for the new pods."""
+    """Whether the rollout has exceeded the Deployment's progress deadline."""
     return seen.deployment is not None and any(
         one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
         for one in seen.deployment.conditions
@@ -170,7 +183,7 @@ def is_overdue(seen: ConnectorSeen) -> bool:
 def connector_status(
     workload: Workload, flow: MirrorFlow | None, chosen: int | None = None
 ) -> ConnectorStatus:
-    """What the status says of the workload; *chosen* is how many pods were decided on, where they are."""
+    """Returns the connector's entry in the status; *chosen*: the number of pods that autoscaling decided."""
     found = workload.seen.deployment
     state = None if flow is None else flow.spec.state
     if found is None:
@@ -202,6 +215,6 @@ def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) 
 
 
 def workload_name(flow: str, seen: ConnectorSeen) -> str:
-    """What `kubectl logs` takes."""
+    """Returns the argument for `kubectl logs`: `deploy/<name>`."""
     found = seen.deployment
     return f"deploy/{object_name(flow, seen.kind) if found is None else found.name}"

@@ -1,1 +1,1 @@
-"""The one package that talks to Kubernetes: everything that is read from it or written to it passes here."""
+"""Reads from and writes to the Kubernetes API; only kopf's watches, in `handlers`, are outside."""

@@ -1,7 +1,9 @@
-"""One planned object -> at most one write: nothing where the cluster has it, nothing over what is somebody else's.
+"""Applies and prunes planned objects, with at most one write for each.
 
-Each write names the object it was decided for (uid and resourceVersion), so of two operators with different news the one with
-the older news is refused. An object that the operator makes for the first time is looked for by name before.
+An object that is already as planned is not written, and an object without a MirrorFlow owner is not
+overwritten. Each write carries the uid and resourceVersion of the object it was decided for, so the API
+server refuses the write of an operator whose view is out of date. Before the first apply, the object is read
+by name.
 """
 
 from dataclasses import dataclass, field
@@ -11,29 +13,37 @@ from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.assess.admission import Resource
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import kind_of
-from mirrorflow_operator.cluster.observed import CONTENT_HASH, Child, child_seen, owner_uid
+from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, owner_uid
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.errors import NotOursError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.plan.differing import holds
+from mirrorflow_operator.plan.drift import holds
 from mirrorflow_operator.plan.objects import Object, content_hash
 
-SETTLED_MAX: Final = 10_000  # what is forgotten costs one apply that changes nothing
+SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
 WRITES: Final = "api_writes_total"
 WRITES_ABOUT: Final = "Writes to the API server that succeeded, by verb and kind."
 
 
 @dataclass(slots=True, kw_only=True)
 class Applier:
-    """Keeps what the API server makes of what was applied, where this is not what was planned (a webhook's work)."""
+    """Applies and deletes the objects of flows.
+
+    Where the stored object differs from the plan after an apply (a mutating webhook), remembers the stored
+    content, so that the next pass does not write it again.
+    """
 
     client: Client
     view: View
     metrics: Metrics
     _settled: dict[Id, tuple[str, str]] = field(default_factory=dict)
 
-    async def apply(self, resource: Resource, planned: Object, live: Child | None) -> Child | None:
-        """The object as it was written; None where it was there as planned. Raises NotOursError, ClusterError."""
+    async def apply(self, resource: Resource, planned: Object, live: ChildSeen | None) -> ChildSeen | None:
+        """Returns the object as written, or None if it already was as planned.
+
+        Raises NotOursError where an object of that name has no MirrorFlow owner, ClusterError where a request
+        fails.
+        """
         wanted = owned(planned, resource)
         if live is not None and self._is_there(wanted, live):
             return None
@@ -43,7 +53,8 @@ class Applier:
             live = await self._found(wanted)
         if live is not None:
             metadata["uid"], metadata["resourceVersion"] = live.uid, live.resource_version
-        # A first apply takes nothing from another writer: somebody may have made the object since it was looked for.
+        # A first apply is not forced: another writer may have created the object since it was read, and its
+        # fields must stay.
         answer = await self.client.apply(kind, wanted, force=live is not None)
         self.metrics.count(WRITES, WRITES_ABOUT, verb="apply", kind=kind.plural)
         self.view.put(kind, answer)
@@ -56,21 +67,24 @@ class Applier:
             self._settled[made.id] = (made.content_hash, made.digest)
         return made
 
-    async def prune(self, child: Child) -> None:
-        """*child* is in no plan any more."""
+    async def prune(self, child: ChildSeen) -> None:
+        """Deletes *child*, which is no longer planned. Raises ClusterError."""
         await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
         self.metrics.count(WRITES, WRITES_ABOUT, verb="delete", kind=child.kind.plural)
         self._settled.pop(child.id, None)
 
-    def _is_there(self, wanted: Object, live: Child) -> bool:
+    def _is_there(self, wanted: Object, live: ChildSeen) -> bool:
         if live.content_hash != wanted["metadata"]["annotations"][CONTENT_HASH]:
             return False
         if self._settled.get(live.id) == (live.content_hash, live.digest):
             return True
         return holds(live.content(), _content(wanted))
 
-    async def _found(self, wanted: Object) -> Child | None:
-        """The object of that name, which the watches did not show: none, or one whose label was taken away."""
+    async def _found(self, wanted: Object) -> ChildSeen | None:
+        """Returns the object of that name that the view lacks: None, or one that lost its flow label.
+
+        Raises NotOursError where it has no MirrorFlow owner.
+        """
         kind, metadata = kind_of(wanted), wanted["metadata"]
         selector = f"metadata.name={metadata['name']}"
         async for _, bodies in self.client.chunks(kind, metadata["namespace"], fields=selector):
@@ -82,7 +96,7 @@ class Applier:
 
 
 def owned(planned: Object, resource: Resource) -> Object:
-    """*planned* with its owner, and with the hash by which a later operator sees what it was made by."""
+    """Returns *planned* with its owner reference and its content hash, which a later release compares."""
     metadata = planned["metadata"]
     return {
         **planned,
@@ -96,7 +110,7 @@ def owned(planned: Object, resource: Resource) -> Object:
                     "name": resource.name,
                     "uid": resource.uid,
                     "controller": True,
-                    # True would need a right on the finalizers of MirrorFlows, and holds a deletion up.
+                    # True needs RBAC permission on the finalizers of MirrorFlows, and delays deletions.
                     "blockOwnerDeletion": False,
                 }
             ],
@@ -105,7 +119,7 @@ def owned(planned: Object, resource: Resource) -> Object:
 
 
 def _content(wanted: Object) -> dict[str, Any]:
-    """As `Child.content` has it."""
+    """Returns the fields that `ChildSeen.content` has."""
     metadata = wanted["metadata"]
     return {
         **{name: part for name, part in wanted.items() if name not in {"apiVersion", "kind", "metadata"}},

@@ -1,6 +1,7 @@
-"""Requests to the API server: JSON in, JSON out, a bound on each wait, one class of error for each way to go wrong.
+"""Sends requests to the Kubernetes API server and returns JSON objects as dicts.
 
-No models: objects are the API's own dicts. Nothing is retried here; who asks knows whether asking again makes sense.
+Each request has a timeout, and each kind of failure its own error class. Nothing is retried here: the caller
+decides whether a retry makes sense.
 """
 
 import contextlib
@@ -13,16 +14,16 @@ import aiohttp
 import kopf
 
 from mirrorflow_operator import errors
-from mirrorflow_operator.cluster.kinds import FIELD_MANAGER, Kind
+from mirrorflow_operator.cluster.kinds import FIELD_MANAGER, ObjectKind
 from mirrorflow_operator.metrics import Metrics
 
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
-# Workers, list and Lease at once; the API server's own fairness is what limits beyond that.
+# Enough for workers, lists and the Lease at once; beyond that, the API server's priority and fairness limits.
 CONNECTIONS_MAX: Final = 32
 CREDENTIALS_AGE_MAX_S: Final = 60.0
-CHUNK: Final = 200  # objects of one answer to a list: a megabyte, and a few more while it is parsed
-ANSWER_MAX_LETTERS: Final = 1_000  # of a refusal in an error; policies quote whole objects
+CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
+ANSWER_MAX_LETTERS: Final = 1_000  # of a response quoted in an error; policies quote whole objects
 APPLY: Final = "application/apply-patch+yaml"
 _CLASSES: Final[Mapping[int, type[errors.ClusterError]]] = {
     401: errors.ForbiddenError,
@@ -31,12 +32,13 @@ _CLASSES: Final[Mapping[int, type[errors.ClusterError]]] = {
     409: errors.ConflictError,
     410: errors.GoneError,
     429: errors.BusyError,
+    500: errors.BrokenError,
 }
 Object = dict[str, Any]
 
 
 class Client:
-    """One API server. *connect* gives address and credentials as of now."""
+    """A client of one API server; *connect* returns its current address and credentials."""
 
     def __init__(self, connect: Callable[[], kopf.ConnectionInfo], metrics: Metrics) -> None:
         self._connect = connect
@@ -46,25 +48,31 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def get(self, path: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Object:
-        """What is at *path*."""
+        """Returns the JSON object at *path*. Raises ClusterError."""
         return await self._request("GET", path, "read", "", timeout_s=timeout_s)
 
     async def read(
-        self, kind: Kind, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self, kind: ObjectKind, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Object:
-        """One object."""
+        """Returns one object. Raises NotFoundError where it does not exist."""
         return await self._request("GET", kind.path(namespace, name), "get", kind.plural, timeout_s=timeout_s)
 
     async def chunks(
-        self, kind: Kind, namespace: str | None, *, labels: str = "", fields: str = "", limit: int = CHUNK
+        self,
+        kind: ObjectKind,
+        namespace: str | None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = CHUNK,
     ) -> AsyncIterator[tuple[int, list[Object]]]:
-        """Every object of *kind*, a chunk at a time, each with the version of the whole list."""
+        """Yields every object of *kind* in chunks, each with the resourceVersion of the whole list."""
         params = {"limit": str(limit)}
         if labels:
             params["labelSelector"] = labels
@@ -78,8 +86,13 @@ class Client:
                 return
             params["continue"] = following
 
-    async def apply(self, kind: Kind, body: Object, *, subresource: str = "", force: bool = True) -> Object:
-        """Server-side apply as the operator's one field manager. ConflictError where a precondition in *body* fails."""
+    async def apply(
+        self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
+    ) -> Object:
+        """Applies *body* server-side with the operator's field manager and returns the stored object.
+
+        Raises ConflictError where the uid or resourceVersion in *body* does not match.
+        """
         metadata = body["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
         params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
@@ -87,21 +100,30 @@ class Client:
         return await self._request("PATCH", path, "apply", what, params=params, body=body, content_type=APPLY)
 
     async def create(
-        self, kind: Kind, namespace: str, body: Object, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self, kind: ObjectKind, namespace: str, body: Object, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Object:
-        """A new object; ConflictError where there is one of its name."""
+        """Creates an object and returns it. Raises ConflictError where one of that name exists."""
         path = kind.path(namespace)
         return await self._request("POST", path, "create", kind.plural, body=body, timeout_s=timeout_s)
 
     async def replace(
-        self, kind: Kind, namespace: str, name: str, body: Object, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        kind: ObjectKind,
+        namespace: str,
+        name: str,
+        body: Object,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Object:
-        """The whole object; ConflictError where it is not of the resourceVersion in *body* any more."""
+        """Replaces a whole object. Raises ConflictError where *body* has an older resourceVersion."""
         path = kind.path(namespace, name)
         return await self._request("PUT", path, "update", kind.plural, body=body, timeout_s=timeout_s)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> None:
-        """That very object and what it owns; ConflictError where another one has its name by now."""
+    async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
+        """Deletes the object with this *uid*, and its dependents in the background.
+
+        Raises ConflictError where another object has its name now.
+        """
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -170,7 +192,7 @@ class Client:
             retry_after_s = float(headers.get("Retry-After", "0"))
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
-            kind = errors.UnreachableError  # half an answer, or somebody else's
+            kind = errors.UnreachableError  # a truncated response, or one that another server sent
         sentence = (str(said) or f"HTTP {status}")[:ANSWER_MAX_LETTERS]
         raise kind(asked, sentence, status=status, retry_after_s=retry_after_s)
 

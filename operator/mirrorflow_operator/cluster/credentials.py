@@ -1,4 +1,4 @@
-"""Who the operator is to the API server: a kubeconfig where KUBECONFIG names one, else the pod's ServiceAccount."""
+"""Loads API server credentials: the kubeconfig that KUBECONFIG names, else the pod's ServiceAccount."""
 
 import os
 import ssl
@@ -10,7 +10,10 @@ from mirrorflow_operator.errors import SettingsError
 
 
 def connection() -> kopf.ConnectionInfo:
-    """Read anew each time: kubelet replaces a pod's token every hour. Raises SettingsError where there is neither."""
+    """Returns address and credentials of the API server. Raises SettingsError where there are none.
+
+    Reads them on each call, because the kubelet replaces a pod's token every hour.
+    """
     settings = kopf.OperatorSettings()
     found = None
     if os.environ.get("KUBECONFIG"):
@@ -24,10 +27,10 @@ def connection() -> kopf.ConnectionInfo:
 
 
 class _Connection(kopf.ConnectionInfo):
-    """Verifies as every Go client does.
+    """A connection that verifies the API server's certificate as Go clients do.
 
-    From 3.13 on Python refuses certificates without an authority key identifier, which the API servers of many clusters
-    have. The chain, the name and the dates are checked all the same.
+    Since 3.13 Python refuses certificates without an authority key identifier, which the API servers of many
+    clusters use. Chain, host name and dates are still checked.
     """
 
     def as_ssl_context(self) -> ssl.SSLContext:

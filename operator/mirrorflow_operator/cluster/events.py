@@ -1,7 +1,7 @@
-"""Events on a MirrorFlow, as `kubectl describe` shows them: what the operator did, and why.
+"""Writes Kubernetes Events on a MirrorFlow that say what the operator did and why (`kubectl describe`).
 
-For people, so never at the price of work: one that cannot be written is logged and let go. The same is not said twice within ten
-minutes, and no flow can flood the cluster with them.
+Events never fail a reconciliation: one that cannot be written is logged and dropped. An equal Event
+is not repeated within ten minutes, and a rate limit keeps flows from flooding the cluster.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.assess.admission import Resource
-from mirrorflow_operator.assess.moments import moment
+from mirrorflow_operator.assess.timestamps import moment
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
 from mirrorflow_operator.errors import ClusterError, ConflictError
@@ -25,14 +25,14 @@ _LOG = logging.getLogger(__name__)
 COMPONENT: Final = "mirrorflow-operator"
 NOTE_MAX: Final = 1_000  # letters; Kubernetes allows 1,024
 REPEAT_S: Final = 600.0
-REMEMBERED_MAX: Final = 2_000  # what was said, for not saying it again
-BURST: Final = 50  # at once, as many flows may change at once
-PER_SECOND: Final = 5.0  # in the long run; the API server keeps each for an hour
+REMEMBERED_MAX: Final = 2_000  # Events remembered in order not to repeat them
+BURST: Final = 50  # at once, because many flows may change at once
+PER_SECOND: Final = 5.0  # on average; the API server keeps each for an hour
 
 
 @dataclass(slots=True, kw_only=True)
 class Events:
-    """Of one operator."""
+    """Writes the Events of one operator process."""
 
     client: Client
     metrics: Metrics
@@ -43,7 +43,10 @@ class Events:
     _left_at: float = 0.0
 
     async def say(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
-        """*reason* is a PascalCase word, *note* a sentence."""
+        """Writes one Event, unless it repeats a recent one or the rate limit is reached.
+
+        *reason* is a PascalCase word, *note* a sentence.
+        """
         note = note[:NOTE_MAX]
         key = hashlib.sha256(f"{resource.uid} {reason} {note}".encode()).hexdigest()[:16]
         now = self.clock()
@@ -58,7 +61,7 @@ class Events:
                 EVENT, resource.namespace, self._body(resource, reason, note, key, warning=warning)
             )
         except ConflictError:
-            return  # another operator has said it within the same second
+            return  # another operator has written it within the same second
         except ClusterError as error:
             _LOG.warning("%s/%s: no event: %s", resource.namespace, resource.name, error)
             return

@@ -1,12 +1,13 @@
-"""Leadership by a Lease (coordination.k8s.io/v1): which of several operators works, while the others wait.
+"""Elects one of several operators as leader with a Lease (coordination.k8s.io/v1).
 
-    acquire   free, given back, or silent for as long as its holder has promised to be at most
-    renew     each third of the duration
-    lost      no renewal for two thirds of it: the holder stops working, and begins to wait like the others
-    release   at the end, by emptying the holder: who waits need not wait for the silence
+    acquire   when the Lease is new, released, or not renewed for its `leaseDurationSeconds`
+    renew     every third of the duration
+    lost      after two thirds of the duration without a renewal: the holder stops and becomes a candidate
+    release   at shutdown, by emptying the holder, so that candidates need not wait for the Lease to expire
 
-Another's silence is measured by the own monotonic clock from when its record was seen to change, so clocks need not agree.
-Nothing's safety stands on this: every write is conditional. Two that work at once cost refused writes.
+A candidate measures expiry with its own monotonic clock, from when it saw the record change, so the clocks of
+operators need not agree. Safety does not depend on the Lease, because every write is conditional: two leaders
+at once only cost refused writes.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ from mirrorflow_operator.cluster.kinds import LEASE
 from mirrorflow_operator.errors import ClusterError, ConflictError, NotFoundError
 
 _LOG = logging.getLogger(__name__)
-CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost answer must not cost the Lease
+CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost the Lease
 RENEWALS: Final = 3  # within the duration
-SILENT_DURATIONS: Final = 2  # a candidate asks several times within one
+SILENT_DURATIONS: Final = 2  # a candidate reads the Lease several times within one duration
 RELEASE_TIMEOUT_S: Final = 2.0  # of a pod's grace period, which is short
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """One candidate, called *identity*."""
+    """One candidate for leadership, named *identity*."""
 
     client: Client
     namespace: str
@@ -39,25 +40,26 @@ class Lease:
     identity: str
     duration_s: float
     clock: Callable[[], float] = time.monotonic
-    renewed_at: float | None = None  # by the clock, when the request that succeeded was begun; None: not held
-    promised_until: float | None = None  # by the clock: others keep away until then; stays until `stood_down`
-    answered_at: float | None = None  # by the clock, when the API server has last told of the record
+    renewed_at: float | None = None  # clock time at the start of the last successful renewal; None: not held
+    # Clock time until which other candidates do not take over; kept until `stood_down`.
+    promised_until: float | None = None
+    answered_at: float | None = None  # clock time of the last response of the API server about the record
     _seen: tuple[str, int, str] | None = None  # holder, transitions, renewTime of another's record
     _seen_at: float = field(default=0.0)
 
     @property
     def retry_s(self) -> float:
-        """Between two tries."""
+        """Seconds between two attempts to renew."""
         return self.duration_s / RENEWALS
 
     @property
     def deadline_s(self) -> float:
-        """How long a holder goes on working without a renewal."""
+        """Seconds for which a holder continues to work without a renewal."""
         return self.duration_s * 2 / RENEWALS
 
     @property
     def unanswered(self) -> str:
-        """Why this candidate could not take over now; "" where nothing speaks against it."""
+        """Why this candidate could not take over now; "" if it could."""
         if self.answered_at is None:
             return "the API server has not answered yet"
         silent_s = self.clock() - self.answered_at
@@ -66,12 +68,12 @@ class Lease:
         return ""
 
     async def acquire(self) -> None:
-        """Returns when it is held; waits as long as that takes."""
+        """Waits, without a limit, until this candidate holds the Lease."""
         while not await self._tried(self._timeout_s):  # noqa: ASYNC110  nobody else tells that it is free
             await asyncio.sleep(self.retry_s / 2)
 
     async def keep(self) -> None:
-        """Renews it; returns when it is lost: another has it, or nothing was heard for `deadline_s`."""
+        """Renews the Lease until it is lost: another holds it, or no renewal succeeded for `deadline_s`."""
         wait_s = self.retry_s
         while self.renewed_at is not None:
             until = self.renewed_at + self.deadline_s
@@ -85,11 +87,11 @@ class Lease:
                 wait_s = self.retry_s / CALL_TIMEOUT_PART
 
     def stood_down(self) -> None:
-        """Nothing works any more on the strength of the Lease."""
+        """Records that all work done under the Lease has ended."""
         self.promised_until = None
 
     async def release(self) -> None:
-        """Gives it back, if it is held; who cannot is silent, and waited for."""
+        """Releases the Lease if it is held. If this fails, other candidates wait until it expires."""
         if self.renewed_at is None:
             return
         self.renewed_at = None
@@ -97,7 +99,7 @@ class Lease:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=RELEASE_TIMEOUT_S)
                 if found["spec"].get("holderIdentity") == self.identity:
-                    # A second: by client-go's rule, too, the record is free at once.
+                    # One second, so that clients that use client-go's rule can take it at once as well.
                     spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._replace(found, spec)
 
@@ -111,7 +113,7 @@ class Lease:
             async with asyncio.timeout(timeout_s):
                 held = await self._try()
         except (ClusterError, TimeoutError) as error:
-            # A conflict is another candidate who was quicker: the next look sees it.
+            # A conflict means that another candidate was faster; the next attempt reads its record.
             if not isinstance(error, ConflictError):
                 _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, str(error) or "no answer in time")
             return False

@@ -1,6 +1,6 @@
-"""Objects as the API gives them -> the facts that the operator keeps of them. Pure and total.
+"""Converts API objects to the facts that the operator keeps about them. Pure and total.
 
-An object of the API takes ten times the room of what is needed of it, and a cluster has thousands: nothing of it is kept but this.
+Only these facts are kept: an API object takes ten times their memory, and a cluster has thousands of objects.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from typing import Any, Final
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
 from mirrorflow_operator.assess.admission import Key, Resource
-from mirrorflow_operator.assess.moments import seconds
 from mirrorflow_operator.assess.observation import (
     DeploymentCondition,
     DeploymentSeen,
@@ -21,8 +20,9 @@ from mirrorflow_operator.assess.observation import (
     PodSeen,
     ScheduleSeen,
 )
-from mirrorflow_operator.assess.writing import status_of
-from mirrorflow_operator.cluster.kinds import Kind
+from mirrorflow_operator.assess.status_document import status_of
+from mirrorflow_operator.assess.timestamps import seconds
+from mirrorflow_operator.cluster.kinds import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION
@@ -39,46 +39,46 @@ from mirrorflow_operator.plan.pod import CONTAINER
 from mirrorflow_operator.plan.runs import RunKind
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
-MESSAGE_MAX: Final = 1_000  # letters of a container's or a condition's message
-REPORT_MAX: Final = 4_096  # Kubernetes' own bound of a termination message
+MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message
+REPORT_MAX: Final = 4_096  # Kubernetes' limit for a termination message
 _CONTAINERS: Final = frozenset({CONTAINER, DRIVER})
 Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
-    """An object that bears a flow's label: whose it is, and its content, packed."""
+class ChildSeen:
+    """An object with a flow's label: its identity, its owner and its compressed content."""
 
-    kind: Kind
+    kind: ObjectKind
     namespace: str
     name: str
     uid: str
     resource_version: str
     flow: str
     owner_uid: str  # of the MirrorFlow that controls it; "" if none does
-    content_hash: str  # of the plan that it was made by
-    digest: str  # of the content as it is
+    content_hash: str  # of the plan that it was written from
+    digest: str  # of the current content
     packed: bytes
     deleting: bool = False
 
     @property
     def id(self) -> tuple[str, str, str]:
-        """Kind, namespace and name."""
+        """Its kind, namespace and name."""
         return self.kind.name, self.namespace, self.name
 
     def is_managed(self) -> bool:
-        """Whether its label says that it is the operator's to change and to delete, which admission holds it to."""
+        """Returns whether its label names the operator as manager; the admission policy requires that."""
         return bool(self.content()["metadata"]["labels"].get(MANAGED_BY) == MANAGER)
 
     def content(self) -> dict[str, Any]:
-        """Everything but the status and what the API server keeps for itself."""
+        """Returns the object without its status and without the metadata that the API server maintains."""
         found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSeen:
-    """A MirrorFlow and what the API server says of it."""
+    """A MirrorFlow, its resourceVersion, and whether it is being deleted."""
 
     resource: Resource
     resource_version: str
@@ -86,7 +86,7 @@ class FlowSeen:
 
 
 def flow_seen(body: Object) -> FlowSeen:
-    """Whatever the resource says, there is a Resource: one that cannot be read carries its errors."""
+    """Returns the facts of a MirrorFlow; an invalid one has its errors instead of a flow."""
     metadata, status = body["metadata"], body.get("status") or {}
     flow = None
     slips: tuple[FieldError, ...] = ()
@@ -116,8 +116,8 @@ def flow_seen(body: Object) -> FlowSeen:
     )
 
 
-def child_seen(kind: Kind, body: Object) -> Child:
-    """*body* has the label of a flow."""
+def child_seen(kind: ObjectKind, body: Object) -> ChildSeen:
+    """Returns the facts of *body*, an object with a flow's label."""
     metadata = body["metadata"]
     content = {
         name: part for name, part in body.items() if name not in {"metadata", "status", "apiVersion", "kind"}
@@ -126,7 +126,7 @@ def child_seen(kind: Kind, body: Object) -> Child:
         name: metadata.get(name) or {} for name in ("labels", "annotations", "ownerReferences")
     }
     text = as_text(content).encode()
-    return Child(
+    return ChildSeen(
         kind=kind,
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -142,7 +142,7 @@ def child_seen(kind: Kind, body: Object) -> Child:
 
 
 def owner_uid(body: Object) -> str:
-    """Of the MirrorFlow that controls *body*; "" if none does."""
+    """Returns the uid of the MirrorFlow that owns *body*; "" if none does."""
     for owner in body["metadata"].get("ownerReferences") or ():
         if owner.get("kind") == KIND and owner.get("apiVersion", "").startswith("mirrorflow.io/"):
             return str(owner.get("uid", ""))
@@ -150,17 +150,17 @@ def owner_uid(body: Object) -> str:
 
 
 def owner_key(body: Object) -> Key:
-    """Of the flow whose label *body* has."""
+    """Returns the key of the flow whose label *body* has."""
     return body["metadata"]["namespace"], _label(body, FLOW_LABEL)
 
 
 def connector_word_of(body: Object) -> str:
-    """source, checkpoint or heartbeat, as the label says; "" without one."""
+    """Returns the connector in the label: source, checkpoint or heartbeat; "" without the label."""
     return _label(body, CONNECTOR_LABEL)
 
 
 def deployment_seen(body: Object) -> DeploymentSeen:
-    """The workload's counts and conditions."""
+    """Returns a Deployment's pod counts, conditions, image and connectors."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
     container = _replicator(spec["template"])
     selector = spec.get("selector", {}).get("matchLabels") or {}
@@ -189,18 +189,18 @@ def deployment_seen(body: Object) -> DeploymentSeen:
 
 
 def run_kind_of(body: Object) -> RunKind | None:
-    """Of a Spark job, or of its driver; None for what belongs to a connector."""
+    """Returns the run kind of a Spark job or its driver; None for objects of a connector."""
     word = _label(body, RUN_LABEL)
     return next((kind for kind in RunKind if kind.value == word), None)
 
 
 def job_of(body: Object) -> str:
-    """The name of the Job that made this pod; "" if none did."""
+    """Returns the name of the Job that created this pod; "" if none did."""
     return _label(body, "batch.kubernetes.io/job-name")
 
 
 def job_seen(body: Object, kind: RunKind) -> JobSeen:
-    """A run; its pods are added by who has them."""
+    """Returns the facts of a Job; the view adds its pods."""
     metadata, status = body["metadata"], body.get("status") or {}
     ended: Object = next(
         (
@@ -226,17 +226,17 @@ def job_seen(body: Object, kind: RunKind) -> JobSeen:
 
 
 def schedule_seen(body: Object) -> ScheduleSeen:
-    """A CronJob."""
+    """Returns the facts of a CronJob."""
     return ScheduleSeen(created_s=_created_s(body))
 
 
 def pod_seen(body: Object) -> PodSeen:
-    """The pod and its one container; events and readings are added by who has them."""
+    """Returns the facts of a pod and its one container; callers add Events and progress readings."""
     metadata, status = body["metadata"], body.get("status") or {}
     container: Object = next(
         (one for one in status.get("containerStatuses") or () if one.get("name") in _CONTAINERS), {}
     )
-    # A driver's last word is its report, and has to be whole to be read.
+    # A driver's termination message is its report, which can be parsed only if it is complete.
     message_max = REPORT_MAX if container.get("name") == DRIVER else MESSAGE_MAX
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
@@ -270,12 +270,12 @@ def pod_seen(body: Object) -> PodSeen:
 
 
 def _replicator(body: Object) -> Object:
-    """The container of connectors in a pod, or in the template of pods; empty where there is none."""
+    """Returns the connectors' container of a pod or pod template; empty if there is none."""
     return next((one for one in body["spec"]["containers"] if one["name"] == CONTAINER), {})
 
 
 def _label(body: Object, name: str) -> str:
-    """What label *name* of *body* says; "" without it."""
+    """Returns the value of label *name* of *body*; "" without it."""
     return str((body["metadata"].get("labels") or {}).get(name, ""))
 
 
@@ -284,5 +284,5 @@ def _created_s(body: Object) -> float:
 
 
 def as_text(value: Any) -> str:
-    """The same text for the same value."""
+    """Returns JSON with sorted keys: equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

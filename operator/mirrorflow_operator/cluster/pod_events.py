@@ -1,7 +1,7 @@
-"""What Kubernetes says of a pod that does not come up: a Secret that is not there is told in an Event and nowhere else.
+"""Reads the warning Events of a pod that does not start: only an Event reports a missing Secret, for example.
 
-Events of a cluster are many and pass in an hour, so they are not watched: those of one pod, or of a Job that gets none, are read
-while it hangs.
+A cluster has many Events, and each expires after an hour, so they are not watched. The Events of one pod, or
+of a Job without a pod, are read while it is stuck.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mirrorflow_operator.assess.moments import seconds
+from mirrorflow_operator.assess.due_jobs import has_no_driver
 from mirrorflow_operator.assess.observation import JobSeen, PodEvent, PodSeen
-from mirrorflow_operator.assess.runs import has_no_driver
+from mirrorflow_operator.assess.timestamps import seconds
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
 from mirrorflow_operator.cluster.observed import MESSAGE_MAX
@@ -20,16 +20,16 @@ from mirrorflow_operator.errors import ClusterError
 
 _LOG = logging.getLogger(__name__)
 HANGS_AFTER_S: Final = 3.0  # a healthy pod's container is created by then
-AGAIN_S: Final = 10.0  # for one pod; kubelet itself says it again every two minutes at most
-KEPT_MAX: Final = 10  # of one pod, the latest
-PODS_MAX: Final = 5_000  # what is remembered at all
-PER_SECOND: Final = 10.0  # a whole node's pods hang at once when a registry is away
+AGAIN_S: Final = 10.0  # between two reads for one pod; the kubelet repeats an Event every two minutes at most
+KEPT_MAX: Final = 10  # latest Events of one pod
+PODS_MAX: Final = 5_000  # pods and Jobs whose Events are remembered
+PER_SECOND: Final = 10.0  # reads; when a registry is unreachable, all pods of a node are stuck at once
 _HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
 
 
 @dataclass(slots=True, kw_only=True)
 class PodEvents:
-    """Of pods, as of the last look."""
+    """Reads and caches the warning Events of stuck pods and Jobs."""
 
     client: Client
     clock: Callable[[], float] = time.monotonic
@@ -37,12 +37,15 @@ class PodEvents:
     _next_at: float = 0.0
 
     async def of(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
-        """Warnings about *pod*, where it hangs; none where it does not. What cannot be read leaves what was known."""
+        """Returns the warnings about *pod* while it is stuck, else none.
+
+        Where they cannot be read, returns those of the last read.
+        """
         hangs = may_hang(pod) and now_s - pod.created_s >= HANGS_AFTER_S
         return await self._about(namespace, pod.name, pod.uid, hangs=hangs)
 
     async def of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
-        """As `of`: what keeps *job* from its pod is told of the Job itself."""
+        """Returns the warnings about *job* while it has no pod; such Events are on the Job itself."""
         since_s = job.started_s or job.created_s
         hangs = has_no_driver(job) and now_s - since_s >= HANGS_AFTER_S
         return await self._about(namespace, job.name, job.uid, hangs=hangs)
@@ -75,7 +78,7 @@ class PodEvents:
 
 
 def may_hang(pod: PodSeen) -> bool:
-    """Whether somebody will say why *pod* is not running, if it goes on like this."""
+    """Returns whether *pod* is in a state whose cause Kubernetes reports in Events."""
     return not pod.deleting and pod.phase == "Pending" and pod.waiting_reason in _HANGING
 
 

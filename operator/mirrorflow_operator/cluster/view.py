@@ -1,7 +1,8 @@
-"""What is known of the cluster: facts of flows, their objects and their pods, as lists and watches have told last.
+"""Caches the observed state of flows, their objects and their pods, from lists, watches and own writes.
 
-Older news than what is known are passed over, whoever brings them: a list, a watch, or the answer to an own write. What the
-operator has written it knows at once, so it never writes a thing twice because a watch is late.
+An update with an older resourceVersion than the cached one is ignored, whether it comes from a list, a watch
+or the response to a write. The result of an own write is cached at once, so a late watch never causes a
+second write.
 """
 
 import time
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_operator.assess.admission import Key
+from mirrorflow_operator.assess.cross_flow_checks import CrossFlowChecks
 from mirrorflow_operator.assess.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
-from mirrorflow_operator.assess.together import Together
-from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, Kind
+from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, ObjectKind
 from mirrorflow_operator.cluster.observed import (
-    Child,
+    ChildSeen,
     FlowSeen,
     child_seen,
     connector_word_of,
@@ -31,46 +32,51 @@ from mirrorflow_operator.cluster.observed import (
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
+# The response to an own write arrives within seconds of the watch event that reports the deletion. This many
+# deletions lie between them only where a cluster deletes all objects of a thousand flows at once.
+GONE_MAX = 10_000
 
 
 @dataclass(slots=True)
 class _OfFlow:
-    """What bears a flow's label."""
+    """Cached objects labelled with one flow."""
 
-    children: dict[Id, Child] = field(default_factory=dict)
-    deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector's word
-    pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by name; with the connector's word
+    children: dict[Id, ChildSeen] = field(default_factory=dict)
+    deployments: dict[str, DeploymentSeen] = field(default_factory=dict)  # by connector name
+    pods: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with the connector name
     jobs: dict[str, JobSeen] = field(default_factory=dict)  # by name
     schedules: dict[str, ScheduleSeen] = field(default_factory=dict)  # by name
-    drivers: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by name; with their Job's
+    drivers: dict[str, tuple[str, PodSeen]] = field(default_factory=dict)  # by pod name, with their Job's
 
 
 @dataclass(slots=True)
 class View:
-    """One per operator; every change returns the keys of flows to look at again."""
+    """The operator's observed state of the cluster; each change returns the keys of flows to reconcile."""
 
     flows: dict[Key, FlowSeen] = field(default_factory=dict)
-    together: Together = field(default_factory=Together)
-    # When a watch last brought something of a kind, by the monotonic clock.
+    together: CrossFlowChecks = field(default_factory=CrossFlowChecks)
+    # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
     _of: dict[Key, _OfFlow] = field(default_factory=lambda: defaultdict(_OfFlow))
-    # Version, uid and flow of everything that is known.
+    # resourceVersion, uid and flow of every cached object.
     _known: dict[Id, tuple[int, str, Key]] = field(default_factory=dict)
+    # Uids of deleted objects, the latest last; Kubernetes never reuses a uid.
+    _gone: dict[str, None] = field(default_factory=dict)
 
-    def children(self, key: Key) -> Mapping[Id, Child]:
-        """The objects that bear the flow's label."""
+    def children(self, key: Key) -> Mapping[Id, ChildSeen]:
+        """Returns the objects with the flow's label, without pods."""
         return self._of[key].children if key in self._of else {}
 
     def deployments(self, key: Key) -> Mapping[str, DeploymentSeen]:
-        """By connector's word."""
+        """Returns the flow's Deployments by connector name."""
         return self._of[key].deployments if key in self._of else {}
 
     def pods(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
-        """With the connector's word, by name."""
+        """Returns the flow's connector pods with their connector names, sorted by pod name."""
         return iter([pod for _, pod in sorted(self._of[key].pods.items())] if key in self._of else [])
 
     def jobs(self, key: Key) -> tuple[JobSeen, ...]:
-        """The flow's Spark jobs with their drivers, by name."""
+        """Returns the flow's Spark jobs with their drivers, sorted by name."""
         if key not in self._of:
             return ()
         of = self._of[key]
@@ -80,25 +86,25 @@ class View:
         return tuple(replace(job, pods=tuple(drivers.get(name, ()))) for name, job in sorted(of.jobs.items()))
 
     def drivers(self, key: Key) -> Iterator[tuple[str, PodSeen]]:
-        """With the name of their Job, which may be gone."""
+        """Returns the flow's driver pods with the name of their Job, which may be deleted."""
         return iter(list(self._of[key].drivers.values()) if key in self._of else [])
 
     def drivers_alive(self, key: Key) -> frozenset[str]:
-        """The names of Jobs, which may be gone, whose drivers have not ended."""
+        """Returns the names of the Jobs, possibly deleted, whose drivers have not ended."""
         return frozenset(job for job, pod in self.drivers(key) if pod.is_alive)
 
     def schedule(self, key: Key) -> ScheduleSeen | None:
-        """That of the flow's verification."""
+        """Returns the CronJob of the flow's verification, or None."""
         return next(iter(self._of[key].schedules.values()), None) if key in self._of else None
 
     def all_pods(self) -> Iterator[tuple[Key, PodSeen]]:
-        """Every pod of every flow that exists."""
+        """Returns every connector pod of every flow that exists."""
         return (
             (key, pod) for key, of in self._of.items() if key in self.flows for _, pod in of.pods.values()
         )
 
-    def news(self, kind: Kind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
-        """A watch says so; *event* is DELETED, or anything else for what is there."""
+    def news(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
+        """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()
         if event == "DELETED":
             return self.drop(
@@ -106,9 +112,11 @@ class View:
             )
         return self.put(kind, body)
 
-    def put(self, kind: Kind, body: Mapping[str, Any]) -> frozenset[Key]:
-        """*body* is there."""
+    def put(self, kind: ObjectKind, body: Mapping[str, Any]) -> frozenset[Key]:
+        """Stores *body*, unless that version or a newer one is cached, or its uid was deleted."""
         metadata = body["metadata"]
+        if metadata["uid"] in self._gone:
+            return NOTHING
         found = (kind.name, metadata["namespace"], metadata["name"])
         version = _number(metadata["resourceVersion"])
         known = self._known.get(found)
@@ -123,17 +131,27 @@ class View:
         self._known[found] = (version, metadata["uid"], key)
         return gone | self._remember(kind, found, key, body)
 
-    def drop(self, kind: Kind, namespace: str, name: str, uid: str) -> frozenset[Key]:
-        """That very object is gone; another of its name may be there."""
+    def drop(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> frozenset[Key]:
+        """Removes the object with this *uid*; another object of its name may exist.
+
+        The garbage collector can be faster than the response to the write that created the object. The uid is
+        remembered, so that such a late response is ignored.
+        """
+        self._gone[uid] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
         found = (kind.name, namespace, name)
         if found not in self._known or self._known[found][1] != uid:
             return NOTHING
         return self._forget(found)
 
     def absent(
-        self, kind: Kind, namespace: str | None, seen: set[str], versions_until: int
+        self, kind: ObjectKind, namespace: str | None, seen: set[str], versions_until: int
     ) -> frozenset[Key]:
-        """A whole list had the uids *seen*: what it did not have is gone, unless it is newer than the list."""
+        """Removes the objects that a full list did not contain.
+
+        *seen* are the uids in the list; objects newer than *versions_until*, the list's version, stay.
+        """
         gone = [
             found
             for found, (version, uid, _) in self._known.items()
@@ -144,7 +162,7 @@ class View:
         ]
         return frozenset(key for found in gone for key in self._forget(found))
 
-    def _remember(self, kind: Kind, found: Id, key: Key, body: Mapping[str, Any]) -> frozenset[Key]:
+    def _remember(self, kind: ObjectKind, found: Id, key: Key, body: Mapping[str, Any]) -> frozenset[Key]:
         if kind is MIRROR_FLOW:
             seen = flow_seen(body)
             before = self.flows.get(key)
@@ -207,5 +225,5 @@ class View:
 
 
 def _number(version: str) -> int:
-    """Versions are numbers that grow (Kubernetes promises it since 1.35, and etcd always has)."""
+    """Returns a resourceVersion as a number; it grows (promised since Kubernetes 1.35, always with etcd)."""
     return int(version) if version.isdigit() else 0

@@ -1,8 +1,9 @@
-"""Which connectors share a pod (`spec.connectors.colocate`), whose it is, and which files it reads. Pure.
+"""Decides which connectors share a pod (`spec.connectors.colocate`) and which files the pod reads. Pure.
 
-The pod is that of the first of source, checkpoint and heartbeat that runs in it: its name and its labels. What is said of a pod
-(image, resources, ServiceAccount, template) and of a worker is said of the first that is listed, whether it has work or not.
-One process runs them all, as KIP-304's standalone worker runs as many connectors as it is given files.
+A shared pod has the name and labels of the first of source, checkpoint and heartbeat that runs in it. Its
+image, resources, ServiceAccount, template and worker settings come from the first of these three that is
+listed, even if it has no work. One process runs all of them, as KIP-304's standalone worker runs one connector
+for each file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +13,15 @@ from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connect
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
 
-CONNECTOR_FILE: Final = "connector.properties"  # of one that is alone, whichever it is
+CONNECTOR_FILE: Final = "connector.properties"  # of a connector that has a pod to itself
 _SUFFIX: Final = ".properties"
 Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
 
 
 def pods(connectors: Connectors, running: Iterable[ConnectorKind], *, source_waits: bool = False) -> Pods:
-    """The connectors of each pod, its own first, by that one; *running* are those that have work.
+    """Returns the connectors of each pod, by the pod's first connector; *running* are those that have work.
 
-    *source_waits*: a seed does the work of the source connector, whose pod is then nobody else's.
+    *source_waits*: a seed does the work of the source connector, which then shares its pod with no other.
     """
     kinds = [kind for kind in ConnectorKind if kind in set(running)]
     listed = [
@@ -32,31 +33,31 @@ def pods(connectors: Connectors, running: Iterable[ConnectorKind], *, source_wai
 
 
 def hosts(found: Pods) -> dict[ConnectorKind, ConnectorKind]:
-    """The same by connector: whose pod each runs in."""
+    """Returns, for each connector, the one whose pod it runs in."""
     return {kind: host for host, kinds in found.items() for kind in kinds}
 
 
 def pod_kind(connectors: Connectors, kind: ConnectorKind) -> ConnectorKind:
-    """The connector of whom it is said what the pod of *kind* is like."""
+    """Returns the connector whose spec describes the pod of *kind*."""
     host = connectors.host(_name(kind)).value
     return next(one for one in ConnectorKind if connector_word(one) == host)
 
 
 def connector_spec(connectors: Connectors, kind: ConnectorKind) -> Connector:
-    """What the resource says of the connector *kind*."""
+    """Returns the spec of the connector *kind*."""
     return connectors.named(_name(kind))
 
 
 def file_names(kinds: Sequence[ConnectorKind]) -> tuple[str, ...]:
-    """What the properties of each are called, in a pod of all of them."""
+    """Returns the properties file name of each connector in a pod that runs all of *kinds*."""
     if len(kinds) == 1:
         return (CONNECTOR_FILE,)
     return tuple(f"{connector_word(kind)}{_SUFFIX}" for kind in kinds)
 
 
 def connectors_in(container: Mapping[str, Any], own: str) -> tuple[str, ...]:
-    """The words of those that *container* runs, *own* being that of its pod: what `file_names` has made of them."""
-    files = (container.get("args") or ())[2:]  # after the form and the worker's
+    """Returns the connectors that *container* runs, by its file names; *own* is its pod's connector."""
+    files = (container.get("args") or ())[2:]  # after the subcommand and the worker's file
     words = tuple(file.rpartition("/")[2].removesuffix(_SUFFIX) for file in files)
     return words if len(words) > 1 else (own,)
 

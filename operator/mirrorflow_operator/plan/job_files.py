@@ -1,14 +1,15 @@
-"""The files of a Spark job: the source connector's own properties, job.properties, and the template of executors' pods. Pure.
+"""Builds the files of a Spark job: the source's properties, job.properties and the executor template. Pure.
 
-The properties are a copy of their own, made when the job is planned: driver and executors of one run read the same words
-from its first to its last minute, whatever happens to the spec meanwhile. Secrets are references in them, as in the
-connector's. Keys of job.properties are mirrorflow_seed's; `spark.*` are Spark's own, and override what the job sets.
+The properties are copied when the job is planned, so driver and executors of one run read the same values
+throughout, even if the spec changes meanwhile. Secrets in them are references, as in the connector's files.
+mirrorflow_seed defines the keys of job.properties; `spark.*` keys are Spark's and override what the job sets.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.quantity import amount, whole
 from mirrorflow_operator.api.runs import ForeignRecords, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
@@ -20,41 +21,40 @@ from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, plan_of_
 from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
-    POD_SECURITY,
     WORKER_FILE,
+    pod_security,
     scheduling,
     variables,
     volume_mounts,
     volumes,
 )
-from mirrorflow_operator.plan.properties_text import format_properties
 from mirrorflow_operator.plan.runs import RunKind
 
 SOURCE_FILE: Final = "source.properties"
 JOB_FILE: Final = "job.properties"
 EXECUTOR_FILE: Final = "executor.yaml"
 EXECUTOR: Final = "executor"
-# From inside of any pod of any cluster.
+# Reaches the API server from any pod of any cluster.
 MASTER: Final = "k8s://https://kubernetes.default.svc:443"
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
 SCHEDULED: Final = "scheduled"  # in place of a runId
-# Of what a verification leaves; a folder below it for each flow.
+# Results of verifications, with a folder for each flow.
 OUTPUT_FOLDER: Final = "/mnt/mirrorflow/output"
-SCRATCH_SIZE: Final = "2Gi"  # what Spark writes while it works; nothing is shuffled or cached
+SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or cached
 MEBIBYTE: Final = 1_024 * 1_024
-# Spark refuses a heap below 450 MiB; the bytes that are copied are Python's, beside it.
+# Spark refuses a heap below 450 MiB; copied records are in Python's memory, outside the heap.
 HEAP_MIB: Final = 512
 
 
 def run_plan(flow: MirrorFlow, layout: SecretLayout) -> ConnectorPlan:
-    """The source connector as a job reads it: what pauses a flow is the Job's to say, not its properties'."""
+    """Returns the source connector's plan for a job, always Running: a pause suspends the Job instead."""
     running = flow.model_copy(update={"spec": flow.spec.model_copy(update={"state": State.RUNNING})})
     return next(one for one in plan_of_all(running, layout).connectors if one.kind is ConnectorKind.SOURCE)
 
 
 def run_mounts(plan: ConnectorPlan, layout: SecretLayout) -> Mounts:
-    """As the source connector's pod has them."""
+    """Returns the Secrets and ConfigMaps that the source connector's pod mounts, too."""
     return mounts((plan.worker_properties, plan.connector_properties), layout)
 
 
@@ -68,7 +68,7 @@ def files(
     image: str,
     layout: SecretLayout,
 ) -> dict[str, str]:
-    """The data of ConfigMap *name*. Raises KeyError where the flow has no such job."""
+    """Returns the data of ConfigMap *name*. Raises KeyError where the flow has no such job."""
     job = spark_job(flow, kind)
     return {
         WORKER_FILE: format_properties(plan.worker_properties),
@@ -81,7 +81,7 @@ def files(
 
 
 def spark_job(flow: MirrorFlow, kind: RunKind) -> SparkJob:
-    """What the spec says of it. Raises KeyError where it says nothing."""
+    """Returns the spec of the job. Raises KeyError where the flow has none."""
     job: SparkJob | None = flow.spec.seed if kind is RunKind.SEED else flow.spec.verify
     if job is None:
         raise KeyError(kind)
@@ -103,14 +103,14 @@ def _job_properties(flow: MirrorFlow, job: SparkJob, *, run_id: str, image: str)
 
 
 def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
-    """What the plan knows and a job does not: the image, the template, and the size of its pods, where it is given."""
+    """Returns the Spark settings that only the plan has: image, pod template and, if given, pod sizes."""
     requests, limits = job.executors.resources.requests, job.executors.resources.limits
     found = {
         "spark.kubernetes.container.image": image,
         "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_FOLDER}/{EXECUTOR_FILE}",
         "spark.executor.cores": str(job.executors.cores),
     }
-    # Spark makes no difference between what a pod asks for and what it may use of memory.
+    # Spark sets a pod's memory request and limit to the same value.
     memory, cpu = _first(limits.memory, requests.memory), _first(requests.cpu, limits.cpu)
     if memory is not None:
         overhead_mib = int(amount(memory) / MEBIBYTE) - HEAP_MIB
@@ -130,7 +130,10 @@ def _first(*given: int | str | None) -> int | str | None:
 def _executor(
     flow: MirrorFlow, job: SparkJob, kind: RunKind, *, name: str, mounts: Mounts, layout: SecretLayout
 ) -> Mapping[str, Any]:
-    """Spark adds image, sizes, and what the executor is told; a user of the flow's name, without a token."""
+    """Returns the pod template of executors, to which Spark adds image, sizes and arguments.
+
+    The pods run under the flow's ServiceAccount, without a token.
+    """
     flow_name, template = flow.metadata.name, job.template
     selector = names.run_selector(flow_name, kind.value)
     labels = {
@@ -154,7 +157,7 @@ def _executor(
             "serviceAccountName": flow_name,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": POD_SECURITY,
+            "securityContext": pod_security(template),
             "containers": [container],
             "volumes": volumes(name, mounts, tmp_size=SCRATCH_SIZE),
             **scheduling(template, selector),
@@ -163,5 +166,5 @@ def _executor(
 
 
 def environment(template: Template) -> list[dict[str, Any]]:
-    """A home that may be written, and the user's own."""
+    """Returns the variables of a job's container: a writable HOME, and those of the user."""
     return [{"name": "HOME", "value": "/tmp"}, *variables(template)]  # noqa: S108

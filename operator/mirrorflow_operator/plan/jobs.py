@@ -1,8 +1,8 @@
-"""The objects of a flow's Spark jobs: a Job for each run, a CronJob for the schedule, and what both need. Pure and total.
+"""Builds the objects of a flow's Spark jobs: a Job for each run, a CronJob for the schedule. Pure and total.
 
-A Job is named after its runId and everything that its pods are told, but not after whether it is suspended: another
-runId, or another spec, is another Job, since Kubernetes lets nobody change the pods of one. The driver runs in client
-mode in the Job's one pod, and starts executors itself, with the chart's ServiceAccount.
+A Job's name has a hash of its runId and everything its pods get, without its suspension: another runId or
+spec is another Job, because Kubernetes does not allow changes to a Job's pod template. The driver runs in
+client mode in the Job's only pod and starts executors itself, with the chart's ServiceAccount.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
 from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
-    POD_SECURITY,
     WORKER_FILE,
     of_the_pod,
+    pod_security,
     resources_of,
     scheduling,
     volume_mounts,
@@ -45,17 +45,17 @@ DRIVER: Final = "driver"
 PROGRESS_PORT: Final = 8083
 TERMINATION_FILE: Final = "/dev/termination-log"
 RUN_ID_ANNOTATION: Final = "mirrorflow.io/run-id"
-# What Kubernetes calls the Job of each time of a schedule.
+# Holds the name of the Job that a CronJob created for one scheduled time.
 JOB_NAME_FIELD: Final = "metadata.labels['batch.kubernetes.io/job-name']"
 OUTPUT: Final = "output"
-# A driver tells its tasks to stop, waits for what they have in flight, and ends its executors.
+# In this time a driver stops its tasks, waits for their in-flight requests and ends its executors.
 GRACE_S: Final = 60
-# Of drivers that failed by themselves; Kubernetes waits 10 s, 20 s ... 5 min between two.
+# Retries after a driver failed; disruptions do not count. The backoff is 10 s, 20 s ... 5 min (Kubernetes).
 SEED_RETRIES: Final = 6
 VERIFY_RETRIES: Final = 2
 EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 1, 2, 3
-ENDED_KEPT: Final = 3  # Jobs of each kind, for their logs
-# A verification that could not begin at its time, because of a node or of Kubernetes, still does within this.
+ENDED_KEPT: Final = 3  # ended Jobs of each kind kept for their logs
+# A scheduled verification that could not start on time may still start within this many seconds.
 STARTING_DEADLINE_S: Final = 3_600
 _HASH_LENGTH: Final = 8
 _DRIVER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -64,7 +64,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One kind of job of one flow."""
+    """One kind of job of one flow, with the inputs of its objects."""
 
     flow: MirrorFlow
     kind: RunKind
@@ -92,7 +92,7 @@ class _Run:
 def job_objects(
     flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, layout: SecretLayout
 ) -> list[Object]:
-    """Every object of the flow's Spark jobs, in the order in which they are needed."""
+    """Returns every object of the flow's Spark jobs, in the order in which they are needed."""
     found: list[Object] = []
     spec = flow.spec
 
@@ -106,20 +106,20 @@ def job_objects(
         found.extend(_once(run, spec.seed.run_id, suspend=spec.state is not State.RUNNING))
     if spec.verify is not None and (runs.verify or spec.verify.schedule):
         run = run_of(RunKind.VERIFY, spec.verify)
-        # It reads alone, and a paused flow is when somebody wants to know: only Stopped means no pods.
+        # A verification only reads, and is useful on a paused flow: only Stopped means no pods.
         is_halted = spec.state is State.STOPPED
         found.append(_network_policy(run))
         if runs.verify and spec.verify.run_id:
             found.extend(_once(run, spec.verify.run_id, suspend=is_halted))
         if spec.verify.schedule:
-            # Never two at once: what is asked for by runId goes first, and the schedule makes up for its time within the hour.
+            # Never two at once: a run by runId has priority, and the schedule may start up to an hour late.
             found.extend(_by_schedule(run, spec.verify, suspend=is_halted or runs.seed or runs.verify))
     return found
 
 
 def _once(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
-    """The run of *run_id*."""
-    # Named after its content, which has its name in it: the content with an empty name stands for it.
+    """Yields the ConfigMap and the Job of run *run_id*."""
+    # The name is a hash of the content, and the content includes the name: so the hash uses an empty name.
     content = {"run": run_id, "files": _config_map(run, "", run_id)["data"], "spec": _job(run, "")}
     name = f"{run.flow.metadata.name}-{run.kind.value}-{content_hash(content)[:_HASH_LENGTH]}"
     yield _config_map(run, name, run_id)
@@ -132,7 +132,7 @@ def _once(run: _Run, run_id: str, *, suspend: bool) -> Iterator[Object]:
 
 
 def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object]:
-    """Never two at once; what has ended is cleaned up by Kubernetes."""
+    """Yields the ConfigMap and the CronJob; Kubernetes runs one Job at a time and deletes old ended ones."""
     name = f"{run.flow.metadata.name}-{run.kind.value}"
     yield _config_map(run, name, SCHEDULED)
     yield {
@@ -149,7 +149,7 @@ def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object
             "suspend": suspend,
             "jobTemplate": {
                 "metadata": {"labels": run.labels},
-                # Each time is a run of its own: another sample, and another folder of results.
+                # Each scheduled time is a separate run, with its own sample and results folder.
                 "spec": _job(run, name, environment=[of_the_pod("RUN_ID", JOB_NAME_FIELD)]),
             },
         },
@@ -162,8 +162,8 @@ def _config_map(run: _Run, name: str, run_id: str) -> Object:
 
 
 def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Object:
-    """One driver after the other, and no other before the last has ended."""
-    # That records differ is an answer, not a failure to be tried again.
+    """Returns the spec of a Job with one driver at a time; a retry starts after the last driver ended."""
+    # Differing records are a result of a verification, so it is not retried.
     final = [EXIT_USAGE] if run.kind is RunKind.SEED else [EXIT_FAILED, EXIT_USAGE]
     return {
         "completions": 1,
@@ -173,7 +173,7 @@ def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Obje
         "podFailurePolicy": {
             "rules": [
                 _at_exit("FailJob", final),
-                # It was told to end, by a node that is drained or by a pause: no fault of its own.
+                # The driver was stopped by a node drain or a pause, which does not count as a failure.
                 _at_exit("Ignore", [EXIT_STOPPED]),
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
@@ -209,11 +209,11 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": run.defaults.account,
-            # The one pod of a flow with a token: it makes and deletes the pods of its executors.
+            # The only pod of a flow with a token: the driver creates and deletes executor pods.
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
-            "securityContext": {**POD_SECURITY, **_output_group(output)},
+            "securityContext": {**pod_security(template), **_output_group(output)},
             "containers": [container],
             "volumes": [*volumes(config_map, mounted, tmp_size=SCRATCH_SIZE), *_output_volumes(output)],
             **scheduling(template, run.selector),
@@ -231,7 +231,7 @@ def _output_volumes(output: Output | None) -> list[Object]:
 
 
 def _output_group(output: Output | None) -> Object:
-    """A new volume is root's own; with a group, Kubernetes gives it to that."""
+    """Returns the `fsGroup`, if given: Kubernetes gives a new volume, which root owns, to this group."""
     return {} if output is None or output.fs_group is None else {"fsGroup": output.fs_group}
 
 
@@ -258,7 +258,11 @@ def _environment() -> list[Object]:
 
 
 def _network_policy(run: _Run) -> Object:
-    """Spark's own ports, and the orders that tasks ask for, are for the pods of the flow's own job; its progress, for who reads a connector's."""
+    """Returns the NetworkPolicy of a job's pods.
+
+    Only these pods reach Spark's ports and the progress port, where tasks get their orders from the driver.
+    Progress readers reach the progress port, too.
+    """
     selector = {"matchLabels": run.selector}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -281,7 +285,10 @@ def _network_policy(run: _Run) -> Object:
 
 
 def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
-    """*planned* with a source connector that has no pods: a seed does its work, and two at once would only refuse each other."""
+    """Returns *planned* with 0 replicas for the source connector, whose work a seed does.
+
+    The two at once would only block each other.
+    """
     name = names.object_name(flow.metadata.name, ConnectorKind.SOURCE)
     return [
         {**one, "spec": {**one["spec"], "replicas": 0}}
@@ -292,9 +299,10 @@ def held_back(planned: list[Object], flow: MirrorFlow) -> list[Object]:
 
 
 def in_turn(planned: list[Object], *, there: frozenset[str], alive: frozenset[str]) -> list[Object]:
-    """*planned* without a new Job as long as drivers of others are *alive* that must not run beside it.
+    """Returns *planned* without new Jobs that must not run beside another Job whose driver is still alive.
 
-    Of two seeds the target would refuse one; two verifications would load both clusters twice; and while a seed ends, a target differs.
+    *there* are the names of existing Jobs, *alive* of Jobs with a live driver. The target would refuse one of
+    two seeds, two verifications would load both clusters twice, and the target differs while a seed ends.
     """
     return [
         one
@@ -306,7 +314,7 @@ def in_turn(planned: list[Object], *, there: frozenset[str], alive: frozenset[st
 
 
 def _excludes(alive: str, planned: Object) -> bool:
-    """Whether the Job called *alive* keeps the *planned* one waiting; a verification keeps no seed."""
+    """Returns whether Job *alive* delays Job *planned*; a verification does not delay a seed."""
     labels = planned["labels"]
     seeds = f"{labels[names.RUN_OF_LABEL]}-{RunKind.SEED.value}-"
     return labels[names.RUN_LABEL] == RunKind.VERIFY.value or alive.startswith(seeds)

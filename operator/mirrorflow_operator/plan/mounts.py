@@ -1,7 +1,8 @@
-"""Which Secrets and ConfigMaps a connector's properties refer to: these and no others are mounted into its pod.
+"""Finds the Secrets and ConfigMaps that a connector's properties refer to; its pod mounts only these.
 
-Read from the properties themselves, whoever wrote them: the plan from the resource's secret fields, or a user as a
-reference in some `config`. So a pod sees what its process will ask for, and nothing is listed twice in two places.
+They are found in the properties themselves, whether the plan put them there (from the resource's secret
+fields) or a user did (as a reference in a `config`). So a pod mounts exactly what its process reads, and no
+list repeats it.
 """
 
 import re
@@ -13,14 +14,14 @@ from mirrorflow_operator.plan.layout import SecretLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """Names of objects, each once, in order."""
+    """Names of Secrets and ConfigMaps, sorted, without duplicates."""
 
     secrets: tuple[str, ...] = ()
     config_maps: tuple[str, ...] = ()
 
 
 def mounts(properties: Iterable[Mapping[str, str]], layout: SecretLayout) -> Mounts:
-    """What *properties* refer to below *layout*'s folders, by reference (`${dir:folder:key}`) or as a path."""
+    """Returns what *properties* refer to below *layout*'s folders, as `${dir:folder:key}` or as a path."""
     values = [value for one in properties for value in one.values()]
     return Mounts(
         secrets=_below(layout.secrets, values),

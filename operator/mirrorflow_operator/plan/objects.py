@@ -1,8 +1,8 @@
-"""A MirrorFlow and its plan -> the Kubernetes objects that should exist for it; what is not here should not exist.
+"""Builds the Kubernetes objects that should exist for a MirrorFlow; all others of the flow should not exist.
 
-Pure and total: the same flow and image give the same bytes, so applying them a second time changes nothing. One workload
-for each connector (KIP-304), or for those that share a pod; what they share else, and no more, belongs to the flow. Owner references are added where the
-owner's uid is known.
+Pure and total: the same flow and image give the same bytes, so a second apply changes nothing. Each connector
+has its own workload (KIP-304), or shares one with the connectors in its pod. Only what all connectors share
+belongs to the flow. `cluster.apply` adds owner references, because only it knows the owner's uid.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan import names, several
+from mirrorflow_operator.plan import names, replica_sharing
 from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_kind, pods
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import HTTP_PORT, pod
 from mirrorflow_operator.plan.pod_parts import WORKER_FILE
-from mirrorflow_operator.plan.properties_text import format_properties
-from mirrorflow_operator.plan.several import Shape
+from mirrorflow_operator.plan.replica_sharing import Shape
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
 RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
@@ -42,25 +42,30 @@ def objects(
     shapes: Mapping[ConnectorKind, Shape] = AS_SPECIFIED,
     verifies: bool = False,
     source_waits: bool = False,
+    has_defaults: bool = True,
 ) -> list[Object]:
-    """Every object of *flow*, in the order in which they are needed; *shapes* are forms and numbers of pods that are not the spec's.
+    """Returns every object of *flow*, in the order in which they are needed.
 
-    *verifies*: the operator knows an authority by which it can ask connectors over TLS; those that have a certificate then
-    serve nothing else. *source_waits* as `pods` has it.
+    *shapes* override form and number of pods from the spec. *verifies*: the operator has a certificate
+    authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
+    *source_waits* is that of `pods`, *has_defaults* that of `pod`.
     """
     secure = verifies and is_certified(flow)
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
     for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
-        shape = shapes.get(host) or several.shape_of(flow, connector_spec(flow.spec.connectors, host))
-        # Nodes run what their config topic has: on the way from several pods to a shared one, the others wait.
+        shape = shapes.get(host) or replica_sharing.shape_of(flow, connector_spec(flow.spec.connectors, host))
+        # Distributed workers run only what their config topic has: until a pod of several connectors is
+        # standalone, the other connectors wait.
         inside = [planned[kind] for kind in (kinds[:1] if shape.is_shared else kinds)]
-        found.extend(_of_pod(flow, inside, image, layout, shape=shape, secure=secure))
+        found.extend(
+            _of_pod(flow, inside, image, layout, shape=shape, secure=secure, has_defaults=has_defaults)
+        )
     return found
 
 
 def is_certified(flow: MirrorFlow) -> bool:
-    """Whether the flow's pods have a certificate."""
+    """Returns whether the flow's pods have a certificate."""
     return flow.spec.internal_rest.tls is not None
 
 
@@ -72,8 +77,9 @@ def _of_pod(
     *,
     shape: Shape,
     secure: bool,
+    has_defaults: bool,
 ) -> Iterator[Object]:
-    """Of the connectors *inside* one pod, whose is the first's."""
+    """Yields the objects of one pod and the connectors *inside* it; they are named after the first."""
     first = inside[0]
     spec = connector_spec(flow.spec.connectors, pod_kind(flow.spec.connectors, first.kind))
     account = flow.metadata.name
@@ -84,7 +90,7 @@ def _of_pod(
     config = _config_map(flow, inside, worker)
     yield config
     if shape.is_shared:
-        yield from several.shared_objects(flow, first.kind)
+        yield from replica_sharing.shared_objects(flow, first.kind)
     yield _deployment(
         flow,
         inside,
@@ -96,6 +102,7 @@ def _of_pod(
         mounts=mounts((worker, *(one.connector_properties for one in inside)), layout),
         shape=shape,
         secure=secure,
+        has_defaults=has_defaults,
     )
 
 
@@ -108,21 +115,21 @@ def _worker_properties(
     is_shared: bool,
     secure: bool,
 ) -> Mapping[str, str]:
-    """As a pod is told: where it listens, and whether it is one of several."""
+    """Returns the worker properties of a pod: the plan's, its listeners, and those of a group of pods."""
     listener, tls = f"http{LISTENER}", flow.spec.internal_rest.tls
     shown: dict[str, str] = {}
     if secure and tls is not None:
-        # Probes and the operator have no certificate of their own.
+        # Probes and the operator have no client certificate.
         listener = f"https{LISTENER}"
-        shown = {**several.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
+        shown = {**replica_sharing.certificate(tls.secret_name, layout), CLIENT_AUTH_KEY: "none"}
     if not is_shared:
         return {**plan.worker_properties, **shown, LISTENERS_KEY: listener}
     return {
         **plan.worker_properties,
         **shown,
-        **several.node_properties(flow, plan.kind, spec, layout),
-        # Where the other pods come to, and nobody else is answered.
-        "listeners": several.internal_listener(flow),
+        **replica_sharing.node_properties(flow, plan.kind, spec, layout),
+        # For the internal REST between pods only.
+        "listeners": replica_sharing.internal_listener(flow),
         LISTENERS_KEY: listener,
     }
 
@@ -142,7 +149,7 @@ def _service_account(
 
 
 def _config_map(flow: MirrorFlow, inside: Sequence[ConnectorPlan], worker: Mapping[str, str]) -> Object:
-    """The property files; secrets are references in them."""
+    """Returns the ConfigMap of the properties files, in which secrets are references."""
     kinds = [one.kind for one in inside]
     name = names.object_name(flow.metadata.name, kinds[0])
     return {
@@ -171,8 +178,9 @@ def _deployment(
     mounts: Mounts,
     shape: Shape,
     secure: bool,
+    has_defaults: bool,
 ) -> Object:
-    """The new pod is there before the old one goes: what a roll costs is one hand-over."""
+    """Returns the Deployment, which starts a new pod before it ends the old one: a rollout is one hand-over."""
     name, kinds = flow.metadata.name, [one.kind for one in inside]
     selector = names.selector(name, kinds[0])
     annotations = {HASH_ANNOTATION: content_hash(config["data"])}
@@ -208,13 +216,14 @@ def _deployment(
                 layout=layout,
                 is_shared=shape.is_shared,
                 is_secure=secure,
+                has_defaults=has_defaults,
             ),
         },
     }
 
 
 def _network_policy(flow: MirrorFlow) -> Object:
-    """Nobody comes to a connector but who reads its progress or metrics."""
+    """Returns the NetworkPolicy by which only readers of progress or metrics reach a connector."""
     name = flow.metadata.name
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -231,6 +240,6 @@ def _network_policy(flow: MirrorFlow) -> Object:
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
-    """The same for the same content, whatever the order of its keys; short enough for a label."""
+    """Returns a hash of 16 hex digits that does not depend on the order of keys; it fits into a label."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

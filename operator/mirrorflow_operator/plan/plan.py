@@ -1,8 +1,9 @@
-"""A MirrorFlow -> the properties of each of its connectors, as a KIP-304 standalone process reads them.
+"""Plans the properties of each connector of a MirrorFlow, as a KIP-304 standalone process reads them.
 
-Pure and total for a valid flow: the same flow gives the same bytes, in a fixed order. Names are MM2's and Connect's;
-own ones begin with `mirrorflow.`. The source connector keeps MM2's name, because the name is part of the key of every
-position: Java MM2 goes on where we stopped, and we where it did.
+Pure and total for a valid flow: the same flow gives the same bytes, in a fixed order. Keys are MM2's and
+Connect's; MirrorFlow's own begin with `mirrorflow.`. The source connector keeps MM2's name, because that name
+is part of the key of every stored offset: so Java MM2 continues where MirrorFlow stopped, and the other way
+round.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ class ConnectorKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorPlan:
-    """One workload: the two files of its process."""
+    """One connector: the worker's and the connector's properties."""
 
     name: str
     kind: ConnectorKind
@@ -41,7 +42,7 @@ class ConnectorPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What runs for a flow, the source connector first; `notes` say, in a sentence each, what of the spec is not done."""
+    """The connectors of a flow, source first; each of `notes` names a part of the spec not done."""
 
     flow: str
     connectors: tuple[ConnectorPlan, ...]
@@ -49,7 +50,7 @@ class Plan:
 
 
 def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
-    """The connectors of *flow*, which has passed `api.validate`; one that would have nothing to do is left out."""
+    """Returns the connectors of *flow* that have work; *flow* has passed `api.validate`."""
     whole = plan_of_all(flow, secrets)
     spec = flow.spec
     silent = properties.is_silent(spec.connectors.source.config)
@@ -66,7 +67,7 @@ def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
 
 
 def plan_of_all(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
-    """As `plan`, with all three connectors: what would be said of each."""
+    """Returns the plan of all three connectors, also of those without work."""
     worker = properties.worker_properties(flow, secrets)
     shared = properties.shared_properties(flow, secrets)
     spec = flow.spec

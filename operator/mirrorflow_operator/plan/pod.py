@@ -1,6 +1,7 @@
-"""The pod of one connector, or of those that share it: one container, no privilege, no token, and of secrets only what its properties refer to.
+"""Builds the pod template of a connector, or of connectors that share a pod.
 
-It passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
+The pod has one container, no privileges, no token, and only the Secrets that its properties refer to. It
+passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,33 +10,39 @@ from typing import Any, Final
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.mounts import Mounts
+from mirrorflow_operator.plan.pod_defaults import (
+    DEFAULTS,
+    DEFAULTS_ANNOTATION,
+    with_defaults,
+    with_requests,
+)
 from mirrorflow_operator.plan.pod_parts import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
-    POD_SECURITY,
     WORKER_FILE,
+    pod_security,
     resources_of,
     scheduling,
     variables,
     volume_mounts,
     volumes,
 )
-from mirrorflow_operator.plan.several import INTERNAL_PORT, pod_environment
+from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, pod_environment
 
 HTTP_PORT: Final = 8080
 CONTAINER: Final = "replicator"
 FORMS: Final[Mapping[bool, str]] = {
     False: "standalone",
     True: "distributed",
-}  # by whether pods share the work
-# A first start loads Python and asks both clusters; a slow disk or a slow DNS server must not end in a restart loop.
+}  # subcommand, by whether pods share the connector's work
+# A first start loads Python and connects to both clusters; slow disks or DNS must not cause a restart loop.
 STARTUP_PERIOD_S: Final = 2
 STARTUP_FAILURES: Final = 60
-# Liveness says that the loop runs, not that Kafka answers: restarting heals no broker.
+# Liveness checks the event loop, not Kafka: a restart does not repair a broker.
 LIVENESS_PERIOD_S: Final = 10
 LIVENESS_FAILURES: Final = 6
 READINESS_PERIOD_S: Final = 5
-TMP_SIZE: Final = "64Mi"  # Python's own; the replicator keeps nothing on disk
+TMP_SIZE: Final = "64Mi"  # for Python; the replicator stores nothing on disk
 
 
 def pod(
@@ -52,17 +59,28 @@ def pod(
     layout: SecretLayout,
     is_shared: bool,
     is_secure: bool,
+    has_defaults: bool = True,
 ) -> dict[str, Any]:
-    """The pod template of a Deployment, whose ConfigMap has *files* of connectors; *is_shared*: it is one of several that share the connector's work;
-    *is_secure*: it speaks TLS.
+    """Returns the pod template of a Deployment, whose ConfigMap has the connectors' *files*.
+
+    *is_shared*: several pods share the connector's work. *is_secure*: it serves HTTPS. *has_defaults*: it has
+    the defaults of `pod_defaults`.
     """
+    if has_defaults:
+        connector = connector.model_copy(
+            update={
+                "resources": with_requests(connector.resources),
+                "template": with_defaults(connector.template, is_shared=is_shared),
+            }
+        )
+        annotations = {DEFAULTS_ANNOTATION: DEFAULTS, **annotations}
     template = connector.template
     spec: dict[str, Any] = {
         "serviceAccountName": service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": template.termination_grace_period_seconds,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(template),
         "containers": [
             _container(connector, image, files, mounts, layout, is_shared=is_shared, is_secure=is_secure)
         ],
@@ -95,7 +113,7 @@ def _container(
         "name": CONTAINER,
         "image": image,
         "args": [FORMS[is_shared], *(f"{CONFIG_FOLDER}/{file}" for file in (WORKER_FILE, *files))],
-        # What a process says as it ends is what its settings lack: the status repeats it. The product's logs hold no secret.
+        # The last log lines name the wrong setting; the status repeats them. The logs hold no secret.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": ports,
         "startupProbe": _probe("/healthz", STARTUP_PERIOD_S, STARTUP_FAILURES, is_secure=is_secure),
@@ -114,7 +132,7 @@ def _container(
 
 
 def _probe(path: str, period_s: int, failures: int, *, is_secure: bool) -> dict[str, Any]:
-    """The kubelet verifies no certificate."""
+    """Returns an HTTP probe; over HTTPS the kubelet does not verify the certificate."""
     return {
         "httpGet": {"path": path, "port": "http", **({"scheme": "HTTPS"} if is_secure else {})},
         "periodSeconds": period_s,

@@ -1,4 +1,4 @@
-"""What every pod of a flow is made of, a connector's and a Spark job's: volumes, resources, scheduling, no privilege. Pure."""
+"""Builds the parts common to all pods of a flow: volumes, resources, scheduling, security contexts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,8 +23,14 @@ CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
 }
 
 
+def pod_security(template: Template) -> dict[str, Any]:
+    """Returns the restricted pod security context with the ids of *template*, which cannot loosen it."""
+    ids = template.security_context.model_dump(mode="json", by_alias=True)
+    return {**POD_SECURITY, **{name: given for name, given in ids.items() if given}}
+
+
 def volume_mounts(mounts: Mounts, layout: SecretLayout) -> list[dict[str, Any]]:
-    """Where a container finds its settings, its scratch, and what the settings refer to."""
+    """Returns the mounts of settings, temporary files, and the Secrets and ConfigMaps in the settings."""
     return [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
@@ -34,17 +40,17 @@ def volume_mounts(mounts: Mounts, layout: SecretLayout) -> list[dict[str, Any]]:
 
 
 def variables(template: Template) -> list[dict[str, Any]]:
-    """The user's own."""
+    """Returns the environment variables of *template*."""
     return [{"name": one.name, "value": one.value} for one in template.env]
 
 
 def of_the_pod(name: str, field: str) -> dict[str, Any]:
-    """Variable *name* with what only the pod itself can tell."""
+    """Returns variable *name* with the value of a *field* of the pod (downward API)."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
 def resources_of(resources: Resources) -> dict[str, Any]:
-    """What is given, and nothing else."""
+    """Returns the requests and limits that are set."""
     parts = {"requests": _amounts(resources.requests), "limits": _amounts(resources.limits)}
     return {name: amounts for name, amounts in parts.items() if amounts}
 
@@ -55,7 +61,7 @@ def _amounts(amounts: ComputeAmounts) -> dict[str, str]:
 
 
 def volumes(config_map: str, mounts: Mounts, *, tmp_size: str) -> list[dict[str, Any]]:
-    """Whole Secrets, not single keys: a key that is added later is there without a new pod."""
+    """Returns the volumes; Secrets are mounted whole, so that a key added later needs no new pod."""
     return [
         {"name": "config", "configMap": {"name": config_map}},
         {"name": "tmp", "emptyDir": {"sizeLimit": tmp_size}},
@@ -82,7 +88,10 @@ def _volume(kind: str, at: int) -> str:
 
 
 def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any]:
-    """Where a pod may run, and by which Secrets its image is pulled; *selector* has those that it is spread among."""
+    """Returns the set fields for scheduling, image pull Secrets and host aliases.
+
+    *selector* selects the pods for the topology spread.
+    """
     parts: dict[str, Any] = {
         "nodeSelector": dict(template.node_selector),
         "tolerations": [_toleration(one) for one in template.tolerations],
@@ -90,6 +99,7 @@ def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any
         "topologySpreadConstraints": [_spread(one, selector) for one in template.topology_spread],
         "priorityClassName": template.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
+        "hostAliases": [{"ip": one.ip, "hostnames": list(one.hostnames)} for one in template.host_aliases],
     }
     return {name: part for name, part in parts.items() if part}
 

@@ -1,69 +1,60 @@
-"""Property by property: what each field of the resource is called in a worker's and a connector's file.
+"""Translates each field of the resource to the properties of a worker and its connectors.
 
 Source for names and defaults: Kafka's MirrorConnectorConfig, MirrorSourceConfig, MirrorCheckpointConfig,
-MirrorHeartbeatConfig and KIP-304. Lists add MM2's defaults where the field says that internal things are always left out.
+MirrorHeartbeatConfig and KIP-304. Exclude lists also contain MM2's defaults where the field always excludes
+internal names.
 """
 
 from collections.abc import Iterable, Mapping
 
+from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.naming.worker_topics import worker_topic
 from mirrorflow_operator.api.quantity import whole
 from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
 from mirrorflow_operator.api.topics import ConfigException, NamingPolicy, Position, StartFrom, SyncMode
-from mirrorflow_operator.plan.clients import client_config, cluster_properties
-from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
-from mirrorflow_operator.plan.security import security_properties
+from mirrorflow_operator.plan.clients import client_config, cluster_properties, security_properties
+from mirrorflow_operator.plan.layout import FILE_PROVIDER, PROVIDER, SecretLayout
 
 _DIRECTORY_PROVIDER = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
+_FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
 _POLICY_CLASSES = {
     NamingPolicy.PREFIX: "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
     NamingPolicy.IDENTITY: "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
 }
-TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
-GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
-CONFIG_EXCLUDE = (
-    "follower\\.replication\\.throttled\\.replicas",
-    "leader\\.replication\\.throttled\\.replicas",
-    "message\\.timestamp\\.difference\\.max\\.ms",
-    "log\\.message\\.timestamp\\.before\\.max\\.ms",
-    "log\\.message\\.timestamp\\.after\\.max\\.ms",
-    "message\\.timestamp\\.type",
-    "unclean\\.leader\\.election\\.enable",
-    "min\\.insync\\.replicas",
-)
 _OF_NAMES = {"transforms", "predicates"}
 _TRUE, _FALSE = "true", "false"
 
 
 def worker_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
-    """The process: the target, where positions are kept, how secrets are found."""
+    """Returns the worker's properties: the target, the offset storage, and config providers for secrets."""
     spec = flow.spec
     return {
-        **_providers(),
+        **_providers(layout),
         "bootstrap.servers": ",".join(spec.target.bootstrap_servers),
         **security_properties(spec.target, layout),
         **client_config(spec.target, ""),
-        # As MM2's dedicated mode names them, so that quotas and dashboards by client id keep working.
+        # The name in MM2's dedicated mode, so that quotas and dashboards by client id keep working.
         "client.id": f"{spec.source.alias}->{spec.target.alias}",
         "group.id": f"{spec.source.alias}-mm2",
         "offset.storage.store": "kafka",
-        "offset.storage.topic": f"mm2-offsets.{spec.source.alias}.internal",
+        "offset.storage.topic": worker_topic("offsets", spec.source.alias),
         "offset.storage.replication.factor": str(spec.topics.replication_factor),
     }
 
 
 def config_of_worker(config: Mapping[str, str]) -> dict[str, str]:
-    """What a connector's `config` says of its worker."""
+    """Returns the entries of a connector's `config` that are for its worker."""
     return {key: value for key, value in config.items() if key.startswith(KEYS_OF_WORKER)}
 
 
 def config_of_connector(config: Mapping[str, str]) -> dict[str, str]:
-    """What a connector's `config` says of the connector."""
+    """Returns the entries of a connector's `config` that are for the connector."""
     return {key: value for key, value in config.items() if not key.startswith(KEYS_OF_WORKER)}
 
 
 def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:
-    """*properties* without what MM2 refuses beside a `config`: a place for offset syncs that are not to be written."""
+    """Returns *properties* without `offset-syncs.*` if offset syncs are disabled: MM2 refuses both."""
     silent = is_silent(properties)
     return {
         key: value for key, value in properties.items() if not (silent and key.startswith("offset-syncs."))
@@ -71,22 +62,22 @@ def without_contradiction(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_silent(config: Mapping[str, str]) -> bool:
-    """Whether *config* says that no offset syncs are to be written."""
+    """Returns whether *config* disables offset syncs."""
     return config.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
 
 
 def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
-    """What all three connectors are told: both clusters and the naming policy."""
+    """Returns the properties of all three connectors: both clusters and the naming policy."""
     spec = flow.spec
     return {
         "mirrorflow.flow": flow.metadata.name,
         **({"mirrorflow.state": "paused"} if spec.state is State.PAUSED else {}),
-        **_providers(),
+        **_providers(layout),
         **cluster_properties("source", spec.source, layout),
         **cluster_properties("target", spec.target, layout),
         "replication.policy.class": _POLICY_CLASSES[spec.topics.naming.policy],
         "replication.policy.separator": spec.topics.naming.separator,
-        # Said of one connector, meant of the flow: one that names topics otherwise finds nothing of the others.
+        # Set on the source connector, valid for the flow: a connector with other naming finds no topics.
         **{
             key: value
             for key, value in spec.connectors.source.config.items()
@@ -96,7 +87,7 @@ def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
 
 
 def source_properties(spec: Spec) -> dict[str, str]:
-    """What MirrorSourceConnector is told besides."""
+    """Returns the properties of MirrorSourceConnector alone."""
     topics = spec.topics
     properties = {
         "topics": ",".join(topics.include),
@@ -124,7 +115,7 @@ def source_properties(spec: Spec) -> dict[str, str]:
 
 
 def checkpoint_properties(spec: Spec) -> dict[str, str]:
-    """What MirrorCheckpointConnector is told besides."""
+    """Returns the properties of MirrorCheckpointConnector alone."""
     return {
         "topics": ",".join(spec.topics.include),
         "topics.exclude": ",".join((*spec.topics.exclude, *TOPICS_EXCLUDE)),
@@ -133,7 +124,7 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
         "sync.group.offsets.enabled": _flag(spec.groups.sync_offsets),
         "offset-syncs.topic.location": spec.offset_syncs.location.value.lower(),
         "checkpoints.topic.replication.factor": str(spec.topics.replication_factor),
-        # It has to know what the source connector calls the copies.
+        # It must know the names that the source connector gives to the copies.
         **{
             key: value
             for key, value in spec.connectors.source.config.items()
@@ -143,7 +134,7 @@ def checkpoint_properties(spec: Spec) -> dict[str, str]:
 
 
 def heartbeat_properties(spec: Spec) -> dict[str, str]:
-    """What MirrorHeartbeatConnector is told besides."""
+    """Returns the properties of MirrorHeartbeatConnector alone."""
     return {
         "emit.heartbeats.enabled": _flag(bool(spec.heartbeats.emit_to)),
         "mirrorflow.heartbeats.emit.to": ",".join(side.value.lower() for side in spec.heartbeats.emit_to),
@@ -151,12 +142,18 @@ def heartbeat_properties(spec: Spec) -> dict[str, str]:
     }
 
 
-def _providers() -> dict[str, str]:
-    return {"config.providers": PROVIDER, f"config.providers.{PROVIDER}.class": _DIRECTORY_PROVIDER}
+def _providers(layout: SecretLayout) -> dict[str, str]:
+    classes = {PROVIDER: _DIRECTORY_PROVIDER} | (
+        {FILE_PROVIDER: _FILE_PROVIDER} if layout.reads_files else {}
+    )
+    return {
+        "config.providers": ",".join(classes),
+        **{f"config.providers.{name}.class": class_ for name, class_ in classes.items()},
+    }
 
 
 def _pairs(exceptions: Iterable[ConfigException]) -> str:
-    """Every topic of an exception with every setting of it; neither holds a colon, but as part of `(?:`."""
+    """Returns each topic with each setting, as `topic:setting`; neither has a colon other than in `(?:`."""
     return ",".join(
         f"{topics}:{settings}" for one in exceptions for topics in one.topics for settings in one.exclude
     )
@@ -169,7 +166,7 @@ def _start_from(start: StartFrom) -> str:
 
 
 def _bytes(limit: int | str) -> str:
-    """A plain number: the replicator's properties know fewer units than Kubernetes."""
+    """Returns a plain number, because the replicator's properties accept fewer units than Kubernetes."""
     return str(whole(limit))
 
 

@@ -1,4 +1,4 @@
-"""Which of a flow's Spark jobs should be there: what `assess.runs` has decided, and `jobs` makes objects of. Pure."""
+"""Types for the Spark jobs of a flow, which `assess.due_jobs` decides and `jobs` builds. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from mirrorflow_operator.settings import SEED_ACCOUNT
 
 
 class RunKind(Enum):
-    """What a Spark job is for, as the resource, labels and the job's own command call it."""
+    """The purpose of a Spark job, by its name in the resource, in labels and in the job's command."""
 
     SEED = "seed"
     VERIFY = "verify"
@@ -16,12 +16,12 @@ class RunKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """What should be there now. None of these: what has ended is kept, what goes on is ended."""
+    """The Spark jobs that should exist now. With none set, ended Jobs are kept and running ones deleted."""
 
     seed: bool = False  # the run of spec.seed.runId; no scheduled verification begins meanwhile
     verify: bool = False  # the run of spec.verify.runId
-    holds_connector: bool = False  # the source connector has no pods, to spare its work
-    # Names of Jobs that have ended and are kept, for their logs and until the status has told of them.
+    holds_connector: bool = False  # the source connector has no pods, because the seed does its work
+    # Names of ended Jobs that are kept for their logs and until the status reports them.
     kept: frozenset[str] = frozenset()
 
 
@@ -30,7 +30,7 @@ NO_RUNS: Final = Runs()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkDefaults:
-    """What the operator's own settings say of Spark jobs; `image` with its tag."""
+    """The operator's settings for Spark jobs; `image` includes the tag."""
 
     image: str
     account: str = SEED_ACCOUNT

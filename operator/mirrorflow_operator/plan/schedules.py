@@ -1,6 +1,6 @@
-"""How long a cron schedule may leave between two of its days: for telling that something is overdue. Pure.
+"""Computes the longest gap in days between two runs of a cron schedule, to detect an overdue run. Pure.
 
-Days only, from the last three of the five fields; Kubernetes itself reads the whole. What cannot be read has no answer.
+Only days count, from the last three of the five fields; Kubernetes itself evaluates the whole schedule.
 """
 
 import calendar
@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-# Leap days come back within eight years at most (around 2100).
+# The longest gap between two leap days is eight years (around 2100).
 YEARS: Final = 9
 _MONTHS: Final = tuple(name.lower() for name in calendar.month_abbr)
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -17,7 +17,7 @@ _ANY: Final = frozenset("*?")
 
 
 def days_between_max(schedule: str) -> int | None:
-    """The most days from one day of *schedule* to the next: 1 for a daily or hourly one; None where nobody can say."""
+    """Returns the most days between two days of *schedule* (daily or hourly: 1), or None if it is invalid."""
     fields = schedule.lower().split()
     if len(fields) != 5:
         return None
@@ -28,9 +28,9 @@ def days_between_max(schedule: str) -> int | None:
         weekdays = _values(of_week, 0, 6, _DAYS)
     except ValueError:
         return None
-    # As cron has it: where both name days, one of them is enough.
+    # The rule of cron: if both fields restrict days, matching one of them is enough.
     either = of_month[0] not in _ANY and of_week[0] not in _ANY
-    first = dt.date(2096, 1, 1)  # with the years that have no leap day
+    first = dt.date(2096, 1, 1)  # so that the range includes 2100, which has no leap day
     found = [
         number
         for number in range(366 * YEARS)
@@ -47,7 +47,7 @@ def days_between_max(schedule: str) -> int | None:
 
 
 def _values(field: str, least: int, most: int, names: Sequence[str]) -> frozenset[int]:
-    """Raises ValueError."""
+    """Returns the values of a cron field. Raises ValueError where it is invalid."""
     found: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")

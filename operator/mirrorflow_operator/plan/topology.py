@@ -1,25 +1,25 @@
-"""Flows looked at together: do two of them write to one topic, or does a record come back for ever? Pure.
+"""Finds loops and collisions among flows: records that return to a cluster, topics with two writers. Pure.
 
-What is decided
-1. Which endpoints are one cluster: the same cluster id where it is known, else a common address. Aliases prove nothing: two
-   files may call one cluster by two names, which is how loops arise that MM2's naming cannot see.
-2. Each topic is followed through the flows, by the names it gets. A way that comes back to a cluster is a loop, whatever the
-   topic is called by then; a topic that two flows write to is a collision.
-3. Two flows that call their sources alike on one target are a collision whatever they copy: positions and identity there are
-   kept by that name.
-Where topics of a source are known, these are followed; else samples of what the files say (`samples`).
+1. Two endpoints are one cluster if their cluster ids are equal or, where one is unknown, they share an address.
+   Aliases prove nothing: two files may give one cluster two names, and MM2's naming cannot see such loops.
+2. Each topic is followed through the flows by the names it gets. A path that returns to a cluster is a loop,
+   whatever the topic is called by then. A topic that two flows write to is a collision.
+3. Two flows to one target with equal source aliases conflict whatever they copy: their stored offsets and
+   identity there are keyed by the alias.
+The known topics of a source are followed; where they are unknown, sample names from the patterns (`samples`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mirrorflow_operator.plan.naming import Naming
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.naming.topic_selection import TopicSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A cluster as one flow names it; `cluster_id` is "" and `topics` None where it was not asked."""
+    """A cluster as one flow names it; `cluster_id` is "" and `topics` None if the cluster was not queried."""
 
     alias: str
     addresses: frozenset[str]
@@ -28,21 +28,22 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """What matters here of a flow."""
+class FlowRoute:
+    """A flow's name, source, target and naming."""
 
     flow: str
     source: Endpoint
     target: Endpoint
-    naming: Naming
+    naming: TopicSelection
 
 
 class ConflictKind(Enum):
-    """What goes wrong."""
+    """The kind of a conflict between flows."""
 
-    LOOP = "loop"  # a record comes back; source and target that are one cluster are the shortest
-    ALIAS = "alias"  # two sources of one alias on one target
+    LOOP = "loop"  # a record returns to a cluster; the shortest loop has one cluster as source and target
+    ALIAS = "alias"  # two sources have one alias on one target
     COLLISION = "collision"  # two flows write to one topic
+    SLOW = "slow"  # a regular expression takes too long, so the flow cannot be checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A topic on a cluster (its number), and the route that brought it there; None for where it was written."""
+    """A topic on a cluster (by number), and the route that copied it there; None where it originates."""
 
     cluster: int
     topic: str
@@ -65,13 +66,14 @@ class _Step:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    routes: Sequence[Route]
-    sides: Sequence[tuple[int, int]]  # the clusters of each route
-    names: Sequence[str]  # of the clusters
+    routes: Sequence[FlowRoute]
+    sides: Sequence[tuple[int, int]]  # cluster numbers of each route
+    names: Sequence[str]  # cluster names
     seen: set[tuple[int, str]] = field(default_factory=set)
-    # Target topic -> each route that writes it, with the topic it is a copy of.
+    # Target topic -> each route that writes it, with the source topic.
     writers: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     loops: dict[frozenset[int], str] = field(default_factory=dict)
+    slow: dict[int, InvalidSettingError] = field(default_factory=dict)
     leaving: dict[int, list[int]] = field(default_factory=dict)  # cluster -> the routes that read it
 
     def __post_init__(self) -> None:
@@ -79,16 +81,22 @@ class _Search:
             self.leaving.setdefault(source, []).append(at)
 
     def follow(self, way: tuple[_Step, ...]) -> None:
-        """Where the topic at the end of *way* goes from there."""
+        """Follows the topic at the end of *way* through all routes from its cluster."""
         here = way[-1]
         if (here.cluster, here.topic) in self.seen:
             return
         self.seen.add((here.cluster, here.topic))
         for at in self.leaving.get(here.cluster, ()):
-            route, (_, target) = self.routes[at], self.sides[at]
-            if not route.naming.copies(here.topic):
+            if at in self.slow:
                 continue
-            topic = route.naming.target_topic(here.topic)
+            route, (_, target) = self.routes[at], self.sides[at]
+            try:
+                topic = route.naming.target_topic(here.topic) if route.naming.copies(here.topic) else None
+            except InvalidSettingError as error:
+                self.slow.setdefault(at, error)
+                continue
+            if topic is None:
+                continue
             self.writers.setdefault((target, topic), {})[at] = here.topic
             there = (*way, _Step(target, topic, at))
             first = _begin_of_loop(there)
@@ -107,8 +115,8 @@ class _Search:
         self.loops.setdefault(frozenset(routes), path)
 
 
-def conflicts(routes: Sequence[Route], samples: Sequence[str]) -> tuple[Conflict, ...]:
-    """Every loop and collision among *routes*, loops first; *samples* are topics of clusters that were not asked."""
+def conflicts(routes: Sequence[FlowRoute], samples: Sequence[str]) -> tuple[Conflict, ...]:
+    """Returns the conflicts among *routes*, loops first; *samples* stand for topics that are not known."""
     numbers, names = _clusters([end for route in routes for end in (route.source, route.target)])
     sides = [(numbers[2 * at], numbers[2 * at + 1]) for at in range(len(routes))]
     search = _Search(routes=routes, sides=sides, names=names)
@@ -120,19 +128,21 @@ def conflicts(routes: Sequence[Route], samples: Sequence[str]) -> tuple[Conflict
         *_loops(search),
         *_aliases(routes, sides, names),
         *_collisions(search),
+        *_slow(search),
     )
 
 
 def _begin_of_loop(way: tuple[_Step, ...]) -> int | None:
-    """Where *way* was on the cluster that its last step reaches, under whatever name; None if it was not there.
+    """Returns the index of an earlier step of *way* on the cluster of its last step; None if there is none.
 
-    Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would go on for ever.
+    Where each cluster has one alias, MM2's naming refuses such a step; that of Kafka before 4.4 would loop
+    for ever.
     """
     return next((at for at, step in enumerate(way[:-1]) if step.cluster == way[-1].cluster), None)
 
 
 def _topics(
-    cluster: int, routes: Sequence[Route], sides: Sequence[tuple[int, int]], samples: Sequence[str]
+    cluster: int, routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], samples: Sequence[str]
 ) -> Iterator[str]:
     ends = [
         end
@@ -145,7 +155,7 @@ def _topics(
 
 
 def _clusters(ends: Sequence[Endpoint]) -> tuple[list[int], list[str]]:
-    """The number of each endpoint's cluster, and what each cluster is called."""
+    """Returns the number of each endpoint's cluster, and the name of each cluster."""
     groups: list[list[int]] = []
     for at in range(len(ends)):
         joined = [group for group in groups if any(_is_same(ends[at], ends[other]) for other in group)]
@@ -167,7 +177,7 @@ def _is_same(one: Endpoint, other: Endpoint) -> bool:
 
 
 def _same(
-    routes: Sequence[Route], sides: Sequence[tuple[int, int]], names: Sequence[str]
+    routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
     for route, (source, target) in zip(routes, sides, strict=True):
         if source == target:
@@ -190,7 +200,7 @@ def _loops(search: _Search) -> Iterator[Conflict]:
 
 
 def _aliases(
-    routes: Sequence[Route], sides: Sequence[tuple[int, int]], names: Sequence[str]
+    routes: Sequence[FlowRoute], sides: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> Iterator[Conflict]:
     for at, route in enumerate(routes):
         for before in range(at):
@@ -209,7 +219,7 @@ def _collisions(search: _Search) -> Iterator[Conflict]:
     found: dict[tuple[int, ...], list[tuple[int, str]]] = {}
     for place, writers in search.writers.items():
         aliases = {search.routes[at].source.alias for at in writers}
-        # Two that share an alias have been told of already.
+        # Flows that share an alias are reported by `_aliases` already.
         if len(writers) > 1 and len(aliases) == len(writers):
             found.setdefault(tuple(sorted(writers)), []).append(place)
     for routes, places in found.items():
@@ -226,3 +236,9 @@ def _collisions(search: _Search) -> Iterator[Conflict]:
             sentence=f"Flows {' and '.join(flows)} both write to topic {topic}{more} of cluster {search.names[cluster]}: "
             f"{origins}; let one of them prefix its copies, or leave these topics out of one.",
         )
+
+
+def _slow(search: _Search) -> Iterator[Conflict]:
+    for at, error in search.slow.items():
+        flow = search.routes[at].flow
+        yield Conflict(kind=ConflictKind.SLOW, flows=(flow,), sentence=f"Flow {flow}: {error}")

@@ -1,1 +1,1 @@
-"""The only package that speaks HTTP to connectors: it reads each pod's `GET /progress`, again and again."""
+"""Polls each pod's `GET /progress`; the only package that makes HTTP requests to connectors."""

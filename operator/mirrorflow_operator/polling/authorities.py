@@ -1,7 +1,8 @@
-"""Whom the operator believes when it asks connectors over TLS: the authorities of one file, as it is now.
+"""Holds the trusted CA certificates for polling connectors over TLS, and reloads their file when it changes.
 
-The file is a mounted Secret or ConfigMap of the operator's own pod, so no right on Secrets is needed, and it may be renewed
-under it. What cannot be read then is told once, and those of before are believed.
+The file is mounted from a Secret or ConfigMap into the operator's own pod, so the operator needs no right on
+Secrets, and the file may be renewed while it runs. If a changed file cannot be loaded, this is logged once
+and the previous certificates stay in use.
 """
 
 import logging
@@ -10,21 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirrorflow_operator.errors import SettingsError
-from mirrorflow_operator.polling.asking import Verified
+from mirrorflow_operator.polling.progress_request import Verified
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Authorities:
-    """*file* is PEM. Raises SettingsError where it cannot be read at first."""
+    """The CA certificates of *file* (PEM).
+
+    Raises SettingsError where the file cannot be read at the start.
+    """
 
     file: str
     _context: ssl.SSLContext = field(init=False)
     _seen: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Reads it."""
+        """Loads the file."""
         try:
             self._seen = self._look()
             self._context = _believing(self.file)
@@ -34,11 +38,11 @@ class Authorities:
             ) from error
 
     def verified(self, name: str) -> Verified:
-        """A certificate of these authorities, for *name*."""
+        """Returns the TLS parameters to poll a pod with a certificate for *name*; reloads a changed file."""
         try:
             seen = self._look()
             if seen != self._seen:
-                self._seen = seen  # whatever it holds is looked at once
+                self._seen = seen  # before loading, so that a broken file is tried only once
                 self._context = _believing(self.file)
         except OSError as error:
             log.warning("The authorities of connectors stay those of before: %s: %s", self.file, error)
@@ -50,7 +54,8 @@ class Authorities:
 
 
 def _believing(file: str) -> ssl.SSLContext:
-    # Not create_default_context: its strictness (3.13) refuses authorities without a key identifier, which many own ones lack.
+    # Not create_default_context: since Python 3.13 it is strict and refuses CAs without a key identifier,
+    # which many private CAs lack.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cafile=file)
     return context

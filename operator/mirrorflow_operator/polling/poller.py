@@ -1,15 +1,15 @@
-"""Who is asked when: each pod about every `interval_s`, and sooner as long as it is starting or cannot be read.
+"""Polls each pod's progress about every `interval_s`, and sooner while it is starting or cannot be read.
 
     poller = Poller(changed=queue.add)
-    poller.put(key, [Place(uid=..., host=...)])     # whenever the flow's pods have changed; cheap when they have not
-    poller.reading(uid)                             # the last word of that pod, None before the first
-    poller.reading(uid, "MirrorCheckpointConnector")   # the same of one of several connectors in it
-    await poller.run()                              # until cancelled
+    poller.put(key, [ScrapeTarget(uid=..., host=...)])   # the flow's pods; cheap if they have not changed
+    poller.reading(uid)                                  # the pod's last reading, None before the first
+    poller.reading(uid, "MirrorCheckpointConnector")     # the same for one of several connectors in the pod
+    await poller.run()                                   # until cancelled
 
-`changed(key)` is called only when a pod says something that may change what is made of its flow: figures that move within
-their bucket wake nobody. Questions are spread over the interval by chance, so that a restarted operator does not ask
-three thousand pods in one second for ever after; and so many are under way at most that pods which do not answer
-cannot hold up those that do.
+`changed(key)` is called only when a reading may change the flow's status: a figure that moves within its
+bucket causes no pass. Polls are spread over the interval at random, so that after a restart the operator does
+not poll three thousand pods in the same second of each interval. The number of polls in flight is limited,
+and large enough that pods which do not answer cannot delay those that do.
 """
 
 import asyncio
@@ -26,41 +26,44 @@ import aiohttp
 
 from mirrorflow_operator.assess.admission import Key
 from mirrorflow_operator.assess.progress import Reading, Replicating
-from mirrorflow_operator.assess.telling import telling
-from mirrorflow_operator.polling.asking import Place, ask, session
+from mirrorflow_operator.assess.reading_digest import telling
+from mirrorflow_operator.polling.progress_request import ScrapeTarget, ask, session
 
 log = logging.getLogger(__name__)
-_Whom = tuple[str, str]  # the pod's uid, and the name of a connector where it has several
+_Whom = tuple[str, str]  # the pod's uid, and the connector's name where the pod runs several
 
 INTERVAL_S: Final = 30.0
-JITTER: Final = 0.1  # of the interval, both ways
-# A pod that is new or not readable is asked after 2, 4, 8, 16 seconds, then as all others.
+JITTER: Final = 0.1  # of the interval, in both directions
+# A new or unreadable pod is polled after 2, 4, 8 and 16 seconds, then at the normal interval.
 EAGER_PART: Final = 1 / 15
-_EAGER_MAX: Final = 5  # 2 ** 4 > 15: by then a pod is asked as all others
-# Those that are due within 0.25 s of one another are asked together: one waking of the loop for 25 pods of 3,000.
+_EAGER_MAX: Final = 5  # 2 ** 4 > 15: from here on the wait is the normal interval
+# Pods due within 0.25 s of one another are polled together: the loop wakes once for 25 pods of 3,000.
 TICK_PART: Final = 1 / 120
-# Of an operator's start: 3,000 pods are first asked within six seconds, at a fifth of a core.
+# At the operator's start, 3,000 pods are first polled within six seconds, at a fifth of a core.
 FIRST_PER_S: Final = 500
-# With nobody answering in 4 s, 256 at once still get round 3,000 pods in 47 s; each takes a socket and some 20 kB.
+# If no pod answers within 4 s, 256 at once still poll 3,000 pods in 47 s; each takes a socket and some 20 kB.
 AT_ONCE_MAX: Final = 256
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Entry:
-    """One pod, or one of its connectors: what it said, and when it is asked next (the loop's clock)."""
+    """One pod, or one of its connectors: its last reading, and when it is polled next (the loop's clock)."""
 
     key: Key
-    place: Place
+    place: ScrapeTarget
     due_s: float = 0.0
-    eager: int = 0  # questions since it was new, turned ready or could be read
+    eager: int = 0  # polls since the target was added or changed, while starting; _EAGER_MAX once settled
     asking: bool = False
     reading: Reading | None = None
-    told: Hashable = None  # as `telling` has it
+    told: Hashable = None  # the `telling` digest of `reading`
 
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """See the module. `telling` of two readings is the same where they cannot make a difference to the flow."""
+    """Schedules and runs the polls of all flows' pods.
+
+    `telling` returns a reading's digest; readings with equal digests do not change the flow's status.
+    """
 
     changed: Callable[[Key], None]
     telling: Callable[[Reading], Hashable] = telling
@@ -68,20 +71,20 @@ class Poller:
     at_once: int = AT_ONCE_MAX
     wall_s: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
-    asked: int = 0  # questions since the start
-    failed: int = 0  # of these, without a summary
+    asked: int = 0  # polls since the start
+    failed: int = 0  # of these, polls that gave neither a summary nor a report
     _entries: dict[_Whom, _Entry] = field(default_factory=dict)
-    _of_flow: dict[Key, tuple[Place, ...]] = field(default_factory=dict)
+    _of_flow: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
-        """How many pods are asked, each for every connector that it has."""
+        """Returns the number of targets: each pod once for every connector that is polled in it."""
         return len(self._entries)
 
-    def put(self, key: Key, places: Iterable[Place]) -> None:
-        """The pods of *key* that can be asked are these; others of the flow are forgotten."""
+    def put(self, key: Key, places: Iterable[ScrapeTarget]) -> None:
+        """Sets the targets of the flow *key*; targets that are not in *places* are removed."""
         wanted = tuple(places)
         before = self._of_flow.get(key, ())
         if wanted == before:
@@ -103,16 +106,16 @@ class Poller:
             self._of_flow.pop(key, None)
 
     def remove(self, key: Key) -> None:
-        """The flow is gone."""
+        """Removes the targets of a deleted flow."""
         self.put(key, ())
 
     def reading(self, uid: str, connector: str = "") -> Reading | None:
-        """What the pod said last, of *connector* where it has several, or why it did not; None: it was not asked yet."""
+        """Returns the pod's last reading, of *connector* where it runs several; None before a first poll."""
         entry = self._entries.get((uid, connector))
         return None if entry is None else entry.reading
 
     async def run(self) -> None:
-        """Asks until it is cancelled; then every question under way ends, too."""
+        """Polls until cancelled; polls in flight are cancelled with it."""
         slots = asyncio.Semaphore(self.at_once)
         async with session() as client, asyncio.TaskGroup() as questions:
             while True:
@@ -123,7 +126,7 @@ class Poller:
                 question.add_done_callback(lambda _: slots.release())
 
     async def _next(self) -> _Entry:
-        """The entry that is due longest, once one is due."""
+        """Waits until an entry is due; returns the one that has been due longest."""
         loop = asyncio.get_running_loop()
         tick_s = self.interval_s * TICK_PART
         while True:
@@ -152,7 +155,7 @@ class Poller:
         self.asked += 1
         self.failed += reading.unread is not None
         if self._entries.get(_whom(place)) is not entry:
-            return  # gone meanwhile
+            return  # the target was removed during the poll
         entry.reading = reading
         entry.eager = entry.eager + 1 if _is_unsettled(reading) else _EAGER_MAX
         self._schedule(entry)
@@ -163,7 +166,7 @@ class Poller:
             self.changed(entry.key)
 
     def _schedule(self, entry: _Entry) -> None:
-        """A new pod soon, a starting one soon again, all others about an interval from now."""
+        """Schedules the next poll: soon for a new or starting pod, after about one interval for others."""
         jitter = 1 - JITTER + 2 * JITTER * self.chance()
         if entry.eager == 0:
             wait_s = max(self.interval_s * EAGER_PART, len(self) / FIRST_PER_S) * self.chance()
@@ -175,7 +178,7 @@ class Poller:
         self._wake.set()
 
 
-def _whom(place: Place) -> _Whom:
+def _whom(place: ScrapeTarget) -> _Whom:
     return place.uid, place.connector
 
 

@@ -1,4 +1,4 @@
-"""`mirrorflow-seed export` and `mirrorflow-seed restore`; and `verify`, where it is told of an archive."""
+"""Runs `mirrorflow-seed export` and `restore`, and `verify` with an archive."""
 
 import argparse
 
@@ -7,6 +7,6 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 
 def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:
-    """The exit status of the job that `arguments.command` names."""
+    """Runs the job that `arguments.command` names and returns its exit status."""
     run = {"export": exporting.run, "restore": restoring.run, "verify": verifying.run}[arguments.command]
     return run(files, job)

@@ -1,9 +1,9 @@
-"""One task of a restore: one file of one partition, from Spark's rows to the target.
+"""Restores one file of one partition in a Spark task, from Spark's rows to the target.
 
-    rows ──> spool ──> do they add up to what the manifest says? ──> a chain of the seed, with the archive for its source
+    rows ──> spool ──> compare with the digests of the manifest ──> a chain of the seed, with the archive as source
 
-Promises: a file that is not what the manifest says is not restored at all; what the target has already is not written again
-(`seed.chain`); files of a partition go one after the other, each in a task of its own.
+Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not
+written again (`seed.chain`). The files of a partition are restored one after the other, each in its own task.
 """
 
 import asyncio
@@ -11,43 +11,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import LossPolicy, SourceSettings, StartPosition
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import LossPolicy, SourceSettings, StartPosition
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.archive.served import ArchiveCluster
 from mirrorflow_seed.archive.spool import Spool
 from mirrorflow_seed.archive.tally import Tally, Tallying
 from mirrorflow_seed.seed.chain import CONNECT_TIMEOUT_S, ChainCopy, Ended, Order, prepare
-from mirrorflow_seed.seed.plan import Chain, Share
+from mirrorflow_seed.seed.plan import Chain, SeedShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOrder:
-    """What a task is told."""
+    """The input of one task."""
 
     order: Order
     index: int  # of the partition, in reports
     of: TopicPartition
     file: ArchivedFile
-    start: int  # where the file before it ends: what lies between holds no record
-    part: Manifest  # its topic alone, with its partition alone
+    start: int  # end of the previous file; there are no records in between
+    part: Manifest  # the manifest with only this topic and partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of a file."""
+    """The result of one file."""
 
-    tally: Tally  # of what was in it
-    ended: Ended | None = None  # None: it is damaged
-    wanted_earlier: int | None = (
-        None  # an offset of an earlier file, from which the target has to be filled again
-    )
+    tally: Tally  # of the records that were read
+    ended: Ended | None = None  # None: the file is damaged
+    wanted_earlier: int | None = None  # an offset of an earlier file, which must be restored again
 
 
 def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
-    """For `mapPartitions`; *rows* are those of the whole file."""
+    """Restores one file, for `mapPartitions`; *rows* are all its rows."""
     prepare()
     file = task.file
     tallying = Tallying(task.part.archive_id, task.of.partition)
@@ -56,7 +54,7 @@ def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
         for row in rows:
             record = record_of(row)
             if not before < record.offset < file.end:
-                break  # not its records, or not in their order: the sums cannot be right
+                break  # a foreign record or wrong order: the tally will not match
             before = record.offset
             tallying.add(record)
             spool.add(record)
@@ -70,10 +68,10 @@ def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
 
 
 def without_source(settings: SourceSettings) -> SourceSettings:
-    """The flow's settings as a restore goes by them: the source need not be there.
+    """Returns the flow's settings for a restore, which works without the source.
 
-    An archive is read from where it begins; a flow that stands before that has lost what lies between. Offset syncs that
-    belong on the source are not written.
+    The archive is read from its beginning; for a flow that is behind that, the records in between are lost.
+    Offset syncs that belong on the source are not written.
     """
     syncs = settings.syncs
     return replace(
@@ -85,11 +83,11 @@ def without_source(settings: SourceSettings) -> SourceSettings:
 
 
 class FileCopy(ChainCopy):
-    """A chain of one partition whose source is the archive."""
+    """Copies a chain of one partition, with the archive as source."""
 
     def __init__(self, task: FileOrder, spool: Spool) -> None:
         topic, partition = task.of
-        share = Share(
+        share = SeedShare(
             index=task.index,
             topic=topic,
             partition=partition,

@@ -1,9 +1,9 @@
-"""The driver of an export: plan, write, check what was written, and only then the manifest.
+"""The driver of an export: plans, writes, checks what was written, and writes the manifest last.
 
-    claim the folder ──> survey the source ──> one Spark job, a task for each range ──> what is there? ──> manifest
+    claim the folder ──> survey the source ──> one Spark job, a task per range ──> check the files ──> manifest
 
-Promises: a folder that holds anything else is left alone; a folder with a manifest is a whole archive. A second start after
-a kill, with the same `run.id`, begins anew and leaves nothing of the first behind.
+Guarantees: a folder with other content is not touched; a folder with a manifest is a complete archive. A
+restart after a kill, with the same `run.id`, starts over and removes the files of the first attempt.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_seed.archive.assembling import topics_of, written_files
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -23,10 +22,11 @@ from mirrorflow_seed.archive.manifest import (
     encode,
 )
 from mirrorflow_seed.archive.planning import Range, plan_ranges
-from mirrorflow_seed.archive.reading import Receipt, ReceiptsByIndex, read_ranges
+from mirrorflow_seed.archive.progress_report import Teller
+from mirrorflow_seed.archive.reading import ExportReceipt, ReceiptsByIndex, read_ranges
 from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
 from mirrorflow_seed.archive.surveying import survey
-from mirrorflow_seed.archive.telling import Teller
+from mirrorflow_seed.archive.topic_assembly import topics_of, written_files
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveError,
@@ -42,21 +42,21 @@ from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, wh
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-# Of Kafka's bytes; Parquet makes less of them. Large enough that neither tasks nor files are crumbs.
+# In bytes of Kafka's log; Parquet files are smaller. Large enough to avoid tiny tasks and files.
 FILE_BYTES = 128 << 20
 FILE_BYTES_KEY = "archive.file.bytes"
-# Parquet holds a group of rows in memory before it writes it.
+# Parquet keeps a row group in memory until it writes it.
 ROW_GROUP_BYTES = 16 << 20
-ROW_GROUP_CHECK_ROWS = 100  # how soon it looks how large the group has become, for rows of a megabyte
+ROW_GROUP_CHECK_ROWS = 100  # rows between size checks of the group, for rows of a megabyte
 CODEC = "zstd"
-LEFT_BEHIND = ("_temporary",)  # by a Spark job that was killed
+LEFT_BEHIND = ("_temporary",)  # files that a killed Spark job leaves
 POLL_S = 0.5
 
 
 def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
-    """Write the flow's topics to `archive`; the exit status. Raises SeedError, MirrorFlowError."""
+    """Writes the flow's topics to `archive`; returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = files.load()
     folder, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     archive_id, started = secrets.token_hex(8), _now()
@@ -107,7 +107,7 @@ def run(
 
 
 def _claim(location: Location, run_id: str, flow: str, claim: bytes) -> None:
-    """Take the folder, if it is empty or was taken by the same run before. Raises ArchiveOccupiedError."""
+    """Claims the folder if it is empty or claimed by the same run. Raises ArchiveOccupiedError."""
     present = location.entries()
     if MANIFEST_NAME in present:
         raise ArchiveOccupiedError(
@@ -138,7 +138,7 @@ def _write(
     job: JobSettings,
     archive_id: str,
     teller: Teller,
-) -> Mapping[int, Receipt]:
+) -> Mapping[int, ExportReceipt]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
     if not ranges:
@@ -149,7 +149,7 @@ def _write(
         share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
     read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share, receipts=receipts)
     spark = SparkSession(context)
-    # One task has one folder; more open files than none spare it a sort by folder, which would lose the order of offsets.
+    # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
     rows = context.parallelize(ranges, len(ranges)).mapPartitions(read)
     frame = spark.createDataFrame(rows, ROW_SCHEMA, verifySchema=False)
@@ -179,8 +179,8 @@ def _write(
     return dict(receipts.value)
 
 
-def _tell(teller: Teller, ranges: tuple[Range, ...], receipts: Mapping[int, Receipt]) -> None:
-    """A partition is done when all of its ranges are."""
+def _tell(teller: Teller, ranges: tuple[Range, ...], receipts: Mapping[int, ExportReceipt]) -> None:
+    """Reports progress; a partition is done when all its ranges are."""
     waiting = {(one.topic, one.partition) for one in ranges if one.index not in receipts}
     all_of = {(one.topic, one.partition) for one in ranges}
     teller.running(

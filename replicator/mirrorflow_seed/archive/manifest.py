@@ -1,8 +1,8 @@
-"""The manifest of an archive: what it holds, so that half an archive, or a changed one, is noticed. Pure.
+"""The manifest of an archive: lists its content, so that an incomplete or changed archive is detected. Pure.
 
-It is written last, as `_manifest.json` in the archive's folder. JSON, so that other tools can read it; a name that begins
-with `_` is passed over by Spark and DuckDB. Offsets are the source's; ranges go from their first offset up to, not
-including, their end. A later format has another `format`, and is refused by who does not know it.
+It is written last, as `_manifest.json` in the archive's folder. It is JSON, so that other tools can read it;
+Spark and DuckDB ignore names that begin with `_`. Offsets are source offsets; ends are exclusive. A later
+format has another `format` number, which this version refuses.
 """
 
 import json
@@ -10,30 +10,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import ArchiveDamagedError
 
 FORMAT: Final = 1
 MANIFEST_NAME: Final = "_manifest.json"
-CLAIM_NAME: Final = "_unfinished.json"  # who is writing here, until there is a manifest
+CLAIM_NAME: Final = "_unfinished.json"  # names the run that writes here, until there is a manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedFile:
-    """One file: the records of its partition with offsets from `start` up to `end`."""
+    """One file, with the records of its partition with offsets from `start` up to `end`."""
 
-    path: str  # below the archive's folder
+    path: str  # relative to the archive's folder
     size_bytes: int
     start: int
     end: int
-    codec: int  # that the source's batches were compressed by, the first of them: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
+    codec: int  # compression of the first source batch: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
     tally: Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets that the source deleted while it was read."""
+    """Offsets that the source deleted during the export."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
-    """One partition; files in the order of offsets, none for a range without records."""
+    """One partition, with its files in offset order; a range without records has no file."""
 
     number: int
     start: int
@@ -51,13 +51,13 @@ class ArchivedPartition:
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return sum(one.tally.records for one in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedConfig:
-    """A setting of a topic as the source described it; *source* is Kafka's number for where it came from."""
+    """A topic setting as the source described it; *source* is Kafka's config source number."""
 
     name: str
     value: str | None
@@ -67,62 +67,62 @@ class ArchivedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """One topic, by its name on the source."""
+    """One topic, with its name on the source."""
 
     name: str
-    topic_id: str  # "" where the brokers have none
+    topic_id: str  # "" if the brokers have no topic ids
     configs: tuple[ArchivedConfig, ...]
     partitions: tuple[ArchivedPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """An archive."""
+    """The content of an archive."""
 
     archive_id: str  # random; the key of its digests
     flow: str
     source_alias: str
     source_cluster_id: str
-    isolation: str  # read_uncommitted, read_committed: which records were taken
+    isolation: str  # read_uncommitted or read_committed, as the source was read
     started: str  # ISO 8601, UTC
     finished: str
     topics: tuple[ArchivedTopic, ...]
 
     @property
     def partitions(self) -> dict[TopicPartition, ArchivedPartition]:
-        """All of them."""
+        """All partitions of all topics."""
         return {
             TopicPartition(topic.name, one.number): one for topic in self.topics for one in topic.partitions
         }
 
     @property
     def files(self) -> tuple[ArchivedFile, ...]:
-        """All of them."""
+        """All files of all partitions."""
         return tuple(file for one in self.partitions.values() for file in one.files)
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return sum(one.records for one in self.partitions.values())
 
     @property
     def gap_records(self) -> int:
-        """Offsets that were lost while it was made."""
+        """Number of offsets that the source deleted during the export."""
         return sum(gap.end - gap.start for one in self.partitions.values() for gap in one.gaps)
 
 
 def folder_of(partition: TopicPartition) -> str:
-    """Where its files are, below the archive's folder."""
+    """The folder of a partition's files, relative to the archive's folder."""
     return f"topic={partition.topic}/partition={partition.partition}"
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Its JSON."""
+    """Returns the JSON of *manifest*."""
     return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False).encode()
 
 
 def decode(text: bytes, *, location: str) -> Manifest:
-    """What `encode` wrote. Raises ArchiveDamagedError."""
+    """Reads what `encode` wrote. Raises ArchiveDamagedError."""
     try:
         raw = json.loads(text)
         if raw["format"] != FORMAT:
@@ -139,7 +139,7 @@ def decode(text: bytes, *, location: str) -> Manifest:
 
 
 def differences(manifest: Manifest, found: Mapping[str, int]) -> Iterable[str]:
-    """What does not fit the files that are there, *found* by path with their size in bytes; half a sentence each."""
+    """Yields a phrase for each difference to the existing files; *found* maps paths to sizes in bytes."""
     for file in manifest.files:
         size_bytes = found.get(file.path)
         if size_bytes is None:

@@ -1,7 +1,7 @@
-"""Which task of an export reads which offsets: decisions only.
+"""Decides which task of an export reads which offsets. Pure.
 
-Reading is free of order, so a partition is split into ranges, each one task and one file of about the wanted size. Offsets
-that hold nothing (compaction, markers) make a range smaller than it was planned, never larger than the densest stretch.
+Ranges can be read in any order, so a partition is split into ranges, each with one task and one file of about
+the configured size. Offsets without records (compaction, markers) make a file smaller than planned.
 """
 
 import itertools
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 
-# A task costs some 50 ms: below that many offsets it would be mostly that.
+# Starting a task costs some 50 ms, which would dominate for fewer offsets.
 OFFSETS_MIN = 1_000
 
 
 class Extent(NamedTuple):
-    """The offsets of a partition that are archived, frozen when the export began."""
+    """The offsets of a partition to archive, frozen when the export began; `end` is exclusive."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What one task reads; *index* is its place in the plan, and in the name of its file."""
+    """The offsets that one task reads; *index* is its number in the plan and in the name of its file."""
 
     index: int
     topic: str
@@ -39,7 +39,7 @@ def plan_ranges(
     *,
     file_bytes: int,
 ) -> tuple[Range, ...]:
-    """All of *extents*, the most expensive partitions first, each in the order of offsets."""
+    """Splits *extents* into ranges: largest partitions first, each in offset order."""
 
     def cost(partition: TopicPartition) -> float:
         extent = extents[partition]
@@ -61,7 +61,7 @@ def _pieces(extent: Extent, bytes_per_offset: float, file_bytes: int) -> Iterabl
     if total <= 0:
         return
     wanted = max(OFFSETS_MIN, int(file_bytes / max(bytes_per_offset, 1.0)))
-    number = -(-total // wanted)  # of about the same length, so that none is a crumb
+    number = -(-total // wanted)  # of about equal length, so that none is tiny
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
         yield Extent(start, end)

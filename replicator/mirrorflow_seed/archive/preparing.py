@@ -1,53 +1,51 @@
-"""What a restore needs before its tasks: topics with their settings, the flow's identity, and nothing that
-stands against it.
-"""
+"""Prepares a restore: creates topics, decides the flow's identity, and checks archive and target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.flow.identity import Identity
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import Manifest
-from mirrorflow_seed.archive.served import ArchiveCluster
 from mirrorflow_seed.errors import ArchiveUnfitError, JobFailedError
-from mirrorflow_seed.seed.plan import Share
-from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S, Survey
+from mirrorflow_seed.seed.plan import SeedShare
+from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S, SeedSurvey
 
 NAMED_MAX = 10  # topics in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What tasks go by; names give the target topic of each source topic that is restored."""
+    """The input of the restore's tasks; `names` maps source to target topics."""
 
     identity: Identity
     initial: bool
     names: Mapping[str, str]
     next_offsets: Mapping[
         TopicPartition, int
-    ]  # source offsets from which the flow goes on, where it has been
+    ]  # source offsets where the flow continues, for partitions it has copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """One archive and the flow that it is restored by."""
+    """An archive and the flow that restores it; *location* is the archive's folder."""
 
     settings: SourceSettings
     manifest: Manifest
     location: str
 
-    async def open(self) -> Survey:
-        """What the seed asks its clusters by, with the archive for the source. The caller closes it."""
+    async def open(self) -> SeedSurvey:
+        """Connects to the target; returns a survey with the archive as source, which the caller closes."""
         settings = self.settings
         resolve = Resolver(settings.providers).resolve_client
         target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
-        return Survey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
+        return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
 
-    async def prepare(self, survey: Survey, *, accept_foreign: bool) -> Prepared:
-        """Create the target's topics, decide the identity, and see that nothing stands against it.
+    async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> Prepared:
+        """Creates the target topics, decides the identity and checks that the restore is possible.
 
         Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
         """
@@ -74,11 +72,11 @@ class Restoration:
         self._reaches_back(found)
         return found
 
-    def shares(self, found: Prepared) -> tuple[Share, ...]:
-        """The partitions in the seed's words, for who holds retention."""
+    def shares(self, found: Prepared) -> tuple[SeedShare, ...]:
+        """Returns the partitions as shares of a seed, for the retention hold."""
         archived = self.manifest.partitions
         return tuple(
-            Share(
+            SeedShare(
                 index=index,
                 topic=key.topic,
                 partition=key.partition,
@@ -91,7 +89,7 @@ class Restoration:
         )
 
     def _reaches_back(self, found: Prepared) -> None:
-        """A flow that has copied less than where the archive begins would leave a hole."""
+        """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
             at = found.next_offsets.get(key)
             if key.topic in found.names and at is not None and at < archived.start and archived.records:
@@ -103,7 +101,7 @@ class Restoration:
 
 
 def require_isolation(manifest: Manifest, settings: SourceSettings, location: str) -> None:
-    """Raises ArchiveUnfitError where the flow counts other records than the archive has."""
+    """Raises ArchiveUnfitError if flow and archive have different isolation levels, and so other records."""
     isolation = "read_committed" if settings.read_committed else "read_uncommitted"
     if manifest.isolation != isolation:
         raise ArchiveUnfitError(

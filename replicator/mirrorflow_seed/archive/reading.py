@@ -1,8 +1,8 @@
-"""One task of an export: a range of offsets of one partition, read from the source, handed on as rows.
+"""Reads a range of offsets of one source partition and yields it as rows; one task of an export.
 
-Promises: every record of the range once, in the order of offsets, checksums held; memory is that of one fetched stretch and
-one batch, whatever the range; what the source has deleted meanwhile is told as a gap. Runs in Spark's Python worker; rows go
-to the JVM, which writes them.
+Guarantees: each record of the range once, in offset order, with verified checksums. Memory is bounded by one
+fetch response and one decoded batch. Records that the source deleted meanwhile are reported as a gap. It runs
+in Spark's Python worker; the JVM writes the rows.
 """
 
 import asyncio
@@ -11,18 +11,19 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import BrokerError, CorruptBatchError, CorruptRecordsError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, read_once
-from mirrorflow_replicator.runtime.pace import Pace
-from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_replicator.wire.aborted import AbortedFilter
-from mirrorflow_replicator.wire.batch import Batch, checksum_holds, split
-from mirrorflow_replicator.wire.fetch import FetchedPartition
-from mirrorflow_replicator.wire.records import decode
+from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.batch import Batch, checksum_holds, split
+from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.records import decode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.target_probe import EARLIEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_seed.archive.manifest import Gap
 from mirrorflow_seed.archive.planning import Range
 from mirrorflow_seed.archive.rows import Row, row_of, timestamp_type
@@ -30,17 +31,17 @@ from mirrorflow_seed.archive.tally import Tally, Tallying
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.settings import FlowFiles
 
-# Asked for at a time: what a task holds, and one batch of it decoded.
+# Size of one fetch: a task holds this much, and one batch of it decoded.
 STRETCH_BYTES = 4 << 20
 OFFSET_OUT_OF_RANGE = 1
-# A leader that was elected just now may not serve yet what the one before had served: wait, then give up.
+# A newly elected leader may not serve yet what its predecessor served: wait this long, then fail.
 UNSERVED_WAIT_S = 30.0
 UNSERVED_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What a range amounted to; it counts when Spark says that the task has succeeded, and its file is there."""
+class ExportReceipt:
+    """The result of a range; valid only if Spark reports that its task succeeded and its file exists."""
 
     index: int
     tally: Tally
@@ -51,23 +52,23 @@ class Receipt:
 
 
 class ReceiptsByIndex:
-    """Spark's AccumulatorParam: of a task that was run twice, one receipt."""
+    """Spark's AccumulatorParam that keeps one receipt per range, even if a task runs twice."""
 
-    def zero(self, value: object) -> dict[int, Receipt]:
-        """Nothing yet."""
+    def zero(self, value: object) -> dict[int, ExportReceipt]:
+        """Returns no receipts."""
         return {}
 
     def addInPlace(  # noqa: N802 Spark's name
-        self, one: dict[int, Receipt], other: dict[int, Receipt]
-    ) -> dict[int, Receipt]:
-        """Both."""
+        self, one: dict[int, ExportReceipt], other: dict[int, ExportReceipt]
+    ) -> dict[int, ExportReceipt]:
+        """Returns the receipts of both."""
         return {**one, **other}
 
 
 def read_ranges(
     ranges: Iterable[Range], *, files: FlowFiles, archive_id: str, bytes_per_s: int | None, receipts: Any
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of *ranges*, topic and partition in front; the receipt of each is added to the accumulator *receipts*."""
+    """Yields the rows of *ranges*, each preceded by topic and partition; adds receipts to the accumulator."""
     settings = files.load()
     for one in ranges:
         reader = RangeReader(settings, one, archive_id, bytes_per_s)
@@ -77,7 +78,7 @@ def read_ranges(
 
 
 class RangeReader:
-    """See the module."""
+    """Reads one range: `rows` yields its rows, `receipt` is valid after them."""
 
     def __init__(
         self, settings: SourceSettings, one: Range, archive_id: str, bytes_per_s: int | None
@@ -89,14 +90,14 @@ class RangeReader:
         self._codec = -1
         self._gaps: list[Gap] = []
         self._bytes_read = 0
-        self._pace = Pace(bytes_per_s)
+        self._pace = RateLimiter(bytes_per_s)
         self._at = one.start
         self._began_s = time.monotonic()
 
     @property
-    def receipt(self) -> Receipt:
-        """Valid when all rows were taken."""
-        return Receipt(
+    def receipt(self) -> ExportReceipt:
+        """The receipt; valid once all rows were read."""
+        return ExportReceipt(
             index=self._range.index,
             tally=self._tallying.tally,
             codec=max(0, self._codec),
@@ -106,7 +107,10 @@ class RangeReader:
         )
 
     def rows(self) -> Iterator[Row]:
-        """All rows; the next stretch is fetched when the last one is used up. Raises MirrorFlowError, JobFailedError."""
+        """Yields all rows; fetches again when the last response is used up.
+
+        Raises MirrorFlowError, JobFailedError.
+        """
         loop = asyncio.new_event_loop()
         stretches = self._stretches()
         try:
@@ -145,10 +149,10 @@ class RangeReader:
             await cluster.close()
 
     async def _fetch(self, cluster: Cluster) -> FetchedPartition | None:
-        """A stretch from where we are; None if that was deleted, and we are elsewhere now."""
+        """Fetches from the current offset; None if that was deleted, after moving on to the first left."""
         committed = self._settings.read_committed
         try:
-            answer = await read_once(
+            answer = await read_through_elections(
                 cluster, self._partition, self._at, read_committed=committed, max_bytes=STRETCH_BYTES
             )
         except BrokerError as error:
@@ -169,7 +173,7 @@ class RangeReader:
         return answer
 
     def _batches(self, answer: FetchedPartition) -> Iterator[list[Row]]:
-        """The rows of an answer, batch by batch: of what is compressed, no more than one is in memory at a time."""
+        """Yields the rows of a response batch by batch, so that only one batch at a time is decompressed."""
         end, committed = self._range.end, self._settings.read_committed
         aborted = AbortedFilter(answer.aborted)
         try:

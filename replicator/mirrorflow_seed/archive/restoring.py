@@ -1,9 +1,9 @@
-"""The driver of a restore: check the archive, prepare the target, copy file after file, compare.
+"""The driver of a restore: checks the archive, prepares the target, copies file after file and compares.
 
     manifest and files ──> topics, identity ──> for each partition its files, one Spark job after the other ──> compare
 
-Promises: nothing is written from an archive without a manifest, or whose files are not those of the manifest; a restore that
-was killed is started again and goes on where the target stands; the target has each record once.
+Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest.
+After a kill, the next start continues from the target's state. The target has each record once.
 """
 
 import asyncio
@@ -12,9 +12,8 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from mirrorflow_seed.archive.checking import compare
 from mirrorflow_seed.archive.copying import without_source
-from mirrorflow_seed.archive.driving import Driver
+from mirrorflow_seed.archive.file_jobs import FileJobDriver
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
@@ -23,7 +22,8 @@ from mirrorflow_seed.archive.manifest import (
     differences,
 )
 from mirrorflow_seed.archive.preparing import Restoration
-from mirrorflow_seed.archive.telling import Teller
+from mirrorflow_seed.archive.progress_report import Teller
+from mirrorflow_seed.archive.restore_check import compare
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -33,8 +33,8 @@ from mirrorflow_seed.errors import (
 )
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.outlet import Display
-from mirrorflow_seed.seed.keeping import Keeping
-from mirrorflow_seed.seed.orders import Desk
+from mirrorflow_seed.seed.retention_holder import Keeping
+from mirrorflow_seed.seed.task_messages import Desk
 from mirrorflow_seed.session import session_of
 from mirrorflow_seed.settings import (
     FlowFiles,
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 NAMED_MAX = 5  # files in an error
-COMPARE_KEY = "archive.compare"  # false: leave the comparison out
+COMPARE_KEY = "archive.compare"  # false: skip the comparison
 
 
 def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
-    """Fill the target from `archive`; the exit status. Raises SeedError, MirrorFlowError."""
+    """Restores the target from `archive` and returns the exit status. Raises SeedError, MirrorFlowError."""
     settings = without_source(files.load())
     folder, compares = require_archive(job), flag_of(job.extra, COMPARE_KEY, default=True)
     require_shared_positions(settings)
@@ -84,7 +84,7 @@ async def _restore(
     survey = await restoration.open()
     try:
         prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
-        driver = Driver(context, location, restoration.manifest, prepared, files, desk, teller)
+        driver = FileJobDriver(context, location, restoration.manifest, prepared, files, desk, teller)
         keeping = Keeping(survey, follows=False)
         await keeping.begin(prepared.names, restoration.shares(prepared))
         with _signals(driver.stop):
@@ -113,7 +113,7 @@ async def _restore(
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C let tasks end in order."""
+    """Calls *stop* on SIGTERM and Ctrl-C, so that tasks end gracefully; restores the handlers at the end."""
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
@@ -127,7 +127,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def read_manifest(location: Location) -> Manifest:
-    """The manifest of a whole archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
+    """Returns the manifest of a complete archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
     text = location.read(MANIFEST_NAME)
     if text is None:
         is_begun = location.read(CLAIM_NAME) is not None

@@ -1,6 +1,7 @@
-"""A record as a row of an archive, and back: nothing of it is lost on the way.
+"""Converts records to rows of an archive and back, without loss.
 
-Columns of a file, in this order; topic and partition are the names of its folders, `topic=<name>/partition=<number>/`:
+A file has these columns, in this order; its folders name topic and partition,
+`topic=<name>/partition=<number>/`:
 
     offset          BIGINT    of the source
     timestamp       BIGINT    milliseconds since 1970, as Kafka has it; -1: none
@@ -15,12 +16,12 @@ A timestamp is a number, not a TIMESTAMP, because Kafka's range is larger than P
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from mirrorflow_replicator.errors import CorruptRecordsError
-from mirrorflow_replicator.wire import varint
-from mirrorflow_replicator.wire.batch import Batch
-from mirrorflow_replicator.wire.records import Header, Record
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.wire import varint
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.records import Header, Record
 
-# In Spark's words. What is written has the folders' columns in front.
+# Spark schemas. Written rows begin with the columns that become folders.
 FILE_SCHEMA: Final = (
     "offset BIGINT, timestamp BIGINT, timestamp_type INT, key BINARY, value BINARY,"
     " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, headers_raw BINARY"
@@ -34,7 +35,7 @@ NO_TIMESTAMP_TYPE: Final = -1
 
 
 class Row(NamedTuple):
-    """The columns of a file."""
+    """A row, with the columns of a file."""
 
     offset: int
     timestamp: int
@@ -46,14 +47,14 @@ class Row(NamedTuple):
 
 
 def timestamp_type(batch: Batch) -> int:
-    """What the timestamps of a batch are."""
+    """Returns the timestamp type of a batch, as Java's TimestampType."""
     if batch.magic == 0:
         return NO_TIMESTAMP_TYPE
     return LOG_APPEND_TIME if batch.is_log_append_time else CREATE_TIME
 
 
 def row_of(record: Record, kind: int) -> Row:
-    """A record whose timestamp is of *kind*."""
+    """Returns the row of a record whose timestamp type is *kind*."""
     offset, timestamp, key, value, headers = record
     raw = None
     try:
@@ -65,7 +66,7 @@ def row_of(record: Record, kind: int) -> Row:
 
 
 def record_of(row: Sequence[Any]) -> Record:
-    """The record of a row as Spark gives it, columns in the order of `Row`. Raises CorruptRecordsError."""
+    """Returns the record of a Spark row, with columns in the order of `Row`. Raises CorruptRecordsError."""
     offset, timestamp, _, key, value, headers, raw = row
     if raw is not None:
         found = _decoded(bytes(raw))
@@ -83,7 +84,7 @@ def record_of(row: Sequence[Any]) -> Record:
 
 
 def _encoded(headers: Sequence[Header]) -> bytes:
-    """As in a record of magic 2: their number, then name and value, each after its length (-1: null)."""
+    """Encodes headers as a record of magic 2 does: count, then each name and value after its length."""
     parts = [varint.encode(len(headers))]
     for name, content in headers:
         parts += (varint.encode(len(name)), name)

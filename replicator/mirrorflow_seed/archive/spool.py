@@ -1,8 +1,8 @@
-"""The records of one archived file as a stretch of a log, on this machine's disk, to be read from any of its offsets.
+"""Stores the records of one archived file as log batches on local disk, readable from any offset.
 
-Spark hands rows on once and forwards only; who copies has to go back after each refused or lost answer. So a file is spooled
-first, and checked on the way: not one record of a damaged file reaches the target. Disk: what the records have in Kafka, as
-compressed as they were there; memory: one batch.
+Spark yields rows once and only forwards, but a copier goes back after each refused or lost response. So a
+file is spooled first and checked meanwhile: no record of a damaged file reaches the target. It takes as much
+disk as the records had in Kafka, with the same compression, and the memory of one batch.
 """
 
 import bisect
@@ -11,19 +11,19 @@ import tempfile
 from types import TracebackType
 from typing import Final, Self
 
-from mirrorflow_replicator.wire.records import Record, encode_as_logged
+from mirrorflow_core.wire.records import Record, encode_as_logged
 from mirrorflow_seed.archive.tally import size_bytes
 
-# As large as producers make them that are set up for throughput; the engine splits what the target does not take.
+# The batch size of producers tuned for throughput; a copier splits batches that the target refuses.
 BATCH_BYTES: Final = 256 << 10
 BATCH_RECORDS: Final = 5_000
-# Offsets that a batch may span: its deltas are 32 bits wide, and compaction leaves holes of any size.
+# Offsets that a batch may span: its deltas have 32 bits, and compaction leaves holes of any size.
 BATCH_OFFSETS: Final = 1 << 30
-_FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # of an executor on Kubernetes
+_FOLDERS_KEY: Final = "SPARK_LOCAL_DIRS"  # set in executors on Kubernetes
 
 
 class Spool:
-    """A stretch from offset *start* up to *end*; a context manager, whose file goes with it."""
+    """The offsets from *start* up to *end* of a log; a context manager that deletes its file at the end."""
 
     def __init__(self, *, start: int, end: int, codec: int) -> None:
         self.start = start
@@ -31,8 +31,8 @@ class Spool:
         self._codec = codec
         folder = os.environ.get(_FOLDERS_KEY, "").partition(",")[0] or None
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 it is closed by __exit__
-        self._ends: list[int] = []  # where each batch ends: the offset after its own
-        self._places: list[tuple[int, int]] = []  # where it lies, and its size
+        self._ends: list[int] = []  # the next offset after each batch
+        self._places: list[tuple[int, int]] = []  # file position and size of each batch
         self._size_bytes = 0
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
@@ -47,11 +47,11 @@ class Spool:
 
     @property
     def reach(self) -> int:
-        """The offset after all that can be read; `end`, unless a hole behind the last record is larger than a batch."""
+        """The offset after the last batch; `end`, unless the hole behind the last record exceeds a batch."""
         return self._ends[-1] if self._ends else self.start
 
     def add(self, record: Record) -> None:
-        """The next one; offsets grow."""
+        """Adds the next record; offsets must increase."""
         waiting = self._waiting
         if waiting and (
             self._waiting_bytes >= BATCH_BYTES
@@ -63,13 +63,13 @@ class Spool:
         self._waiting_bytes += size_bytes(record)
 
     def finish(self) -> None:
-        """All were added."""
+        """Writes the last batch; call it after the last `add`."""
         if self._waiting:
             self._write(self.end)
         self._file.flush()
 
     def read(self, offset: int, max_bytes: int) -> bytearray:
-        """Whole batches from the first on that holds *offset* or later ones, at least one; empty at the end."""
+        """Returns whole batches from the first with *offset* or later, at least one; empty at the end."""
         found = bytearray()
         index = bisect.bisect_right(self._ends, offset)
         while index < len(self._places):
@@ -83,7 +83,7 @@ class Spool:
 
     def _write(self, next_offset: int) -> None:
         base = self._waiting[0].offset
-        # Deltas are 32 bits: a hole behind the batch that does not fit belongs to nobody.
+        # Deltas have 32 bits: the part of a hole that does not fit is in no batch.
         reach = max(min(next_offset, base + BATCH_OFFSETS), self._waiting[-1].offset + 1)
         data = encode_as_logged(self._waiting, codec=self._codec, next_offset=reach)
         self._file.seek(self._size_bytes)

@@ -1,29 +1,30 @@
-"""What an export begins with: the flow's topics on the source, their settings, and the offsets that are frozen for it."""
+"""Reads what an export needs from the source: topics, their settings, and the offsets to freeze."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import NotAuthorizedError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.topic_configs import ConfigEntry
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, read_once
-from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_replicator.wire.batch import split
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.wire.batch import split
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_seed.archive.planning import Extent
 
-# One look at the beginning of each partition tells how dense it is; so many at once load no broker.
+# One fetch at the start of each partition estimates its density; this many at once do not load brokers.
 SAMPLE_BYTES = 256 << 10
 SAMPLES_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """See the module."""
+class ExportSurvey:
+    """Topics, settings, offsets and densities of the source when an export begins."""
 
     cluster_id: str
     topic_ids: Mapping[str, str]
@@ -32,8 +33,8 @@ class Survey:
     bytes_per_offset: Mapping[TopicPartition, float]
 
 
-async def survey(settings: SourceSettings) -> Survey:
-    """Ask the source. Raises MirrorFlowError."""
+async def survey(settings: SourceSettings) -> ExportSurvey:
+    """Reads the source. Raises MirrorFlowError."""
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.source_admin, resolve=resolve)
     try:
@@ -47,11 +48,11 @@ async def survey(settings: SourceSettings) -> Survey:
         partitions = [
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         ]
-        # Beginnings last: what is deleted in between is then no gap.
+        # Read start offsets last: records deleted in between are then no gap.
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
         extents = {one: Extent(min(starts[one], ends[one]), ends[one]) for one in partitions}
-        return Survey(
+        return ExportSurvey(
             cluster_id=cluster.cluster_id,
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
             configs=await _configs(cluster, topics),
@@ -66,7 +67,7 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
     try:
         return await admin.describe_topic_configs(cluster, topics)
     except NotAuthorizedError:
-        return {}  # an archive without settings: a restore then takes the target's defaults, as a copy would
+        return {}  # an archive without settings: a restore then uses the target's defaults, as a copy would
 
 
 async def _densities(
@@ -76,7 +77,7 @@ async def _densities(
 
     async def density(partition: TopicPartition, extent: Extent) -> float:
         async with turn:
-            answer = await read_once(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
+            answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
         batches = split(answer.records)
         if not batches:
             return 1.0

@@ -1,14 +1,14 @@
-"""What a stretch of records adds up to: how many, the sum of their digests in any order, and a digest of their order.
+"""Summarizes consecutive records: count, sum of digests (any order) and chained digest (in order).
 
-The digest of a record is `verify.digests`', keyed by the archive's id, so that a stretch of an archive and the same stretch
-of any cluster can be compared without their records.
+Record digests are those of `verify.digests`, keyed by the archive's id. So records of an archive can be
+compared with those of any cluster without keeping them.
 """
 
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from mirrorflow_replicator.wire.records import Record
+from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.digests import DIGEST_BYTES, SUM_MODULUS, RecordDigest
 
 _START: Final = bytes(DIGEST_BYTES)
@@ -16,7 +16,7 @@ _START: Final = bytes(DIGEST_BYTES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Of consecutive records. `sum` and `chain` in hexadecimal digits."""
+    """Count, bytes and digests of consecutive records; `sum` and `chain` are hexadecimal."""
 
     records: int
     bytes: int  # of keys, values and headers
@@ -25,7 +25,7 @@ class Tally:
 
 
 class Tallying:
-    """Counts records of one partition, in the order of offsets."""
+    """Computes the tally of records of one partition, added in offset order."""
 
     __slots__ = ("_bytes", "_chain", "_digest", "_records", "_sum")
 
@@ -35,7 +35,7 @@ class Tallying:
         self._chain = _START
 
     def add(self, record: Record) -> None:
-        """The next one."""
+        """Adds the next record."""
         digest = self._digest.of(record)
         self._records += 1
         self._bytes += size_bytes(record)
@@ -44,14 +44,14 @@ class Tallying:
 
     @property
     def tally(self) -> Tally:
-        """Of all that was added."""
+        """The tally of all records added so far."""
         return Tally(
             records=self._records, bytes=self._bytes, sum=f"{self._sum:032x}", chain=self._chain.hex()
         )
 
 
 def size_bytes(record: Record) -> int:
-    """What a record holds, without what Kafka or Parquet add."""
+    """Returns the bytes of key, value and headers, without the overhead of Kafka or Parquet."""
     _, _, key, value, headers = record
     return (
         len(key or b"")

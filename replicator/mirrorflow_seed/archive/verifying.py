@@ -1,8 +1,9 @@
-"""`verify` with an archive in the place of the source: the same windows, outcomes and result, and the source need not be there.
+"""Runs `verify` with an archive instead of the source, with the same windows, outcomes and result.
 
-    manifest ──> a plan, by a few records looked up in the files ──> for each stretch its files, spooled, and the target
+    manifest ──> a plan, from a few records of the files ──> for each stretch: its files, spooled, and the target
 
-Of a stretch's files only its own offsets are read. What the flow has copied behind the archive's end is left out.
+The source need not exist. Only the offsets of a stretch are read from its files. Records that the flow copied
+from behind the archive's end are left out.
 """
 
 import asyncio
@@ -13,19 +14,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.runtime import memory
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.process import memory_tuning
+from mirrorflow_seed.archive.archive_log import Shelf
+from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.copying import without_source
-from mirrorflow_seed.archive.looking import LookedUp, Rows
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.preparing import require_isolation
 from mirrorflow_seed.archive.restoring import read_manifest
 from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.archive.served import ArchiveCluster
-from mirrorflow_seed.archive.shelf import Shelf
+from mirrorflow_seed.archive.spot_reads import LookedUp, Rows
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.outlet import Display
@@ -48,7 +49,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchOrder:
-    """What a task is told; *part* has the split's topic and partition alone, and *files* are those that reach into it."""
+    """The input of a task. `part` has only the split's partition; `archived` are the files that it needs."""
 
     files: FlowFiles
     split: Split
@@ -60,7 +61,10 @@ class StretchOrder:
 def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
-    """Compare the target with `archive`; the exit status, as of `verify`. Raises SeedError, SettingError, ClusterError."""
+    """Compares the target with `archive` and returns the exit status of `verify`.
+
+    Raises SeedError, SettingError, ClusterError.
+    """
     require_archive(job)
     return command.run(files, job, display=display, spark=spark, work=verification, light=False)
 
@@ -71,7 +75,7 @@ def verification(
     spark: "SparkContext",
     say: Callable[[VerifyReport], None] = lambda _: None,
 ) -> Verification:
-    """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = without_source(files.load())
     location = Location(spark, require_archive(job))
@@ -87,7 +91,7 @@ def verification(
 
 
 def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
-    """*first*, with what has come of stretches since."""
+    """Returns *first* with the results *done* added."""
     windows = [window for one in done for window in one.windows]
     found, before = counted(one.outcome for one in windows), first.windows
     return replace(
@@ -127,7 +131,7 @@ def _compare(
     terms: Terms,
     tell: Callable[[list[StretchResult]], None],
 ) -> list[StretchResult]:
-    """A Spark job of one task for each stretch, as many at once as there are cores. Raises JobFailedError."""
+    """Runs a one-task Spark job per stretch, as many at once as there are cores. Raises JobFailedError."""
     slots = max(1, min(int(spark.defaultParallelism), len(plan_.splits)))
     if terms.bytes_per_second is not None:
         terms = replace(terms, bytes_per_second=terms.bytes_per_second / slots)
@@ -157,7 +161,7 @@ def _compare(
                     future.result()
                 tell(list(done))
         except BaseException:
-            # A signal, or a stretch that cannot be read: nobody waits for the others.
+            # After a signal or a failed stretch, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
             spark.cancelAllJobs()
             raise
@@ -165,8 +169,8 @@ def _compare(
 
 
 def compare_files(rows: Iterator[Any], order: StretchOrder) -> Iterator[StretchResult]:
-    """For `mapPartitions`; *rows* are those of the stretch, file by file."""
-    memory.settle_in()
+    """Compares one stretch, for `mapPartitions`; *rows* are its rows, file by file."""
+    memory_tuning.settle_in()
     split = order.split
     with Shelf(order.archived, start=split.source_from, end=split.source_to) as shelf:
         for row in rows:

@@ -1,4 +1,4 @@
-"""`mirrorflow-seed seed`: the driver on Spark."""
+"""Runs `mirrorflow-seed seed`: starts Spark and the driver of a seed."""
 
 import argparse
 import asyncio
@@ -11,8 +11,8 @@ from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import JobPhase, SeedReport
 from mirrorflow_seed.seed.chain import Ended, Order, copy
 from mirrorflow_seed.seed.driver import SeedJob
-from mirrorflow_seed.seed.orders import Desk
 from mirrorflow_seed.seed.plan import Chain
+from mirrorflow_seed.seed.task_messages import Desk
 from mirrorflow_seed.session import cause_of, driver_url, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def execute(_: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:
-    """The exit status of the job."""
+    """Runs the job and returns its exit status."""
     return run(files, job)
 
 
 def run(
     files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
 ) -> int:
-    """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on."""
+    """Runs a seed and returns its exit status; also called by the `mirrorflow` command.
+
+    With *spark*, the job uses that context and leaves it open.
+    """
     settings = files.load()
     desk = Desk(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
     outlet = Outlet(SeedReport(run_id=job.run_id), display=display, orders=desk)

@@ -1,9 +1,10 @@
-"""The driver of a seed: plans waves, lets Spark run their chains, and says how it gets on.
+"""The driver of a seed: plans waves, runs their chains on Spark and reports progress.
 
-    survey ──> plan ──> chains ──> Spark ──> what is left ──> plan ... until the lag is small, or the waves are used up
+    survey ──> plan ──> chains ──> Spark ──> remaining shares ──> plan ... until the lag is small or the waves are used up
 
-A wave's ends are frozen; the next one takes what has been written since. Nothing is remembered between runs: a run that
-was killed is started again and finds where it was on the target. SIGTERM or Ctrl-C lets the tasks end in order.
+The end offsets of a wave are frozen; the next wave takes what has been written since. A run keeps no state of
+its own: after a kill, the next run reads from the target where to continue. SIGTERM or Ctrl-C ends the tasks
+gracefully.
 """
 
 import asyncio
@@ -17,46 +18,49 @@ from functools import partial
 from statistics import median
 from typing import Final, TypeVar
 
-from mirrorflow_replicator.errors import MirrorFlowError, NotAuthorizedError, SettingError
-from mirrorflow_replicator.flow.identity import Identity
-from mirrorflow_replicator.runtime.topics import Arrangement
-from mirrorflow_replicator.settings import LossPolicy, SourceSettings
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, SettingError
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.settings import LossPolicy, SourceSettings
+from mirrorflow_replicator.connectors.topic_sync import Arrangement
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
+    JobFailedError,
     StalledError,
 )
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import JobPhase
-from mirrorflow_seed.seed.chain import Ended, Order, Outcome
-from mirrorflow_seed.seed.keeping import Keeping
-from mirrorflow_seed.seed.orders import Desk
-from mirrorflow_seed.seed.plan import Chain, Share, chains_of, shares_of
-from mirrorflow_seed.seed.progress import Movement, Progress
-from mirrorflow_seed.seed.survey import Survey
+from mirrorflow_seed.seed.chain import ChainOutcome, Ended, Order
+from mirrorflow_seed.seed.plan import Chain, SeedShare, chains_of, shares_of
+from mirrorflow_seed.seed.progress import Movement, SeedProgress
+from mirrorflow_seed.seed.retention_holder import Keeping
+from mirrorflow_seed.seed.survey import SeedSurvey
+from mirrorflow_seed.seed.task_messages import Desk
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 
 REPORT_EVERY_S: Final = 1.0
 POSITIONS_EVERY_S: Final = 5.0  # as often as tasks write them
-STOP_S: Final = 20.0  # for tasks to end in order; then Spark kills them, which costs a successor some seconds
-STALLED_WAVES_MAX: Final = 3  # in a row in which nothing has moved
+STOP_S: Final = (
+    20.0  # for tasks to end gracefully; then Spark kills them, which delays the next start by seconds
+)
+STALLED_WAVES_MAX: Final = 3  # in a row without progress
 NAMED_MAX: Final = 10  # topics in an error
-TRIES_MAX: Final = 10  # of a question to a cluster that cannot be used, a minute in all
+TRIES_MAX: Final = 10  # of a request to a cluster that cannot be used: one minute in total
 RETRY_S: Final = 6.0
-# A target that has just started does not have all of its brokers, nor new topics at once their leaders.
+# A target that has just started lacks some brokers, and new topics have no leader at once.
 ARRANGE_TRIES_MAX: Final = 5
 ARRANGE_AGAIN_S: Final = 2.0
 
 T = TypeVar("T")
 log = logging.getLogger("mirrorflow.seed")
 
-# Runs chains and returns what their tasks did, blocking; `cancel` ends it from elsewhere.
+# Runs chains and returns the results of their tasks; blocks. `cancel`, called from another thread, ends it.
 Run = Callable[[Sequence[Chain], Order], list[Ended]]
 
 
 class SeedJob:
-    """One run. *run* and *cancel* are Spark's; *slots* is how many tasks run at once."""
+    """One run of a seed. *run* and *cancel* call Spark; *slots* returns how many tasks run at once."""
 
     def __init__(
         self,
@@ -80,15 +84,18 @@ class SeedJob:
         self._cancel = cancel
         self._slots = slots
         self._url = url
-        self._progress = Progress(job.run_id)
+        self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._said = ""
-        self._stalled_s = 0.0  # for how long nothing had moved when it gave up
-        self._held_up: frozenset[str] = frozenset()  # reasons that were logged
+        self._stalled_s = 0.0  # seconds without progress when the job gave up; 0 if it did not
+        self._held_up: frozenset[str] = frozenset()  # reasons already logged
         self._memory_bytes = 0
 
     async def run(self) -> int:
-        """The exit status. Raises SeedError, SettingError, MirrorFlowError, after having said so."""
+        """Runs the seed and returns the exit status.
+
+        Raises SeedError, SettingError, MirrorFlowError, after reporting the job as failed.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -105,12 +112,12 @@ class SeedJob:
 
     def _stop(self) -> None:
         if self._desk.stop:
-            self._cancel()  # asked twice
+            self._cancel()  # a second signal stops at once
         self._desk.stop = True
         log.info("stopping: tasks finish what is in flight")
 
     async def _seed(self) -> int:
-        survey = await self._patiently(lambda: Survey.open(self._settings))
+        survey = await self._patiently(lambda: SeedSurvey.open(self._settings))
         try:
             arrangement = await self._arrange(survey)
             identity, initial = await self._patiently(survey.identify)
@@ -127,9 +134,14 @@ class SeedJob:
             await survey.close()
         return self._verdict(arrangement)
 
-    async def _arrange(self, survey: Survey) -> Arrangement:
-        """The target's topics, when all have their place there, or will not have it soon."""
+    async def _arrange(self, survey: SeedSurvey) -> Arrangement:
+        """Creates the target topics; retries a few times while some are still incomplete.
+
+        Raises JobFailedError if no topic is selected.
+        """
         arrangement = await self._patiently(survey.arrange)
+        if arrangement.nothing_selected:
+            raise JobFailedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
             if not arrangement.incomplete or self._desk.stop:
                 break
@@ -139,9 +151,9 @@ class SeedJob:
 
     async def _waves(
         self,
-        survey: Survey,
+        survey: SeedSurvey,
         arrangement: Arrangement,
-        shares: tuple[Share, ...],
+        shares: tuple[SeedShare, ...],
         identity: Identity,
         *,
         initial: bool,
@@ -159,7 +171,7 @@ class SeedJob:
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
                     raise StalledError(how=f"in {stalled} waves", reasons=self._why())
-            waits = any(one.outcome is Outcome.MORE for one in self._progress.receipts.values())
+            waits = any(one.outcome is ChainOutcome.MORE for one in self._progress.receipts.values())
             shares = await self._plan(survey, arrangement, initial=initial, frozen=waits)
             if not waits:
                 catching_up += 1
@@ -167,9 +179,9 @@ class SeedJob:
                     return
 
     async def _plan(
-        self, survey: Survey, arrangement: Arrangement, *, initial: bool, frozen: bool = False
-    ) -> tuple[Share, ...]:
-        """The shares of the next wave; with *frozen* ends they are what is left of the last one."""
+        self, survey: SeedSurvey, arrangement: Arrangement, *, initial: bool, frozen: bool = False
+    ) -> tuple[SeedShare, ...]:
+        """Returns the shares of the next wave; with *frozen*, the rest of the last one, with the same ends."""
         progress = self._progress
         if frozen:
             return tuple(self._moved(share) for share in progress.shares)
@@ -182,15 +194,15 @@ class SeedJob:
         progress.plan(shares)
         return shares
 
-    def _moved(self, share: Share) -> Share:
-        """*share* from where its copy stands now."""
+    def _moved(self, share: SeedShare) -> SeedShare:
+        """Returns *share*, starting at the next offset of its copy."""
         at = max(share.start, self._progress.next_offsets.get(share.index, -1))
         return replace(share, start=at, is_new=share.is_new and share.index not in self._progress.receipts)
 
     async def _wave(
-        self, survey: Survey, chains: Sequence[Chain], identity: Identity, *, initial: bool
+        self, survey: SeedSurvey, chains: Sequence[Chain], identity: Identity, *, initial: bool
     ) -> None:
-        """Let Spark copy *chains*, and follow it."""
+        """Runs *chains* on Spark and follows their progress until they end."""
         order = Order(
             files=self._files,
             identity=identity,
@@ -203,7 +215,7 @@ class SeedJob:
         asked_s = time.monotonic()
         stopped_s: float | None = None
         movement = Movement(asked_s)
-        # Beside the rest: a cluster that is away keeps a question for a minute, and orders to stop must not wait for it.
+        # In its own task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
         looking = asyncio.create_task(self._look_at_positions(survey))
         while not working.done():
             await asyncio.wait({working}, timeout=REPORT_EVERY_S)
@@ -223,7 +235,7 @@ class SeedJob:
         try:
             self._take(working.result())
         except Exception:
-            # Spark was told to end what did not end by itself.
+            # After a stop, tasks that did not end were cancelled, and Spark reports that as a failure.
             if not self._desk.stop:
                 raise
 
@@ -251,7 +263,7 @@ class SeedJob:
                 )
 
     def _follow_troubles(self, still_s: float) -> None:
-        """Say what holds tasks up when it begins to; and give up where nothing has moved for too long."""
+        """Logs new errors that hold tasks up, and stops the job after too long without progress."""
         troubles = self._desk.troubles
         for reason in troubles.keys() - self._held_up:
             log.warning("tasks are held up: %s", troubles[reason][1])
@@ -260,8 +272,8 @@ class SeedJob:
             self._stalled_s = still_s
             self._desk.stop = True
 
-    async def _look_at_positions(self, survey: Survey) -> None:
-        """Where copies stand, whoever writes them."""
+    async def _look_at_positions(self, survey: SeedSurvey) -> None:
+        """Reads the offsets stored on the target, whichever copier wrote them."""
         with contextlib.suppress(MirrorFlowError):
             await survey.store.read_new()
         for share in self._progress.shares:
@@ -269,12 +281,15 @@ class SeedJob:
             if position is not None:
                 self._progress.reached(share.index, position.source_offset + 1)
 
-    async def _refuse_foreign(self, survey: Survey, arrangement: Arrangement) -> None:
+    async def _refuse_foreign(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:
             await self._patiently(lambda: survey.refuse_foreign(arrangement))
 
     async def _patiently(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer, also where a cluster cannot be used for a moment. Raises what does not heal, or not in a minute."""
+        """Returns the result of *question*, retried while a cluster cannot be used.
+
+        Raises errors that are not retriable at once, others after about one minute.
+        """
         for tries in range(1, TRIES_MAX + 1):
             try:
                 return await question()
@@ -307,18 +322,18 @@ class SeedJob:
             )
         self._said = " ".join(said)
         if gap and self._settings.on_source_loss is LossPolicy.FAIL:
-            # The connector was there first, and has begun where the source began by then.
+            # A connector has copied first, from where the source began by then.
             self._phase = JobPhase.FAILED
             return EXIT_FAILED
         self._phase = JobPhase.SUCCEEDED
         return EXIT_DONE
 
     def _why(self) -> tuple[str, ...]:
-        """What tasks that have ended were held up by, and those that never came back."""
+        """Error reasons of tasks that ended and of tasks that never returned a result."""
         ended = {one.reason for one in self._progress.receipts.values() if one.reason}
         return tuple(sorted(ended | self._held_up))
 
-    # -- what is said
+    # -- reports
 
     async def _tell_again(self) -> None:
         while True:
@@ -340,5 +355,5 @@ class SeedJob:
 
 
 def _without_names(error: Exception) -> str:
-    """What may be seen by everybody: the reason, not the sentence, which names topics and addresses."""
+    """The reason of *error* without its message, which may name topics and addresses: the report is public."""
     return getattr(error, "reason", "") or type(error).__name__

@@ -1,9 +1,10 @@
-"""Which partitions are seeded up to where, and which task copies which of them: decisions only.
+"""Decides up to which offset each partition is seeded and which task copies it. Pure.
 
-A *share* is one partition with the end offset that was frozen when it was planned; a *chain* is what one task copies. A
-task copies several partitions at once, because one request to a broker carries one batch of each: with few of them a
-broker works half as much again for the same bytes. Each share goes to the chain that has least, the largest shares
-first, and the longest chains are started first: the last task to start is then a short one.
+A *share* is one partition with the end offset that was frozen when it was planned; a *chain* is the set of
+shares that one task copies. A task copies several partitions at once, because one request to a broker carries
+one batch of each: with few partitions, a broker does half as much work again for the same bytes. Shares are
+assigned largest first, each to the smallest chain. The largest chains start first, so the last task to start
+is a short one.
 """
 
 import heapq
@@ -12,48 +13,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 
-CHAIN_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s, and a start costs a second
-CHAIN_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s: no task is looked at for long before its end
-CHAIN_PARTITIONS_MAX: Final = 200  # of empty partitions; each costs a few questions
-CHAINS_PER_SLOT: Final = 4  # so many turns even out what was estimated wrong
-RECORD_BYTES: Final = 1_000  # of a record where no broker tells the size of its log
+CHAIN_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s; a start costs a second
+CHAIN_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s, so that no wave waits long for its last task
+CHAIN_PARTITIONS_MAX: Final = 200  # bounds chains of empty partitions, each of which costs a few requests
+CHAINS_PER_SLOT: Final = 4  # several chains per slot even out wrong estimates
+RECORD_BYTES: Final = 1_000  # assumed size of a record if the brokers do not report log sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One partition of a wave. `index` is its place in the plan, by which it is named in reports."""
+class SeedShare:
+    """One partition of a wave. Messages and reports identify it by `index`, its number in the plan."""
 
     index: int
     topic: str
     partition: int
-    start: int  # where the copy stood, or the source began, when it was planned
-    end: int  # frozen: what comes behind it is for the next wave, or the live connector
+    start: int  # next offset of the copy, or the first of the source, when it was planned
+    end: int  # frozen: later records are left to the next wave or the live connector
     bytes: int  # estimated, from start to end
-    is_new: bool = False  # nobody has copied it yet
+    is_new: bool = False  # no copier has copied it yet
 
     @property
     def source(self) -> TopicPartition:
-        """Its address on the source."""
+        """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What one task copies."""
+    """The shares that one task copies."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[SeedShare, ...]
 
     @property
     def bytes(self) -> int:
-        """Estimated."""
+        """Estimated bytes of all shares."""
         return sum(share.bytes for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """What a source partition holds; `bytes` None where the brokers do not tell."""
+class SeedLog:
+    """The offsets and size of a source partition; `bytes` is None if the brokers do not report it."""
 
     start: int
     end: int
@@ -61,11 +62,14 @@ class Log:
 
 
 def shares_of(
-    logs: Mapping[TopicPartition, Log],
+    logs: Mapping[TopicPartition, SeedLog],
     positions: Mapping[TopicPartition, int],
     begins: Mapping[TopicPartition, int],
-) -> tuple[Share, ...]:
-    """A share for each partition of *logs*, in their order: from its next offset in *positions*, else from *begins*."""
+) -> tuple[SeedShare, ...]:
+    """Returns a share for each partition of *logs*, sorted.
+
+    It starts at the next offset in *positions*, else in *begins*, else at the start of the log.
+    """
     shares = []
     for index, (source, log) in enumerate(sorted(logs.items())):
         known = positions.get(source)
@@ -73,7 +77,7 @@ def shares_of(
         left, held = max(0, log.end - max(start, log.start)), log.end - log.start
         size = left * RECORD_BYTES if log.bytes is None or held <= 0 else log.bytes * left // held
         shares.append(
-            Share(
+            SeedShare(
                 index=index,
                 topic=source.topic,
                 partition=source.partition,
@@ -86,14 +90,14 @@ def shares_of(
     return tuple(shares)
 
 
-def chains_of(shares: Iterable[Share], *, slots: int) -> tuple[Chain, ...]:
-    """What each task copies, longest first; shares that are already at their end are left out."""
+def chains_of(shares: Iterable[SeedShare], *, slots: int) -> tuple[Chain, ...]:
+    """Returns the chains of all tasks, largest first, without shares that are already at their end."""
     left = sorted(
         (share for share in shares if share.start < share.end), key=lambda share: (-share.bytes, share.index)
     )
     count = min(len(left), _count_of_chains(sum(share.bytes for share in left), len(left), slots))
-    chains: list[list[Share]] = [[] for _ in range(count)]
-    emptiest = [(0, 0, index) for index in range(count)]  # bytes, partitions, which: a heap
+    chains: list[list[SeedShare]] = [[] for _ in range(count)]
+    emptiest = [(0, 0, index) for index in range(count)]  # a heap of (bytes, partitions, chain index)
     for share in left:
         filled, partitions, index = heapq.heappop(emptiest)
         chains[index].append(share)
@@ -103,8 +107,8 @@ def chains_of(shares: Iterable[Share], *, slots: int) -> tuple[Chain, ...]:
 
 
 def _count_of_chains(total_bytes: int, partitions: int, slots: int) -> int:
-    """One for each slot at least, then as many turns as chains of a good length make."""
-    slots = max(1, slots)  # executors may not be there yet
+    """Number of chains: at least one per slot, more if the size or the number of partitions requires it."""
+    slots = max(1, slots)  # executors may not have started yet
     turns = min(CHAINS_PER_SLOT, max(1, total_bytes // (slots * CHAIN_BYTES_MIN)))
     return max(
         slots * turns, math.ceil(total_bytes / CHAIN_BYTES_MAX), math.ceil(partitions / CHAIN_PARTITIONS_MAX)
@@ -114,10 +118,10 @@ def _count_of_chains(total_bytes: int, partitions: int, slots: int) -> int:
 def foreign_topics(
     ends: Mapping[TopicPartition, tuple[int, int]], known: Iterable[TopicPartition], names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Target topics with records in a partition that nobody of this flow has written to, Java MM2 included.
+    """Returns target topics with records in partitions that neither this flow nor its Java MM2 has written to.
 
-    *ends* are begin and end of the target's partitions, by source partition; *known* are those with a position or an anchor;
-    *names* give the target topics.
+    *ends* maps source partitions to the first and end offset of their copies; *known* are the source
+    partitions with a stored offset or an anchor; *names* maps source topics to target topics.
     """
     ours = set(known)
     return tuple(
@@ -131,6 +135,6 @@ def foreign_topics(
     )
 
 
-def lag_of(shares: Sequence[Share], next_offsets: Mapping[int, int]) -> int:
-    """Offsets between where copies stand and the shares' ends."""
+def lag_of(shares: Sequence[SeedShare], next_offsets: Mapping[int, int]) -> int:
+    """Total number of offsets between the copies and the ends of *shares*."""
     return sum(max(0, share.end - max(share.start, next_offsets.get(share.index, 0))) for share in shares)

@@ -1,59 +1,59 @@
-"""What a seed says of itself, from what its tasks have said and from positions on the target. Pure: times are given."""
+"""Computes the report of a seed from the reports of its tasks and the offsets stored on the target. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mirrorflow_replicator.flow.report import Guarantee
+from mirrorflow_core.reports import Guarantee
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport
-from mirrorflow_seed.seed.chain import Outcome, Receipt
-from mirrorflow_seed.seed.plan import Share, lag_of
+from mirrorflow_seed.seed.chain import ChainOutcome, ChainReceipt
+from mirrorflow_seed.seed.plan import SeedShare, lag_of
 
-WINDOW_S: Final = 15.0  # of the rate: some commits and position writes lie in it
+WINDOW_S: Final = 15.0  # of the rate: covers several commits and offset writes
 
 
 class Movement:
-    """For how long nothing has moved while tasks were at work. Who waits for executors waits for others."""
+    """Measures for how long running tasks have made no progress; waiting for executors does not count."""
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
         self._left = -1
 
     def still_s(self, left: int, *, active: int, now_s: float) -> float:
-        """*left* is what remains to be copied, *active* how many tasks there are."""
+        """Seconds without progress; *left* is the number of offsets to copy, *active* that of running tasks."""
         if left != self._left or not active:
             self._left, self._since_s = left, now_s
         return now_s - self._since_s
 
 
-class Progress:
-    """Of one run."""
+class SeedProgress:
+    """The progress of one run."""
 
     def __init__(self, run_id: str) -> None:
-        self.shares: tuple[Share, ...] = ()  # of the newest wave
+        self.shares: tuple[SeedShare, ...] = ()  # of the latest wave
         self.next_offsets: dict[int, int] = {}
-        self.receipts: dict[int, Receipt] = {}  # the newest of each share
+        self.receipts: dict[int, ChainReceipt] = {}  # the latest of each share
         self.gap_records = 0
         self._reached: set[int] = set()
         self._first_ends: dict[int, int] = {}
         self._run_id = run_id
         self._samples: deque[tuple[float, int, int]] = deque()
 
-    def plan(self, shares: Sequence[Share]) -> None:
-        """A wave is about to begin."""
+    def plan(self, shares: Sequence[SeedShare]) -> None:
+        """Sets the shares of a wave that is about to begin."""
         self.shares = tuple(shares)
         for share in shares:
             self._first_ends.setdefault(share.index, share.end)
             self.reached(share.index, share.start)
 
     def reached(self, index: int, offset: int) -> None:
-        """A copy stands at *offset* at least."""
+        """Notes that the copy of share *index* has reached at least *offset*."""
         at = self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
         if at >= self._first_ends.get(index, 0):
             self._reached.add(index)
 
-    def take(self, receipts: Sequence[Receipt]) -> None:
-        """A task has ended."""
+    def take(self, receipts: Sequence[ChainReceipt]) -> None:
+        """Adds the receipts of a task that has ended."""
         for receipt in receipts:
             self.receipts[receipt.index] = receipt
             self.gap_records += receipt.gap_records
@@ -61,14 +61,14 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Offsets that are left of the newest wave, without partitions that nothing more can be done for."""
+        """Offsets left to copy in the latest wave, without failed partitions."""
         failed = {one.index for one in self.failed}
         return lag_of([share for share in self.shares if share.index not in failed], self.next_offsets)
 
     @property
-    def failed(self) -> tuple[Receipt, ...]:
-        """Of the shares that nothing more can be done for."""
-        return tuple(one for one in self.receipts.values() if one.outcome is Outcome.FAILED)
+    def failed(self) -> tuple[ChainReceipt, ...]:
+        """The receipts of shares that cannot be copied any further."""
+        return tuple(one for one in self.receipts.values() if one.outcome is ChainOutcome.FAILED)
 
     def report(
         self,
@@ -80,7 +80,10 @@ class Progress:
         held_up: Mapping[str, int] | None = None,
         message: str = "",
     ) -> SeedReport:
-        """The run now; *totals* are records, bytes and seconds of all tasks so far, *held_up* tasks by what holds them up."""
+        """Returns the current report.
+
+        *totals* are records, bytes and seconds of all tasks so far; *held_up* counts tasks by error reason.
+        """
         records, size, seconds = totals
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
         weakest = any(one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.receipts.values())
@@ -114,15 +117,15 @@ class Progress:
         return max(0.0, (records - records_then) / elapsed_s), max(0.0, (size - size_then) / elapsed_s)
 
     def _estimate(self, records_per_s: float, active: int) -> float | None:
-        """All that is left at this rate; and never sooner than the largest partition, which one task copies alone."""
+        """Seconds to the end at this rate, and at least those of the largest partition, which has one task."""
         if records_per_s <= 0:
             return None
         largest = max((share.end - self.next_offsets.get(share.index, 0) for share in self.shares), default=0)
         return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
 
 
-def _message(failed: Sequence[Receipt], held_up: Mapping[str, int]) -> str:
-    """How many partitions have stopped, how many tasks do not get on, by reason; which they are stands in the driver's log."""
+def _message(failed: Sequence[ChainReceipt], held_up: Mapping[str, int]) -> str:
+    """Counts of stopped partitions and held-up tasks by reason; only the driver's log names them."""
     by_reason = Counter(one.reason for one in failed)
     stopped = (
         f"{count} partition{' has' if count == 1 else 's have'} stopped: {reason}"

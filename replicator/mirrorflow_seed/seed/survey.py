@@ -1,52 +1,52 @@
-"""What both clusters hold of a flow when a wave is planned. Asks; decides nothing. Raises ClusterError."""
+"""Reads from both clusters what the driver needs to plan a wave. Raises ClusterError."""
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_replicator.connect.config_rules import make_config_rules
-from mirrorflow_replicator.connect.offset_syncs import offset_syncs_topic
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import ClusterError
-from mirrorflow_replicator.flow.identity import Beginning, Identity
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.both import connect_both
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.kafka.known_positions import PositionStore
-from mirrorflow_replicator.kafka.stores import position_store
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
-from mirrorflow_replicator.runtime.clock import now_ms
-from mirrorflow_replicator.runtime.establishing import identify
-from mirrorflow_replicator.runtime.syncing import SyncsTopic
-from mirrorflow_replicator.runtime.topics import Arrangement, Topics
-from mirrorflow_replicator.settings import SourceSettings, StartPosition
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.exactly_once.identity import Beginning, Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster_pair import connect_both
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.topic_config_rules import make_config_rules
+from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
+from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
+from mirrorflow_replicator.copy.resume.identity_resolution import identify
+from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError
-from mirrorflow_seed.seed.plan import Log, Share, foreign_topics
+from mirrorflow_seed.seed.plan import SeedLog, SeedShare, foreign_topics
 
 CONNECT_TIMEOUT_S = 20.0
 NAMED_MAX = 10  # topics in an error
-PLANNED = "seed"  # why a partition begins where it does
+PLANNED = "seed"  # the reason stored with a beginning
 
 log = logging.getLogger("mirrorflow.seed")
 
 
 @dataclass(slots=True, kw_only=True)
-class Survey:
-    """The driver's own connections to both clusters, and what was read by them."""
+class SeedSurvey:
+    """The driver's own connections to both clusters, and the stores it has read over them."""
 
     settings: SourceSettings
     source: Cluster
     target: Cluster
     store: PositionStore
-    decisions: IdentityLog
+    decisions: DecisionLog
 
     @classmethod
-    async def open(cls, settings: SourceSettings) -> "Survey":
-        """Reach both clusters, by the clients that administrate them."""
+    async def open(cls, settings: SourceSettings) -> "SeedSurvey":
+        """Connects to both clusters with the flow's admin clients."""
         source, target = await connect_both(
             settings.source_admin,
             settings.target_admin,
@@ -56,24 +56,24 @@ class Survey:
         return cls.over(settings, source, target)
 
     @classmethod
-    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster) -> "Survey":
-        """By connections that are there; they are its own from now on."""
+    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster) -> "SeedSurvey":
+        """Uses existing connections and takes ownership of them."""
         return cls(
             settings=settings,
             source=source,
             target=target,
             store=position_store(settings, target),
-            decisions=IdentityLog(
+            decisions=DecisionLog(
                 target, settings.source_alias, replication_factor=settings.offsets.replication_factor
             ),
         )
 
     async def close(self) -> None:
-        """End all connections."""
+        """Closes all connections."""
         await asyncio.gather(self.source.close(), self.target.close())
 
     async def arrange(self) -> Arrangement:
-        """Create and grow the target's topics as the connector does, and its topic of offset syncs."""
+        """Creates and grows the target topics as the connector does, and creates the offset-syncs topic."""
         settings = self.settings
         if settings.syncs is not None:
             resolve = Resolver(settings.providers).resolve_client
@@ -81,13 +81,13 @@ class Survey:
         return await self._topics().arrange()
 
     async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str]) -> None:
-        """What the connector does every few minutes, for *names* alone, if the flow's settings say that it does."""
+        """Syncs the topic settings of *names* once, as the connector does, if the flow enables it."""
         if self.settings.sync_configs_s is not None:
             for sentence in await self._topics().sync_configs(names, held=held):
                 log.warning("%s", sentence)
 
-    def _topics(self) -> Topics:
-        return Topics(
+    def _topics(self) -> TopicSync:
+        return TopicSync(
             self.source,
             self.target,
             selection=make_selection(self.settings),
@@ -97,22 +97,23 @@ class Survey:
         )
 
     async def identify(self) -> tuple[Identity, bool]:
-        """The identity that all tasks write with, and whether the flow begins with this job."""
+        """Returns the identity that all tasks write with, and whether the flow begins with this job."""
         found = await identify(self.settings, self.source, self.target, may_change=True)
         await asyncio.gather(self.store.open(), self.decisions.ensure())
         await self.decisions.read()
         return found.identity, found.is_first
 
     def known(self) -> dict[TopicPartition, int]:
-        """Next offset of each partition that was ever copied, by its newest position; 0 where only its anchor is known."""
+        """Next source offset of each partition ever copied, as stored; 0 if only its anchor is known."""
         known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
         return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
 
-    async def promise(self, shares: Iterable[Share], identity: Identity) -> None:
-        """Decide that partitions which nobody has begun begin where *shares* do: who comes to them hours later must not
-        take what the source has deleted meanwhile for what never was there.
+    async def promise(self, shares: Iterable[SeedShare], identity: Identity) -> None:
+        """Decides that partitions no copier has begun begin at the start of their share.
+
+        Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
         """
-        # What a copier of an earlier generation has begun was decided before ours was, so it is read here.
+        # Decisions of earlier generations precede that of our identity, so this read finds them.
         decisions = await self.decisions.read()
         begun = {*decisions.partitions(), *self.store.positions}
         promises = [
@@ -132,8 +133,8 @@ class Survey:
         if promises:
             await self.decisions.decide(promises, now_ms=now_ms())
 
-    async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
-        """What the source holds of each of *partitions* now, up to what this flow may read."""
+    async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
+        """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""
         wanted = tuple(partitions)
         starts = await admin.offsets_at(self.source, wanted, EARLIEST)
         ends = await admin.offsets_at(
@@ -141,7 +142,7 @@ class Survey:
         )
         sizes = await self._sizes()
         return {
-            one: Log(start=starts[one], end=max(starts[one], ends[one]), bytes=sizes.get(one))
+            one: SeedLog(start=starts[one], end=max(starts[one], ends[one]), bytes=sizes.get(one))
             for one in wanted
         }
 
@@ -149,10 +150,12 @@ class Survey:
         try:
             return await admin.log_sizes(self.source)
         except ClusterError:
-            return {}  # not granted, or not known there: the plan estimates
+            return {}  # not permitted, or not supported by the broker: the plan estimates
 
-    async def begins(self, logs: Mapping[TopicPartition, Log], *, initial: bool) -> dict[TopicPartition, int]:
-        """Where partitions begin that were never copied, as the settings say."""
+    async def begins(
+        self, logs: Mapping[TopicPartition, SeedLog], *, initial: bool
+    ) -> dict[TopicPartition, int]:
+        """Start offsets for partitions never copied, by the flow's settings; empty for the log start."""
         start = self.settings.start if initial else StartPosition.EARLIEST
         if start is StartPosition.EARLIEST:
             return {}
@@ -162,7 +165,7 @@ class Survey:
         return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
 
     async def refuse_foreign(self, arrangement: Arrangement) -> None:
-        """Raises ForeignRecordsError where a copy holds records that nobody of this flow has written."""
+        """Raises ForeignRecordsError if a copy holds records that this flow has not written."""
         names = arrangement.names
         copies = {one: TopicPartition(names[one.topic], one.partition) for one in arrangement.partitions}
         starts = await admin.offsets_at(self.target, tuple(copies.values()), EARLIEST)

@@ -1,7 +1,7 @@
-"""`mirrorflow-seed verify`: plan, compare, and leave the result where it was asked for.
+"""Runs `mirrorflow-seed verify`: plans, compares and writes the result.
 
-Nothing is written to either cluster. Exit status: 0 every window that was looked at is equal; 1 one is not, or could not be
-decided, or the job failed; 2 the settings are wrong; 3 stopped by a signal.
+It writes nothing to either cluster. Exit status: 0 all compared windows are equal; 1 a window is not equal or
+is undecided, or the job failed; 2 the settings are wrong; 3 stopped by a signal.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mirrorflow_replicator.errors import (
+from mirrorflow_core.errors import (
     AuthenticationFailedError,
     MirrorFlowError,
     SettingError,
     UnreachableError,
 )
-from mirrorflow_replicator.settings import SourceSettings
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, LocationError, SeedError
 from mirrorflow_seed.outlet import Display, Outlet
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
@@ -44,11 +44,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class _StoppedError(BaseException):
-    """A signal came. No `Exception`, for it may come within a call to the JVM, where such are taken for a lost connection."""
+    """A signal arrived. Not an `Exception`: py4j would take one within a JVM call for a lost connection."""
 
 
 def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:  # noqa: ARG001 none of its own
-    """The exit status of the job."""
+    """Runs the job and returns its exit status."""
     return run(files, job)
 
 
@@ -61,9 +61,10 @@ def run(
     work: "Work | None" = None,
     light: bool = True,
 ) -> int:
-    """The job itself, also for the command on a laptop; the exit status. With *spark* that session is used, and goes on.
+    """Runs a verification and returns its exit status; also called by the `mirrorflow` command.
 
-    *work* compares, `verification` unless it is given; not *light* where records pass through Spark's JVM.
+    With *spark*, the job uses that context and leaves it open. *work* does the comparison, by default
+    `verification`. *light* is False where records pass through Spark's JVM.
 
     Raises SeedError, SettingError, ClusterError.
     """
@@ -76,7 +77,7 @@ def run(
         _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
-        # Errors of whole clusters, and of folders, name no topic, which whoever may see a pod's status need not know; others may.
+        # The report is public, so it has only messages that name no topic: errors of clusters and folders.
         is_plain = isinstance(
             error, (UnreachableError, AuthenticationFailedError, SettingError, LocationError)
         )
@@ -103,7 +104,7 @@ def _verify(
     with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=light) as context:
         result.prepare(context)
         found = work(files, job, context, outlet.say)
-        # In a cluster without an output nothing else of it stays: names, offsets and hashes, no record.
+        # In a cluster without an output folder, only this line stays of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
         result.leave(context, found)
     result.leave_alone(found)
@@ -116,7 +117,7 @@ def verification(
     spark: "SparkContext",
     say: Callable[[VerifyReport], None] = lambda _: None,
 ) -> Verification:
-    """Plan and compare; nothing is written. Raises SeedError, SettingError, ClusterError."""
+    """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
     plan_ = planned(settings, job)
@@ -127,7 +128,7 @@ def verification(
 
 
 def terms_of(settings: SourceSettings, job: JobSettings) -> Terms:
-    """How stretches are compared. Raises JobSettingError."""
+    """Returns how stretches are compared. Raises JobSettingError."""
     return Terms(
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
@@ -136,7 +137,7 @@ def terms_of(settings: SourceSettings, job: JobSettings) -> Terms:
 
 
 def first_report(job: JobSettings, plan_: VerifyPlan) -> VerifyReport:
-    """Before anything is compared."""
+    """Returns the report before anything is compared."""
     expected = len(plan_.undecided) + sum(one.windows for one in plan_.splits)
     return VerifyReport(
         run_id=job.run_id,
@@ -146,12 +147,12 @@ def first_report(job: JobSettings, plan_: VerifyPlan) -> VerifyReport:
 
 
 def planned(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
-    """What is to be compared now. Raises JobSettingError, SettingError, ClusterError."""
+    """Reads both clusters and returns the plan. Raises JobSettingError, SettingError, ClusterError."""
     return asyncio.run(_planned(settings, plan_settings(job)))
 
 
 def plan_settings(job: JobSettings) -> PlanSettings:
-    """How the job is cut. Raises JobSettingError."""
+    """Returns how partitions are cut. Raises JobSettingError."""
     return PlanSettings(
         run_id=job.run_id,
         share=job.sample,
@@ -174,7 +175,7 @@ def together(
     results: Sequence[StretchResult],
     seconds: float,
 ) -> Verification:
-    """The run as a whole."""
+    """Combines the plan and all results into the result of the run."""
     windows = [*plan_.undecided, *(window for one in results for window in one.windows)]
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
     return Verification(
@@ -204,7 +205,7 @@ def _end(outlet: Outlet, phase: JobPhase, message: str) -> None:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM ends it in order; Ctrl-C is Python's own."""
+    """Lets SIGTERM raise _StoppedError, in the main thread; Ctrl-C stays KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

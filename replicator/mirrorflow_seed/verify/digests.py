@@ -1,12 +1,14 @@
-"""What makes two records equal, as a digest: key, value, headers in their order, timestamp, partition.
+"""Computes the digest by which records are compared: key, value, headers in order, timestamp, partition.
 
-The canonical form has every length before its content, and a null has length -1, so that no two records share one:
+In the canonical form each length precedes its content and a null has length -1, so no two records share a
+form:
 
     partition INT32, timestamp INT64, key length INT32, value length INT32, number of headers INT32, key, value,
     of each header: name length INT32, value length INT32, name, value
 
-The timestamp's type is not part of it: a copy always has CreateTime, with the time that the source's consumers see.
-Digests are BLAKE2b of 16 bytes, keyed by the run: who can write records cannot make two that collide in the next run.
+The timestamp's type is not part of it: a copy always has CreateTime, with the time that the source's
+consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run, so nobody can write records that will
+collide in a later run.
 """
 
 import struct
@@ -14,18 +16,18 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from mirrorflow_replicator.flow.transforms import NO_EDITS, HeaderEdits
-from mirrorflow_replicator.wire.batch import Batch
-from mirrorflow_replicator.wire.records import Record, decode
+from mirrorflow_core.naming.transforms import NO_EDITS, HeaderEdits
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.records import Record, decode
 
 DIGEST_BYTES: Final = 16
-SUM_MODULUS: Final = 1 << 128  # sums of digests wrap there
-NO_TIMESTAMP: Final = -(2**63)  # in the place of every timestamp where the target sets its own
+SUM_MODULUS: Final = 1 << 128  # sums of digests are modulo this
+NO_TIMESTAMP: Final = -(2**63)  # replaces all timestamps if the target sets its own
 
 _FIXED = struct.Struct(">iqiii")
 _HEADER = struct.Struct(">ii")
 _NULL: Final = -1
-_new = tuple.__new__  # one for each record
+_new = tuple.__new__  # faster than the constructor; it runs once per record
 
 
 class Digested(NamedTuple):
@@ -36,7 +38,7 @@ class Digested(NamedTuple):
 
 
 class RecordDigest:
-    """Digests of the records of one partition in one run. *edits* is what the flow does to headers on the way."""
+    """Computes digests of records of one partition in one run; *edits* are the flow's changes to headers."""
 
     __slots__ = ("_edits", "_keyed", "_partition", "_timestamps")
 
@@ -50,23 +52,23 @@ class RecordDigest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal bytes of two batches are equal records: nothing is changed on the way, nothing left out."""
+        """Whether batches of equal bytes have equal digests: no edits, and timestamps count."""
         return self._timestamps and not self._edits
 
     def of(self, record: Record) -> bytes:
-        """The digest of one record."""
+        """Returns the digest of a record."""
         keyed = self._keyed.copy()
         keyed.update(self.canonical(record))
         return keyed.digest()
 
     def of_key(self, key: bytes | None) -> bytes:
-        """The digest of a key alone."""
+        """Returns the digest of a key."""
         keyed = self._keyed.copy()
         keyed.update(b"-" if key is None else b"+" + key)
         return keyed.digest()
 
     def of_batch(self, batch: Batch) -> Iterator[Digested]:
-        """The digests of its records, in order. Raises CorruptRecordsError."""
+        """Yields the digests of the batch's records, in order. Raises CorruptRecordsError."""
         keyed, parts = self._keyed.copy, self._parts
         for record in decode(batch):
             digest = keyed()
@@ -75,11 +77,11 @@ class RecordDigest:
             yield _new(Digested, (record[0], digest.digest()))
 
     def canonical(self, record: Record) -> bytes:
-        """See the module."""
+        """Returns the canonical form of *record* (see the module)."""
         return b"".join(self._parts(record))
 
     def _parts(self, record: Record) -> Iterable[bytes]:
-        """The canonical form in pieces, so that a large value is not copied once more."""
+        """Returns the canonical form in pieces, which avoids one copy of a large value."""
         _, timestamp, key, value, headers = record
         if not self._timestamps:
             timestamp = NO_TIMESTAMP

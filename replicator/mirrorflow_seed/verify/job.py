@@ -1,7 +1,7 @@
-"""The Spark job: one task a stretch, rows back to the driver, reports while it runs.
+"""Runs the Spark job of a verification: each task compares stretches, and the driver collects the results.
 
-A task is told paths and offsets, reads the connector's files itself and resolves secrets where it runs. Reading twice harms
-nobody, so Spark may try, repeat and speculate as it likes; what counts is the one result of each task that it takes.
+A task gets paths and offsets, reads the connector's files itself and resolves secrets where it runs. Tasks
+only read, so Spark may retry and speculate; exactly one result of each task counts.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mirrorflow_replicator.runtime import memory
+from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
 from mirrorflow_seed.session import cause_of
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 REPORT_S: Final = 0.5
-# A task's start costs some 50 ms of Spark's and as much for connections: ten thousand idle partitions are not ten thousand tasks.
+# Starting a task costs 50 ms in Spark and as much for connections, so idle partitions share tasks.
 GROUP_OFFSETS_MAX: Final = 1_000_000
 GROUP_SPLITS_MAX: Final = 100
-TASKS_PER_SLOT_MIN: Final = 4  # so that the last ones do not wait for one
+TASKS_PER_SLOT_MIN: Final = 4  # so that the end of the job does not wait for one long task
 
 
 class Comparing:
-    """The tasks' work, as Spark carries it to them: paths and terms, no secret, no value of one."""
+    """The function that Spark sends to tasks: paths and terms, no secret."""
 
     def __init__(self, files: FlowFiles, terms: Terms) -> None:
         self._files = files
         self._terms = terms
 
     def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
-        """One result for each split. Raises ClusterError, SettingError, OSError."""
-        memory.settle_in()
+        """Yields one result per split. Raises ClusterError, SettingError, OSError."""
+        memory_tuning.settle_in()
         flow = self._files.load()
         for group in groups:
             yield from asyncio.run(compare_stretches(flow, group, self._terms))
 
 
 def grouped(splits: Sequence[Split], slots: int) -> list[list[Split]]:
-    """*splits*, in their order, so that a task is worth its start, and there are enough tasks for so many *slots*."""
+    """Groups *splits*, kept in order, into tasks that are worth a start and numerous enough for *slots*."""
     room = min(GROUP_OFFSETS_MAX, sum(one.offsets for one in splits) // (slots * TASKS_PER_SLOT_MIN))
     groups: list[list[Split]] = []
     filled = 0
@@ -67,7 +67,10 @@ def run_job(
     first: VerifyReport,
     say: Callable[[VerifyReport], None],
 ) -> list[StretchResult]:
-    """All results; the rate of *terms* is the whole job's. *say* is told how far it is, from *first* on. Raises JobFailedError."""
+    """Runs the job and returns all results. Raises JobFailedError.
+
+    The rate of *terms* is for the whole job. *say* receives reports, which add to *first*.
+    """
     if not splits:
         return []
     progress = _Progress(context, first)
@@ -97,7 +100,7 @@ def run_job(
 
 
 class _Progress:
-    """What tasks that have ended add up to. Spark counts a task that it takes; the job's own rows are what is kept."""
+    """Sums over tasks that have ended, in Spark accumulators; only for reports while the job runs."""
 
     def __init__(self, context: "SparkContext", first: VerifyReport) -> None:
         self._first = first
@@ -106,7 +109,7 @@ class _Progress:
         self._counts = {name: context.accumulator(0) for name in names}
 
     def counting(self) -> Callable[[StretchResult], StretchResult]:
-        """A function for the tasks, which gives back what it is given."""
+        """Returns a function for tasks that counts a result and returns it unchanged."""
         counts = self._counts
 
         def count(one: StretchResult) -> StretchResult:
@@ -123,7 +126,7 @@ class _Progress:
         return count
 
     def report(self) -> VerifyReport:
-        """As of now."""
+        """Returns the current report."""
         now = {name: int(count.value) for name, count in self._counts.items()}
         before = self._first.windows
         return replace(

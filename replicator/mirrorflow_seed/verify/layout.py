@@ -1,7 +1,8 @@
-"""One partition, cut: where both sides begin together, where they do between, and what cannot be compared.
+"""Cuts one partition into stretches that begin and end at matching records on both sides.
 
-Where retention has taken records on one side alone, what both have is compared and the rest is a note. What cannot be
-brought together is undecided. A border between stretches whose place is not found is none: the stretch goes on.
+If retention has deleted records on one side only, the offsets that both sides have are compared, and the rest
+becomes a note. What cannot be matched is undecided. A boundary that cannot be located on the target is
+ignored: the stretch continues over it.
 """
 
 import asyncio
@@ -9,15 +10,14 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mirrorflow_replicator.connect.plugins import make_naming
-from mirrorflow_replicator.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import SourceSettings, StartPosition
-from mirrorflow_seed.verify.borders import RUN_RECORDS, Found, Log, place_on
+from mirrorflow_core.errors import BrokerError, CorruptRecordsError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_seed.verify.boundaries import RUN_RECORDS, BoundaryLog, Found, place_on
 from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.known import KnownPartition
-from mirrorflow_seed.verify.reading import DeletedMeanwhileError
+from mirrorflow_seed.verify.known_offsets import KnownPartition
 from mirrorflow_seed.verify.splits import (
     KEYS_MAX,
     SPLIT_WINDOWS,
@@ -27,7 +27,8 @@ from mirrorflow_seed.verify.splits import (
     is_sampled,
     stretches,
 )
-from mirrorflow_seed.verify.windows import Outcome, WindowResult
+from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError
+from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
 NOT_TOGETHER = (
     "No record of the source was found on the target, or the reverse, so nothing says which belong together."
@@ -39,7 +40,7 @@ NO_TARGET = "The target has no such partition, and no position says that anythin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What a run is told about cutting."""
+    """How a run cuts partitions into stretches."""
 
     run_id: str
     share: float = 1.0
@@ -47,12 +48,12 @@ class PlanSettings:
     split_windows: int = SPLIT_WINDOWS
     keys_max: int = KEYS_MAX
     timestamps: bool = True  # False: not compared anywhere
-    target_goes_on: bool = False  # the source ended earlier than the flow's copying, being an archive
+    target_goes_on: bool = False  # the source is an archive and may end before what the flow has copied
 
 
 @dataclass(slots=True)
 class VerifyPlan:
-    """Splits, longest first; windows that are undecided before anything is read; what is not compared, and why."""
+    """The splits, largest first; windows that are undecided from the start; notes on what is not compared."""
 
     splits: list[Split] = field(default_factory=list)
     undecided: list[WindowResult] = field(default_factory=list)
@@ -62,32 +63,30 @@ class VerifyPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The first offset of a log, and the one behind its last."""
+    """The first offset of a log and its end offset (exclusive)."""
 
     begin: int
     end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """All that is known of one partition before its records are looked at."""
+class PartitionLayout:
+    """What is known about one partition before its records are read."""
 
     at: TopicPartition
     target: TopicPartition
     source: Ends
-    on_target: Ends | None  # None: there is no such partition
+    on_target: Ends | None  # None: the target has no such partition
     known: KnownPartition
     settled_before: int | None
     is_compacted: bool
     can_expire: bool
     timestamps: bool
-    is_end_unknown: bool = (
-        False  # the target has records behind the source's end, and nobody knows from where on
-    )
+    is_end_unknown: bool = False  # the target has records from behind the source's end, at an unknown offset
 
 
 class Layout:
-    """See the module."""
+    """Cuts one partition; `lay` adds the result to the plan."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Layout:
         target: Cluster,
         settings: SourceSettings,
         cut: PlanSettings,
-        one: Partition,
+        one: PartitionLayout,
         found: VerifyPlan,
     ) -> None:
         self._one = one
@@ -106,7 +105,7 @@ class Layout:
         there = one.on_target or Ends(begin=0, end=0)
         of_source = RecordDigest(cut.run_id, one.at.partition, edits=edits, timestamps=one.timestamps)
         of_target = RecordDigest(cut.run_id, one.at.partition, timestamps=one.timestamps)
-        self._source = Log(
+        self._source = BoundaryLog(
             source,
             one.at,
             one.source.begin,
@@ -114,10 +113,12 @@ class Layout:
             digest=of_source,
             read_committed=settings.read_committed,
         )
-        self._target = Log(target, one.target, there.begin, there.end, digest=of_target, read_committed=True)
+        self._target = BoundaryLog(
+            target, one.target, there.begin, there.end, digest=of_target, read_committed=True
+        )
 
     async def lay(self) -> None:
-        """Add splits, undecided windows and notes to the plan. Raises ClusterError."""
+        """Adds splits, undecided windows and notes to the plan. Raises ClusterError."""
         one, source = self._one, self._source
         try:
             if one.on_target is None:
@@ -161,7 +162,7 @@ class Layout:
                 )
 
     async def _begin(self) -> tuple[int, int] | None:
-        """The first pair; None if there is nothing to compare."""
+        """The first pair of matching source and target offsets; None if there is nothing to compare."""
         source, target, known = self._source, self._target, self._one.known
         ours, theirs = await asyncio.gather(
             source.records(source.begin, RUN_RECORDS), target.records(target.begin, RUN_RECORDS)
@@ -202,7 +203,7 @@ class Layout:
         return max(exact[0], self._source.begin), self._target.end
 
     def _target_ahead(self, place: int) -> tuple[int, int]:
-        """The source's first record lies at *place*: what is before it was deleted on the source, or is too much."""
+        """Handles earlier target records if the source begins at *place*: deleted on the source, or extra."""
         if self._source.begin == 0:
             self._split(0, 0, self._target.begin, place)
         else:
@@ -212,7 +213,7 @@ class Layout:
         return self._source.begin, place
 
     def _source_ahead(self, origin: int) -> tuple[int, int]:
-        """The target's first record is the source's at *origin*: what is before it was deleted there, or never copied."""
+        """Handles source records before *origin*, where the target begins: deleted there, or never copied."""
         source, target = self._source, self._target
         begins_at = self._one.known.begins_at
         if target.begin > 0:
@@ -253,7 +254,7 @@ class Layout:
                 continue
             if open_at is None:
                 open_at = start, target_begin
-            # A border whose place is not known, or that contradicts the one before, is none: the stretch goes on.
+            # Ignore a boundary not found, or located before the previous one: the stretch continues.
             if then is not None and then >= open_at[1]:
                 self._split(open_at[0], stop, open_at[1], then)
                 open_at = stop, then
@@ -281,7 +282,7 @@ class Layout:
         )
 
     def _split(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
-        # What lies before a place on the target was copied, whatever a position says.
+        # Source records before a matched target record were copied, whatever the stored offset is.
         is_last = source_to == self._source.end and target_to == self._target.end
         self._found.splits.append(
             dataclasses.replace(
@@ -302,7 +303,7 @@ class Layout:
                 target_topic=self._one.target.topic,
                 from_offset=begin,
                 to_offset=end,
-                outcome=Outcome.UNDECIDED,
+                outcome=WindowOutcome.UNDECIDED,
                 reason=reason,
             )
         )
@@ -312,6 +313,6 @@ class Layout:
 
 
 def _same_start(ours: Iterable[Found], theirs: Iterable[Found]) -> bool:
-    """Whether the first records of both sides agree, as far as the shorter goes; one alone is enough where there is but one."""
+    """Whether the first two records of both sides are equal; one is enough if a side has only one."""
     pairs = list(zip(ours, theirs, strict=False))
     return all(one.digest == other.digest for one, other in pairs[:2])

@@ -1,6 +1,6 @@
-"""The HTML report: what came out, a picture of the windows of each partition, and the first records that differ.
+"""Renders the HTML report: the result, the windows of each partition, and the first records that differ.
 
-One file without scripts, fonts or images from elsewhere; every name is escaped. Pure text out of a `Verification`.
+The page is one file without scripts and without external fonts or images; all names are escaped. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,16 +9,16 @@ from itertools import groupby
 from typing import Final
 
 from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.windows import Outcome, WindowResult
+from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
-# More cells than this are not told apart on a screen: then several windows share one, which shows the worst of them.
+# More cells cannot be distinguished on a screen: several windows then share one, with the worst outcome.
 CELLS_MAX: Final = 200
-# A browser draws so many; partitions that are not equal come first.
+# What a browser renders well; partitions that are not equal come first.
 PARTITIONS_MAX: Final = 1_000
 WINDOWS_MAX: Final = 200
 NOTES_MAX: Final = 200
 
-_WORST_LAST = (Outcome.EQUAL, Outcome.REORDERED, Outcome.UNDECIDED, Outcome.DIFFERENT)
+_WORST_LAST = (WindowOutcome.EQUAL, WindowOutcome.REORDERED, WindowOutcome.UNDECIDED, WindowOutcome.DIFFERENT)
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}code{font:13px ui-monospace,monospace}
@@ -34,7 +34,7 @@ vertical-align:top}.cells{display:flex;flex-wrap:wrap;gap:2px}.cells span{width:
 
 
 def page(verification: Verification) -> str:
-    """The whole document."""
+    """Returns the HTML document."""
     title = f"{escape(verification.flow)}, run {escape(verification.run_id)}"
     return "".join(
         (
@@ -53,7 +53,9 @@ def page(verification: Verification) -> str:
 
 def _head(verification: Verification) -> Iterator[str]:
     counts = verification.counts
-    worst = next((one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), Outcome.UNDECIDED)
+    worst = next(
+        (one for one in reversed(_WORST_LAST) if getattr(counts, one.value)), WindowOutcome.UNDECIDED
+    )
     yield f'<p class="said {worst.value}">{escape(verification.message)}</p>'
     rows = (
         ("from", f"{verification.source_alias} to {verification.target_alias}"),
@@ -109,7 +111,7 @@ def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
 
 
 def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
-    found = [one for one in windows if one.outcome is not Outcome.EQUAL]
+    found = [one for one in windows if one.outcome is not WindowOutcome.EQUAL]
     if not found:
         return
     yield "<h2>Windows that are not equal</h2><table><tr><th>window</th><th>outcome</th><th>records</th>"

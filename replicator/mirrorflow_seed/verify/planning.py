@@ -1,11 +1,9 @@
-"""What is to be compared: every partition that the flow copies, cut into stretches that begin and end together.
+"""Plans a verification: reads the offsets of all partitions that the flow copies; `layout` cuts each one.
 
-    positions, then the ends of the target, then those of the source
+    stored offsets, then the end offsets of the target, then those of the source
 
-In this order, whatever the target has is of a source record before the frozen end, and what a position says was copied is
-on the target before its frozen end. So a flow may run while it is verified.
-
-`layout` cuts each partition.
+With this order, each target record is of a source record before the source's frozen end, and what a stored
+offset reports as copied is before the target's frozen end. So a flow may run while it is verified.
 """
 
 import asyncio
@@ -13,30 +11,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from mirrorflow_replicator.connect.plugins import make_naming, make_selection
-from mirrorflow_replicator.errors import NotAuthorizedError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST
-from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_seed.verify.known import read_known
-from mirrorflow_seed.verify.layout import Ends, Layout, Partition, PlanSettings, VerifyPlan
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_naming, make_selection
+from mirrorflow_seed.verify.known_offsets import read_known
+from mirrorflow_seed.verify.layout import Ends, Layout, PartitionLayout, PlanSettings, VerifyPlan
 
-AT_ONCE: Final = 16  # partitions that are looked into; each look is a few small fetches
+AT_ONCE: Final = 16  # partitions laid out at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
 STABLE_LOOK_S: Final = 0.2
 
 
 async def plan(source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
-    """Raises ClusterError, SettingError."""
+    """Returns the plan. Raises ClusterError, SettingError."""
     found = VerifyPlan()
     partitions = await _partitions(source, target, settings, cut, found)
     found.partitions = len(partitions)
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def lay(one: Partition) -> None:
+    async def lay(one: PartitionLayout) -> None:
         async with gate:
             await Layout(source, target, settings, cut, one, found).lay()
 
@@ -49,7 +47,7 @@ async def plan(source: Cluster, target: Cluster, settings: SourceSettings, cut: 
 
 async def _partitions(
     source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings, found: VerifyPlan
-) -> list[Partition]:
+) -> list[PartitionLayout]:
     selection, naming = make_selection(settings), make_naming(settings)
     topics = await admin.list_topics(source)
     await target.refresh(None)
@@ -84,7 +82,7 @@ async def _partitions(
             target_topic_id=target.metadata.topic_id(place.topic),
         )
         there_too = Ends(begin=target_begins[place], end=target_ends[place]) if place in target_ends else None
-        one = Partition(
+        one = PartitionLayout(
             at=at,
             target=place,
             source=Ends(begin=source_begins[at], end=source_ends[at]),
@@ -99,8 +97,8 @@ async def _partitions(
     return result
 
 
-def ended_with_source(one: Partition) -> Partition:
-    """*one* without what the flow has copied behind the source's end, which a source that is an archive may have."""
+def ended_with_source(one: PartitionLayout) -> PartitionLayout:
+    """Returns *one* without what the flow copied from behind the source's end, which is an archive's."""
     there, end = one.on_target, one.source.end
     if there is None or (one.known.settled_before or 0) <= end:
         return one
@@ -108,14 +106,17 @@ def ended_with_source(one: Partition) -> Partition:
     if not exact:
         return replace(one, is_end_unknown=True)
     at = max(there.begin, min(exact[0], there.end))
-    # The cleaner may have taken a key's record here because a newer one lies behind the end.
+    # Compaction may have removed a key's record here because a newer one lies behind the end.
     return replace(one, on_target=Ends(begin=there.begin, end=at), can_expire=True)
 
 
 async def _stable_ends(
     target: Cluster, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """The ends up to which the target is committed, at least as far as it was written before; and those that do not get there."""
+    """Waits until the target is committed up to its current end.
+
+    Returns the committed ends, and the partitions that did not get there within STABLE_WAIT_S.
+    """
     written = await admin.offsets_at(target, partitions, LATEST)
     deadline = asyncio.get_running_loop().time() + STABLE_WAIT_S
     while True:
@@ -129,7 +130,7 @@ async def _stable_ends(
 async def _policies(
     source: Cluster, target: Cluster, copied: dict[str, str], found: VerifyPlan
 ) -> tuple[set[str], set[str], set[str]]:
-    """Source topics that are compacted on either side; that expire besides; whose copies are stamped by the target."""
+    """Source topics compacted on either side; deleted by retention on either; stamped by the target."""
     try:
         here = await admin.describe_topic_configs(source, copied)
         there = await admin.describe_topic_configs(target, copied.values())

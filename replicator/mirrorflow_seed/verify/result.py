@@ -1,10 +1,11 @@
-"""What a verification leaves in a folder: the table of its windows, the summary as JSON, the page.
+"""Writes the result of a verification to a folder: the table of its windows, the JSON summary and the page.
 
     OUTPUT/run-<run id>/windows/  verification.json  report.html
 
-OUTPUT is a path of the driver's, or an address of a file system that Spark has. Only the driver writes: in a cluster a
-path is a volume of its own pod, which no executor has, so the table is written when they have gone, by a session of one core
-in the same JVM. Promise: a folder that cannot be written is noticed before the work, not behind it.
+OUTPUT is a path on the driver or an address of a file system that Spark supports. Only the driver writes. In
+a cluster, a path is a volume of the driver's pod that executors do not have; so the table is written after
+they are gone, by a context of one core in the same JVM. An unwritable folder is detected before the
+comparison, not after it.
 """
 
 import json
@@ -30,7 +31,11 @@ DRIVER_MASTER: Final = "local[1]"
 
 
 def output_folder(output: str, run_id: str) -> str:
-    """Where a run's result lies below *output*. A run id is free text; what no file should be called gets a digest instead."""
+    """Returns the folder of a run's result below *output*.
+
+    A run id is free text: other characters than letters, digits, `_`, `.`, `-` are replaced and a digest is
+    added.
+    """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run_id)
     if name != run_id:
         name = f"{name}-{blake2b(run_id.encode(), digest_size=4).hexdigest()}"
@@ -38,7 +43,7 @@ def output_folder(output: str, run_id: str) -> str:
 
 
 class Result:
-    """The folder of *job*'s run; nothing at all where it names none."""
+    """Writes the result of *job*'s run to its folder; does nothing without an output setting."""
 
     def __init__(self, job: JobSettings) -> None:
         self._job = job
@@ -46,17 +51,20 @@ class Result:
         self._is_written = not job.output
 
     def prepare(self, context: "SparkContext") -> None:
-        """See that it can be written. Raises LocationError."""
+        """Checks that the folder can be written. Raises LocationError."""
         if not self._is_written:
             self._location(context).prepare()
 
     def leave(self, context: "SparkContext", found: Verification) -> None:
-        """Write it in *context*, unless that has executors, which do not have the folder. Raises LocationError."""
+        """Writes the result with *context*, unless its executors lack the folder. Raises LocationError."""
         if not self._is_written and not self._has_executors:
             self._write(context, found)
 
     def leave_alone(self, found: Verification) -> None:
-        """Write what `leave` has not; Spark's first session has ended. Raises LocationError, JobFailedError."""
+        """Writes the result if `leave` has not, once Spark's first context has stopped.
+
+        Raises LocationError, JobFailedError.
+        """
         if not self._is_written:
             with spark_context(
                 replace(self._job, master=DRIVER_MASTER), "mirrorflow-verify-result"

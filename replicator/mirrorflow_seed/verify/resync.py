@@ -1,23 +1,24 @@
-"""Where two sequences that have parted go on together: the fewest records left out on both sides.
+"""Finds where two diverged sequences continue alike, with the fewest records skipped on both sides.
 
-What is left out is told as missing, extra or changed, so a poor choice makes a difference look larger, never smaller.
+Skipped records are reported as missing, extra or changed, so a poor choice makes a difference look larger,
+never smaller.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-# So many records in a row are to agree, or all up to the end: one alone may be a twin, as of a tombstone sent twice.
+# Consecutive records that must agree, or all up to the end: a single one may be a twin.
 RUN_RECORDS: Final = 3
-# How far is looked on each side, first a little: nearly all differences are one record. The last is some 5 MB of digests.
+# Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
 LEVELS: Final = (16, 512, 16_384)
 
 
 def together_again(
     left: Sequence[bytes], right: Sequence[bytes], *, is_all: tuple[bool, bool]
 ) -> tuple[int, int] | None:
-    """How many to leave out on each side so that what follows agrees; None if nothing does.
+    """Returns how many records to skip on each side so that the rest agrees; None if nothing agrees.
 
-    *is_all* says of each side whether it ends there.
+    *is_all* says for each side whether its sequence is complete.
     """
     places: dict[bytes, int] = {}
     for at, digest in enumerate(right):

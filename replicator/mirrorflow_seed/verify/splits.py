@@ -1,7 +1,7 @@
-"""What one task compares: a stretch of source offsets, and the stretch of the target that belongs to it.
+"""Defines what one task compares: a stretch of source offsets and the matching stretch of the target.
 
-Also which windows are compared at all: with a sample, each by a hash of run, partition and window, so that another run
-looks elsewhere and the same run again at the same.
+It also selects the windows of a sample, by a hash of run, topic, partition and window: a repeated run
+compares the same windows, another run others.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
-# Digests of a hundred thousand records make one row: a billion records are 10,000 rows of some 300 bytes.
+# One row per hundred thousand offsets: a billion records are 10,000 rows of some 300 bytes.
 WINDOW_OFFSETS: Final = 100_000
-# A task is to take seconds: a million records of 1 kB take three, and starting a task costs 50 ms.
+# A task should take seconds: a million records of 1 kB take three, and starting a task costs 50 ms.
 SPLIT_WINDOWS: Final = 10
-# Of a compacted partition: so many keys of each side at once take some 60 MB in a task.
+# Keys per class of a compacted partition: this many of each side take some 60 MB in a task.
 KEYS_MAX: Final = 200_000
 
 
@@ -21,12 +21,12 @@ class Method(Enum):
     """How a partition is compared."""
 
     STREAM = "stream"  # record by record, in order
-    LATEST = "latest"  # the newest record of each key: the log cleaner works on each side in its own time
+    LATEST = "latest"  # the newest record of each key, as compaction runs at different times on each side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """See the module. Ends are exclusive; offsets before the first and behind the last record of the stretch may be gone."""
+    """A stretch of a partition to compare. Ends are exclusive; offsets at its edges may have no record."""
 
     topic: str
     partition: int
@@ -35,34 +35,34 @@ class Split:
     source_to: int
     target_from: int
     target_to: int
-    # The target has all records of the source before this offset; None: nobody has said so.
+    # The target has all source records before this offset; None if no offset is stored.
     settled_before: int | None = None
     timestamps: bool = True  # False: the target sets its own
     method: Method = Method.STREAM
-    key_class: int = 0  # with LATEST: of so many `key_classes`, which one
+    key_class: int = 0  # with LATEST: which of `key_classes`
     key_classes: int = 1
-    can_expire: bool = False  # with LATEST: retention may have taken a key's last record on one side
+    can_expire: bool = False  # with LATEST: retention may have deleted a key's last record on one side
     window_offsets: int = WINDOW_OFFSETS
 
     def is_behind(self, offset: int) -> bool:
-        """Whether the target need not have that source offset yet, if it ends before it."""
+        """Whether the target may not have source offset *offset* yet."""
         return self.settled_before is not None and offset >= self.settled_before
 
     @property
     def offsets(self) -> int:
-        """How much there is to read, both sides."""
+        """Number of offsets to read on both sides."""
         return self.source_to - self.source_from + self.target_to - self.target_from
 
     @property
     def windows(self) -> int:
-        """How many rows come of it, about."""
+        """Approximate number of windows."""
         if self.method is Method.LATEST:
             return 1
         return max(1, -(-self.source_to // self.window_offsets) - self.source_from // self.window_offsets)
 
 
 def is_sampled(run_id: str, topic: str, partition: int, window: int, share: float) -> bool:
-    """Whether that window is one of those that *run_id* looks at."""
+    """Whether run *run_id* compares this window; *share* is the sampled fraction of windows."""
     if share >= 1.0:
         return True
     text = f"{run_id}\0{topic}\0{partition}\0{window}"
@@ -81,7 +81,7 @@ def stretches(
     window_offsets: int = WINDOW_OFFSETS,
     split_windows: int = SPLIT_WINDOWS,
 ) -> list[tuple[int, int]]:
-    """[begin, end) cut at windows into stretches of at most *split_windows*, without those that are not sampled."""
+    """Cuts [begin, end) at window boundaries into sampled stretches of at most *split_windows* windows."""
     found: list[tuple[int, int]] = []
     for window in range(begin // window_offsets, -(-end // window_offsets)):
         if not is_sampled(run_id, topic, partition, window, share):

@@ -1,7 +1,7 @@
-"""A task's work: both sides of a stretch are read and compared, in bounded memory, and rows come out.
+"""Reads and compares both sides of a stretch in a Spark task, in bounded memory; returns its windows.
 
-What goes wrong with one stretch (a damaged batch, records deleted meanwhile, no permission) is the reason why its windows
-are undecided, and the others go on. A cluster that cannot be used at all fails the task, which Spark tries again.
+An error of one stretch (a damaged batch, records deleted meanwhile, no permission) makes its windows
+undecided; other stretches continue. An unusable cluster fails the task, which Spark retries.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_replicator.connect.plugins import make_naming
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.errors import (
+from mirrorflow_core.errors import (
     BrokerError,
     CorruptRecordsError,
     NotAuthorizedError,
 )
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.both import connect_both
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.runtime import memory
-from mirrorflow_replicator.settings import SourceSettings
-from mirrorflow_seed.verify.comparing import Comparison
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster_pair import connect_both
+from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.process import memory_tuning
+from mirrorflow_seed.verify.compacted_partitions import LatestComparison
+from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.latest import LatestComparison
-from mirrorflow_seed.verify.reading import DeletedMeanwhileError, StretchReader
 from mirrorflow_seed.verify.splits import Method, Split
+from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
 from mirrorflow_seed.verify.windows import WindowResult
 
 CONNECT_TIMEOUT_S = 20.0
@@ -34,18 +34,18 @@ CONNECT_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchResult:
-    """What a task gives back: rows, and what they have cost. No payload."""
+    """The windows of a stretch and their cost, without payload."""
 
     windows: tuple[WindowResult, ...]
-    behind: int  # records that the target need not have yet
+    behind: int  # records that the target may not have yet
     bytes_read: int
     seconds: float
-    memory_bytes: int  # the most that the process ever had
+    memory_bytes: int  # peak of the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How stretches are compared; no secret. *bytes_per_second* is both sides' together, None: as fast as it goes."""
+    """How stretches are compared; no secret. *bytes_per_second* is of both sides together; None: no limit."""
 
     run_id: str
     decode_all: bool = False
@@ -55,13 +55,16 @@ class Terms:
 async def compare_stretches(
     settings: SourceSettings, splits: Iterable[Split], terms: Terms
 ) -> list[StretchResult]:
-    """One after the other, over the same connections. Raises ClusterError, SettingError."""
+    """Compares *splits* one after the other over the same connections. Raises ClusterError, SettingError."""
     async with clusters(settings) as sides:
         return [await compare_stretch(sides, settings, split, terms) for split in splits]
 
 
 async def read_stretch(settings: SourceSettings, split: Split) -> int:
-    """Both sides read as for a comparison and thrown away, for who measures; bytes. Raises ClusterError, SettingError."""
+    """Reads both sides without comparing them, for benchmarks; returns the bytes read.
+
+    Raises ClusterError, SettingError.
+    """
     async with clusters(settings) as sides, _readers(sides, settings, split) as readers:
 
         async def drain(reader: StretchReader) -> None:
@@ -74,7 +77,7 @@ async def read_stretch(settings: SourceSettings, split: Split) -> int:
 
 @contextlib.asynccontextmanager
 async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Cluster]]:
-    """Both sides, for as long as they are needed. Raises ClusterError, SettingError."""
+    """Yields connections to "source" and "target", closed at the end. Raises ClusterError, SettingError."""
     both = await connect_both(
         settings.source_consumer,
         settings.target_admin,
@@ -91,7 +94,7 @@ async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Clust
 async def _readers(
     sides: Mapping[str, Cluster], settings: SourceSettings, split: Split
 ) -> AsyncIterator[Mapping[str, StretchReader]]:
-    """Both sides of the stretch, being fetched."""
+    """Yields started readers of both sides of the stretch."""
     readers = {
         "source": StretchReader(
             sides["source"],
@@ -100,7 +103,7 @@ async def _readers(
             split.source_to,
             read_committed=settings.read_committed,
         ),
-        # What the flow has written in a transaction that was aborted is there for nobody who asks for that.
+        # Records of an aborted transaction of the flow are not part of the copy.
         "target": StretchReader(
             sides["target"],
             TopicPartition(split.target_topic, split.partition),
@@ -120,7 +123,7 @@ async def _readers(
 async def compare_stretch(
     sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, terms: Terms
 ) -> StretchResult:
-    """One, between clusters that are connected. Raises ClusterError."""
+    """Compares one stretch between connected clusters. Raises ClusterError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(split.topic)
     of_source = RecordDigest(terms.run_id, split.partition, edits=edits, timestamps=split.timestamps)
@@ -146,7 +149,7 @@ async def compare_stretch(
         behind=comparison.behind,
         bytes_read=bytes_read,
         seconds=time.perf_counter() - began,
-        memory_bytes=memory.peak_bytes(),
+        memory_bytes=memory_tuning.peak_bytes(),
     )
 
 

@@ -1,4 +1,4 @@
-"""All windows of a run together: counts for a report, and everything that is not a row, as JSON."""
+"""Summarizes all windows of a verification: counts for the report, and the JSON summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
-from mirrorflow_seed.verify.windows import Outcome, WindowResult
+from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
 VERSION: Final = 1
-# Of a JSON summary; the table has all of them.
+# Limits of the JSON summary; the table has all windows.
 WORST_MAX: Final = 100
 NOTES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """A run that has ended. `windows` are in the order of topics, partitions and offsets."""
+    """The result of a run. `windows` are sorted by topic, partition and offset."""
 
     run_id: str
     flow: str
@@ -25,41 +25,41 @@ class Verification:
     share: float
     windows: Sequence[WindowResult]
     partitions: int
-    behind: int  # records at the ends of partitions that the target need not have yet
+    behind: int  # records at the ends of partitions that the target may not have yet
     notes: Sequence[str] = ()
     cost: Cost = field(default_factory=Cost)
     seconds: float = 0.0
-    task_memory_bytes: int = 0  # the most that a task's process had
+    task_memory_bytes: int = 0  # peak memory of a task's process
 
     @property
     def counts(self) -> Windows:
-        """How many windows compared how."""
+        """Number of windows by outcome."""
         return counted(one.outcome for one in self.windows)
 
     @property
     def source_records(self) -> int:
-        """Records of the source that were compared."""
+        """Number of source records that were compared."""
         return sum(one.source_count for one in self.windows)
 
     @property
     def target_records(self) -> int:
-        """Records of the target that were compared."""
+        """Number of target records that were compared."""
         return sum(one.target_count for one in self.windows)
 
     @property
     def differences(self) -> int:
-        """Records that differ."""
+        """Number of records that differ."""
         return sum(one.differing for one in self.windows)
 
     @property
     def is_equal(self) -> bool:
-        """Whether every window that was looked at is surely equal."""
+        """Whether all compared windows are equal; an undecided one is not."""
         counts = self.counts
         return counts.equal == counts.total
 
     @property
     def message(self) -> str:
-        """One sentence, without names of topics."""
+        """The result as one sentence, without topic names."""
         counts = self.counts
         if not counts.total:
             return "There was nothing to compare."
@@ -84,7 +84,7 @@ class Verification:
 
     @property
     def report(self) -> VerifyReport:
-        """Its last word."""
+        """The final report."""
         return VerifyReport(
             run_id=self.run_id,
             phase=JobPhase.SUCCEEDED,
@@ -97,8 +97,8 @@ class Verification:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The summary, with names: for who asked for it, not for a status."""
-        worst = [one for one in self.windows if one.outcome is not Outcome.EQUAL]
+        """Returns the JSON summary. It names topics, so it is not for a public status."""
+        worst = [one for one in self.windows if one.outcome is not WindowOutcome.EQUAL]
         return {
             **self.report.as_json(),
             "version": VERSION,
@@ -117,15 +117,15 @@ class Verification:
         }
 
 
-def counted(outcomes: Iterable[Outcome]) -> Windows:
-    """How many of each."""
+def counted(outcomes: Iterable[WindowOutcome]) -> Windows:
+    """Counts *outcomes*."""
     found = Counter(outcomes)
     return Windows(
         total=found.total(),
-        equal=found[Outcome.EQUAL],
-        reordered=found[Outcome.REORDERED],
-        different=found[Outcome.DIFFERENT],
-        undecided=found[Outcome.UNDECIDED],
+        equal=found[WindowOutcome.EQUAL],
+        reordered=found[WindowOutcome.REORDERED],
+        different=found[WindowOutcome.DIFFERENT],
+        undecided=found[WindowOutcome.UNDECIDED],
     )
 
 

@@ -1,4 +1,4 @@
-"""The table `windows` in Parquet, written by Spark's own writer: one row a window, as `docs/verification.md` states it."""
+"""Writes the Parquet table `windows` with Spark, one row per window, as in `docs/verification.md`."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +36,7 @@ SCHEMA: Final = """
 
 
 def write_windows(context: "SparkContext", path: str, verification: Verification) -> None:
-    """Replace the table at *path*."""
+    """Replaces the table at *path*."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
     session = SparkSession(context)
@@ -46,7 +46,7 @@ def write_windows(context: "SparkContext", path: str, verification: Verification
 
 
 def row(run_id: str, flow: str, one: WindowResult) -> tuple[Any, ...]:
-    """In the order of SCHEMA."""
+    """Returns the row of a window, in the order of SCHEMA."""
     return (
         run_id,
         flow,

@@ -1,8 +1,8 @@
-"""What was found in one window of source offsets, and the first records that differ in it.
+"""The result of one window of source offsets, with the first records that differ in it.
 
-A window is the source offsets [n x size, (n + 1) x size) of a partition, cut to what was compared. Counts are of records that
-consumers see. Batches that are the same bytes on both sides count without being decoded, so sums and chains stand for the
-`digested` records alone: the others are in neither sum, being equal and in order.
+A window is the source offsets [n x size, (n + 1) x size) of a partition, cut to what was compared. Counts are
+of records that consumers see. Batches with the same bytes on both sides are counted without decoding. So sums
+and chains cover only the `digested` records; the others are equal, in order, and in neither sum.
 """
 
 from collections.abc import Sequence
@@ -13,33 +13,33 @@ from typing import Final
 
 from mirrorflow_seed.verify.digests import DIGEST_BYTES, SUM_MODULUS, Digested
 
-# Of a window; the counts go on. A window of another topic altogether must not fill the driver.
+# Per window; counts have no limit. A window without any match must not fill the driver's memory.
 DIFFERENCES_MAX: Final = 10
 
 
-class Outcome(Enum):
-    """How a window compared."""
+class WindowOutcome(Enum):
+    """The outcome of a window."""
 
     EQUAL = "equal"
     REORDERED = "reordered"  # the same records in another order
     DIFFERENT = "different"
-    UNDECIDED = "undecided"  # never equal, never different: the reason says what is not known
+    UNDECIDED = "undecided"  # neither equal nor different: the reason says what is unknown
 
 
-class Kind(Enum):
+class WindowKind(Enum):
     """How a record differs."""
 
-    MISSING = "missing"  # on the source alone
-    EXTRA = "extra"  # on the target alone, or once too often
-    CHANGED = "changed"  # another one is in its place
+    MISSING = "missing"  # on the source only
+    EXTRA = "extra"  # on the target only, or once too often
+    CHANGED = "changed"  # a different record is in its place
     MOVED = "moved"  # in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One record that differs: offsets, -1 where it is not, and digests in hex, "" where it is not. No payload."""
+    """One record that differs, without payload; a side without it has offset -1 and digest "" (hex)."""
 
-    kind: Kind
+    kind: WindowKind
     source_offset: int = -1
     target_offset: int = -1
     source_digest: str = ""
@@ -48,32 +48,32 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowResult:
-    """See the module. Offsets are of the source unless they say otherwise; ends are exclusive."""
+    """The result of one window. Offsets are source offsets unless named otherwise; ends are exclusive."""
 
     topic: str
     partition: int
     target_topic: str
     from_offset: int
     to_offset: int
-    target_from_offset: int = -1  # of the first record of the target that belongs here; -1: none does
+    target_from_offset: int = -1  # of the first target record of this window; -1: none
     target_to_offset: int = -1
     source_count: int = 0
     target_count: int = 0
     source_sum: str = "0" * 32  # hex, modulo 2^128
     target_sum: str = "0" * 32
-    source_chain: str = ""  # hex, the digest of the digests in their order; "" where nothing was digested
+    source_chain: str = ""  # hex, the digest of the digests in order; "" if nothing was digested
     target_chain: str = ""
-    digested: int = 0  # source records that the sums stand for
+    digested: int = 0  # source records that the sums cover
     ordered_equal: bool | None = None  # None: undecided
-    outcome: Outcome
-    differing: int = 0  # records that differ, each side's
-    key_class: int = -1  # of a compacted topic, whose keys are compared class by class
+    outcome: WindowOutcome
+    differing: int = 0  # records that differ, counted on each side
+    key_class: int = -1  # for a compacted topic, whose keys are compared class by class; else -1
     reason: str = ""  # why it is undecided
-    differences: tuple[Difference, ...] = ()  # the first of them
+    differences: tuple[Difference, ...] = ()  # the first differences
 
 
-class Tally:
-    """A window that is being compared."""
+class WindowTally:
+    """Counts, sums and differences of a window that is being compared."""
 
     __slots__ = (
         "_chains", "_sums", "differences", "differing", "digested", "has_changed", "index", "is_ordered", "reason",
@@ -85,20 +85,20 @@ class Tally:
         self.source_count = self.target_count = self.digested = self.differing = 0
         self.target_from = self.target_to = -1
         self.is_ordered = True
-        self.has_changed = False  # a record is on one side alone
+        self.has_changed = False  # a record differs by more than its order
         self.reason = ""
         self.differences: list[Difference] = []
         self._sums = [0, 0]
         self._chains = [blake2b(digest_size=DIGEST_BYTES), blake2b(digest_size=DIGEST_BYTES)]
 
     def same(self, count: int, target_from: int) -> None:
-        """*count* records were the same bytes, one behind the other from *target_from* on."""
+        """Adds *count* records of equal bytes, contiguous on the target from *target_from*."""
         self.source_count += count
         self.target_count += count
         self._place(target_from, target_from + count)
 
     def same_digested(self, records: Sequence[Digested], target_from: int, target_to: int) -> None:
-        """*records* of the source are those of the target within these offsets, in order."""
+        """Adds source *records* that equal the target's within these target offsets, in order."""
         count = len(records)
         self.source_count += count
         self.target_count += count
@@ -112,21 +112,21 @@ class Tally:
             self._chains[side].update(chained)
 
     def source(self, record: Digested) -> None:
-        """A record of the source."""
+        """Adds a record of the source."""
         self.source_count += 1
         self.digested += 1
         self._add(0, record)
 
     def target(self, record: Digested) -> None:
-        """A record of the target."""
+        """Adds a record of the target."""
         self.target_count += 1
         self._place(record.offset, record.offset + 1)
         self._add(1, record)
 
-    def differs(self, kind: Kind, source: Digested | None, target: Digested | None) -> None:
-        """Note a difference between records that are counted apart."""
+    def differs(self, kind: WindowKind, source: Digested | None, target: Digested | None) -> None:
+        """Notes a difference; `source` and `target` count its records."""
         self.is_ordered = False
-        self.has_changed |= kind is not Kind.MOVED
+        self.has_changed |= kind is not WindowKind.MOVED
         self.differing += 1
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(
@@ -140,14 +140,14 @@ class Tally:
             )
 
     @property
-    def outcome(self) -> Outcome:
-        """By counts, sums and order."""
+    def outcome(self) -> WindowOutcome:
+        """The outcome, from reason, counts, sums and order."""
         if self.reason:
-            # A record that surely differs is not taken back by one that nobody can tell of.
-            return Outcome.DIFFERENT if self.has_changed else Outcome.UNDECIDED
+            # A certain difference outweighs a record that cannot be compared.
+            return WindowOutcome.DIFFERENT if self.has_changed else WindowOutcome.UNDECIDED
         if self.source_count != self.target_count or self._sums[0] != self._sums[1]:
-            return Outcome.DIFFERENT
-        return Outcome.EQUAL if self.is_ordered else Outcome.REORDERED
+            return WindowOutcome.DIFFERENT
+        return WindowOutcome.EQUAL if self.is_ordered else WindowOutcome.REORDERED
 
     def result(
         self,
@@ -159,7 +159,7 @@ class Tally:
         to_offset: int,
         key_class: int = -1,
     ) -> WindowResult:
-        """What is left of it."""
+        """Returns the result of the window."""
         outcome = self.outcome
         return WindowResult(
             topic=topic,
@@ -176,7 +176,7 @@ class Tally:
             source_chain=self._chains[0].hexdigest() if self.digested else "",
             target_chain=self._chains[1].hexdigest() if self.digested else "",
             digested=self.digested,
-            ordered_equal=None if outcome is Outcome.UNDECIDED else outcome is Outcome.EQUAL,
+            ordered_equal=None if outcome is WindowOutcome.UNDECIDED else outcome is WindowOutcome.EQUAL,
             outcome=outcome,
             differing=self.differing,
             key_class=key_class,

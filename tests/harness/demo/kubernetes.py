@@ -28,7 +28,15 @@ RATE = 500  # a second
 WATCH_S = 7.0  # before the pod is deleted, and again after it
 WAIT_S = 180.0  # for a machine that is busy with other things
 EXIT_SIGNAL_BASE = 128
-CONDITIONS = ("Ready", "Accepted", "SourceReachable", "TargetReachable", "Replicating", "CheckpointsFresh")
+CONDITIONS = (
+    "Ready",
+    "Accepted",
+    "SourceReachable",
+    "TargetReachable",
+    "TopicsSelected",
+    "Replicating",
+    "CheckpointsFresh",
+)
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """Where setup.sh has put Kafka, and how one of its Java programs is called."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,8 @@ def java_command(
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> Path:
-    """*properties* as a Java properties file; the backslashes and newlines of values survive."""
-    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in properties.items()}
+    """*properties* as a Java properties file; backslashes, newlines and what is not ASCII survive."""
+    # JSON escapes as Java's properties do, also in pairs what has more than 16 bits.
+    escaped = {key: json.dumps(value)[1:-1] for key, value in properties.items()}
     path.write_text("".join(f"{key}={value}\n" for key, value in escaped.items()))
     return path

@@ -131,7 +131,7 @@ def java_client_properties(
         module = _PLAIN_MODULE if mechanism == "PLAIN" else _SCRAM_MODULE
         properties |= {
             "sasl.mechanism": mechanism,
-            "sasl.jaas.config": f'{module} required username="{user.name}" password="{user.password}";',
+            "sasl.jaas.config": f'{module} required username="{user.name}" password="{_quoted(user.password)}";',
         }
     return properties
 
@@ -145,11 +145,21 @@ def scram_arguments(users: tuple[User, ...]) -> list[str]:
     return arguments
 
 
+def plain_users(users: tuple[User, ...]) -> str:
+    """`plain.sasl.jaas.config` of a listener that knows *users*."""
+    known = " ".join(f'user_{user.name}="{_quoted(user.password)}"' for user in users)
+    return f"{_PLAIN_MODULE} required {known};"
+
+
+def _quoted(text: str) -> str:
+    """*text* as it stands between double quotes in `sasl.jaas.config`."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
 def _passwords(users: tuple[User, ...]) -> dict[str, str]:
-    known = " ".join(f'user_{user.name}="{user.password}"' for user in users)
     return {
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        "plain.sasl.jaas.config": f"{_PLAIN_MODULE} required {known};",
+        "plain.sasl.jaas.config": plain_users(users),
         "scram-sha-256.sasl.jaas.config": f"{_SCRAM_MODULE} required;",
         "scram-sha-512.sasl.jaas.config": f"{_SCRAM_MODULE} required;",
     }

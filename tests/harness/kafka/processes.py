@@ -18,6 +18,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 STOP_WAIT_S = 60.0  # a broker that hands over its leaders under load takes seconds; a minute is a hang
+# Ends a hang, and measures nothing: on two cores that run a whole suite, a second takes half a minute at times.
+WAIT_S = 120.0
 POLL_S = 0.02
 # Below the ephemeral range, or a client's own connection could take the port of a broker that is down for a moment.
 PORTS = range(20_000, 32_000)
@@ -30,7 +32,7 @@ class HarnessError(Exception):
 
 
 def wait_until(
-    what: str, condition: Callable[[], T], *, timeout_s: float = 30.0, poll_s: float = POLL_S
+    what: str, condition: Callable[[], T], *, timeout_s: float = WAIT_S, poll_s: float = POLL_S
 ) -> T:
     """The first true result of *condition*; `HarnessError` naming *what* after *timeout_s*."""
     deadline = time.monotonic() + timeout_s
@@ -204,6 +206,17 @@ def unread_bytes(pid: int, port: int) -> int:
         fields = line.split()  # ... remote address:port, state, tx:rx, ... inode: proc(5)
         if f"socket:[{fields[9]}]" in own and int(fields[2].rpartition(":")[2], 16) == port:
             total += int(fields[4].rpartition(":")[2], 16)
+    return total
+
+
+def arrived_bytes(port: int) -> int:
+    """What lies unread in the sockets of whoever serves *port*; Java's are of IPv6, also for addresses of IPv4."""
+    total = 0
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()  # number, local address:port, remote, state, tx:rx ...: proc(5)
+            if fields[3] == "01" and int(fields[1].rpartition(":")[2], 16) == port:
+                total += int(fields[4].rpartition(":")[2], 16)
     return total
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.harness.kafka.installation import java_command
-from tests.harness.kafka.processes import Child, HarnessError, free_port, start
+from tests.harness.kafka.processes import Child, HarnessError, arrived_bytes, free_port, start
 
 PROXY_JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g", "-Xss512k")
 
@@ -39,6 +39,10 @@ class Route:
     def blackhole(self) -> None:
         """Nothing passes and nothing closes, until `heal`; then what was under way goes on."""
         self.proxy.command(f"{self.port} blackhole")
+
+    def held_bytes(self) -> int:
+        """What has come to the port in a `blackhole` and is not taken, but for one chunk of each connection, which is."""
+        return arrived_bytes(self.port)
 
     def heal(self) -> None:
         """Ends `cut` and `blackhole`; delay and throttle stay."""

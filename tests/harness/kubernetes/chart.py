@@ -1,5 +1,6 @@
 """The chart as Helm renders it, and as Helm installs it."""
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,18 +29,30 @@ SEVERAL_NAMESPACES: Final[Values] = {"watch": {"namespaces": ["kafka-east", "kaf
 WHOLE_CLUSTER: Final[Values] = {"watch": {"cluster": True}}
 
 
-def rendered(values: Values = OWN_NAMESPACE, *, namespace: str = NAMESPACE) -> list[Manifest]:
+def rendered(
+    values: Values = OWN_NAMESPACE, *, namespace: str = NAMESPACE, chart: Path = CHART
+) -> list[Manifest]:
     """Every object of a release with *values*, tests and all. Raises HelmError with Helm's complaint."""
     text = helm(
         "template",
         RELEASE,
-        str(CHART),
+        str(chart),
         f"--namespace={namespace}",
         f"--kube-version={KUBERNETES}",
         "--values=-",
         stdin=yaml.safe_dump(dict(values)),
     )
     return [one for one in yaml.safe_load_all(text) if one]
+
+
+def chart_after(version: str, folder: Path) -> Path:
+    """The chart of the release *version*, which follows the one of this work tree; made in *folder*."""
+    chart = Path(shutil.copytree(CHART, folder / f"mirrorflow-{version}"))
+    document = yaml.safe_load((chart / "Chart.yaml").read_text())
+    document["annotations"]["mirrorflow.io/previous-version"] = document["appVersion"]
+    document |= {"version": version, "appVersion": version}
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(document))
+    return chart
 
 
 def rules_of(manifests: list[Manifest]) -> list[Manifest]:

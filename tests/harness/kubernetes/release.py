@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.harness.kubernetes.chart import CHART
 from tests.harness.kubernetes.choosing import AnyCluster
 from tests.harness.kubernetes.helm import Helm
 from tests.harness.kubernetes.images import INSTALLED, VERSION, build
 from tests.harness.kubernetes.kubectl import Kubectl
 
-CHART = Path(__file__).parents[3] / "charts" / "mirrorflow"
 NAME = "mirrorflow"
 NAMESPACE = "mirrorflow-system"
 WAIT_S = 180  # ten seconds alone; more when a whole suite runs on two cores
@@ -59,11 +59,11 @@ class Release:
                 },
             }
         )
-        self._helm("install")
+        self._helm("install", CHART)
 
-    def upgrade(self, **values: Any) -> None:
-        """With *values* on top; returns when the new operator is ready and the old one gone."""
-        self._helm("upgrade", **values)
+    def upgrade(self, chart: Path = CHART, **values: Any) -> None:
+        """To *chart*, with *values* on top; returns when the new operator is ready and the old one gone."""
+        self._helm("upgrade", chart, **values)
 
     def uninstall(self) -> None:
         self.helm("uninstall", NAME, "--wait", f"--timeout={WAIT_S}s")
@@ -73,7 +73,7 @@ class Release:
         found = self.kubectl.get("pods", "--selector=app.kubernetes.io/name=mirrorflow-operator")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
-    def _helm(self, command: str, **values: Any) -> None:
+    def _helm(self, command: str, chart: Path, **values: Any) -> None:
         given = {"watch": {"cluster": True}, **self.values, **values}
         settings = [f"--set-json={name}={json.dumps(value)}" for name, value in given.items()]
-        self.helm(command, NAME, str(CHART), *settings, "--wait", f"--timeout={WAIT_S}s")
+        self.helm(command, NAME, str(chart), *settings, "--wait", f"--timeout={WAIT_S}s")

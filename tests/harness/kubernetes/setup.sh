@@ -4,7 +4,8 @@
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
 #   setup.sh packages those packages alone, with what images are built by
-# Idempotent: what is built is kept under the hash of what it is built from. Two at once: the second waits for the first.
+# Idempotent: what is built is kept under the hash of what it is built from, a part of it too, where a build is interrupted.
+# Two at once: the second waits for the first.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,21 +14,54 @@ mkdir -p "$cache"
 
 fail() { echo "$1" >&2; exit 1; }
 
-build=
+build= reporter=
+progress_s=60
+
 exec 9>"$cache/.lock"
 flock 9
 
-compile() {  # FOLDER PACKAGE: the program is called like the package
-  # Nice, because tests run beside it; a build that is no longer wanted ends with this script.
-  CGO_ENABLED=0 nice -n 19 go build -C "$1" -trimpath -ldflags "-s -w $stamp" -o "$unfinished/${2##*/}" "$2" 9>&- &
+go_build() {  # FOLDER PACKAGE OUTPUT: nice, because tests run beside it
+  CGO_ENABLED=0 exec nice -n 19 go build -C "$1" -trimpath -ldflags "-s -w $stamp" -o "$3" "$2"
+}
+
+compile() {  # FOLDER PACKAGE: the program is called like the package; one that an interrupted build has made is kept
+  local program=${2##*/}
+  number=$((number + 1))
+  [ ! -e "$unfinished/$program" ] || return 0
+  rm -f "$unfinished/.$program"  # Go overwrites nothing that is not a whole program
+  # A build that is no longer wanted ends with this script.
+  go_build "$1" "$2" "$unfinished/.$program" 9>&- &
   build=$!
+  report "$part: building $program ($number of $programs)" 9>&- &
+  reporter=$!
   wait "$build" || fail "Kubernetes $release could not be built: Go's own message is above."
+  kill "$reporter" 2>/dev/null || true
+  wait "$reporter" 2>/dev/null || true
+  build= reporter=
+  mv "$unfinished/.$program" "$unfinished/$program"
+}
+
+report() {  # SENTENCE: with the time, now and then for as long as the build and this script run
+  local began=$SECONDS told=$SECONDS nothing
+  # A builtin waits: a child of this one would outlive it.
+  exec {nothing}<> <(:)
+  while kill -0 "$build" 2>/dev/null && kill -0 $$ 2>/dev/null; do
+    read -rt 1 -u "$nothing" || true
+    if ((SECONDS - told >= progress_s)); then
+      told=$SECONDS
+      echo "  $1, $(minutes $((SECONDS - began))) so far, $(minutes "$SECONDS") in all"
+    fi
+  done
+}
+
+minutes() {  # SECONDS as a text
+  printf '%d:%02d min' $(($1 / 60)) $(($1 % 60))
 }
 
 build_control() {
   compile "$here/go" ./control
   for command in etcd kube-apiserver kube-controller-manager kubectl; do
-    ln -s control "$unfinished/$command"
+    ln -sf control "$unfinished/$command"
   done
 }
 
@@ -37,7 +71,7 @@ build_node() {
   compile "$here/go" ./probe
   compile "$here/coredns" mirrorflow.io/tests/coredns
   for command in kube-scheduler kube-proxy kubelet; do
-    ln -s node "$unfinished/$command"
+    ln -sf node "$unfinished/$command"
   done
 }
 
@@ -58,7 +92,7 @@ build_helm() {
 provide() {  # NAME COST SOURCE...: $cache/NAME leads to what build_NAME makes of the sources
   local name=$1 cost=$2 key built
   shift 2
-  key=$({ declare -f compile "build_$name"; cat "$@"; } | sha256sum)
+  key=$({ declare -f go_build "build_$name"; cat "$@"; } | sha256sum)
   built=$cache/$name-${key:0:16}
   if [ ! -f "$built/.complete" ]; then
     command -v go >/dev/null ||
@@ -66,14 +100,27 @@ provide() {  # NAME COST SOURCE...: $cache/NAME leads to what build_NAME makes o
     release=$(cd "$here/go" && go list -m -f '{{.Version}}' k8s.io/kubernetes) || fail "Go cannot read $here/go: its message is above."
     echo "Kubernetes ${release#v}, $name: building it from Go modules (the first time some $cost of processor time) ..."
     stamp="-X k8s.io/component-base/version.gitVersion=$release -X k8s.io/client-go/pkg/version.gitVersion=$release"
-    unfinished=$(mktemp -d "$cache/unfinished.XXXX")
-    trap 'kill "$build" 2>/dev/null || true; rm -rf "$unfinished"' EXIT
+    trap 'kill $build $reporter 2>/dev/null || true' EXIT
+    begin "$name" "partial-$name-${key:0:16}"
     "build_$name"
     touch "$unfinished/.complete"
     rm -rf "$cache/$name"-*
     mv "$unfinished" "$built"
   fi
   ln -sfn "${built##*/}" "$cache/$name"
+}
+
+begin() {  # NAME FOLDER: the folder that a build of the same sources may have begun; those of other sources go away
+  local old made
+  part=$1 number=0
+  programs=$(declare -f "build_$1" | grep -c '^ *compile ' || true)
+  unfinished=$cache/$2
+  for old in "$cache/partial-$1"-* "$cache"/unfinished.*; do
+    [ "$old" = "$unfinished" ] || rm -rf "$old"
+  done
+  mkdir -p "$unfinished"
+  made=$(find "$unfinished" -mindepth 1 -type f ! -name '.*' -printf '%f ')
+  [ -z "$made" ] || echo "  $1: an interrupted build has left ${made% }, which is kept"
 }
 
 install_packages() {

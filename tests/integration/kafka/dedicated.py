@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from mirrorflow_replicator.connect.properties import format_properties
+from mirrorflow_core.java.properties import format_properties
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import WAIT_S, Site

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ class Site:
             "group.id": f"{self.alias}-mm2",
             "offset.flush.interval.ms": "500",
             "mirrorflow.http.listeners": "http://127.0.0.1:0",
-            "rest.modify.enable": "true",
             **self.topics(),
         } | {key.replace("_", "."): value for key, value in properties.items()}
         return Replicator(
@@ -83,8 +83,16 @@ def wait_for_state(worker: Replicator, wanted: str, name: str = NAME) -> None:
 
 
 def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
-    """What a writing call answers; it must be *expect*."""
-    status, answer = worker.rest(path, method=method, body=body)
+    """What a writing call answers, which must be *expect*; repeated while the group rebalances and has no leader."""
+
+    def answered() -> tuple[int, Any] | None:
+        status, answer = worker.rest(path, method=method, body=body)
+        is_rebalancing = status == HTTPStatus.CONFLICT and "momentarily" in answer["message"]
+        return None if is_rebalancing else (status, answer)
+
+    found = wait_until(f"{method} {path} is answered", answered, timeout_s=WAIT_S)
+    assert found is not None
+    status, answer = found
     assert expect == status, answer
     return answer
 

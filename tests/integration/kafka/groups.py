@@ -12,7 +12,7 @@ from tests.harness.kafka.installation import java_command, write_properties
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kafka.tool_service import run_alone
 
-GROUP_WAIT_S = 60.0
+GROUP_WAIT_S = 120.0
 Offsets = Mapping[tuple[str, int], int]
 
 

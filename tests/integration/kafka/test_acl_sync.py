@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connect.plugins import make_selection
-from mirrorflow_replicator.connect.source import parse_source
-from mirrorflow_replicator.flow.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.acl_marks import AclMarks
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.runtime.acl_syncing import AclSync
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.acl_marks import AclMarks
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.source import parse_source
+from mirrorflow_replicator.connectors.acl_sync import AclSync
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -19,7 +19,7 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import asking
 from tests.integration.kafka.test_failures_access import allow_target, client, lines, status
 
-FOLLOWED_WAIT_S = 60.0  # a pass every second, and a broker that is busy
+FOLLOWED_WAIT_S = 120.0  # a pass every second, and a broker that is busy
 EVERY_SECOND = {"sync.topic.acls.interval.seconds": "1"}
 READ, WRITE, ALL, DESCRIBE = Operation.READ, Operation.WRITE, Operation.ALL, Operation.DESCRIBE
 ALLOW, DENY = Permission.ALLOW, Permission.DENY

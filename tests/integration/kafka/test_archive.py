@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mirrorflow_replicator.wire.records import Record as WireRecord
+from mirrorflow_core.wire.records import Record as WireRecord
 from mirrorflow_seed.archive import exporting, restoring
 from mirrorflow_seed.errors import (
     ArchiveDamagedError,

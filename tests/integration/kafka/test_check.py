@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.flow.topic_acls import AclBinding
-from mirrorflow_replicator.kafka import admin
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_kafka.admin import admin
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import free_port, wait_until
 from tests.harness.kafka.tools import load
@@ -214,7 +214,9 @@ def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_f
     assert (0, "") == (first.returncode, first.stderr), first.stdout
     assert "gives exactly-once, for old records too, in transactions of mirrorflow." in first.stdout
     assert before == (checked.source.topics(), checked.target.topics())
-    created = {line.partition("created: ")[2] for line in first.stdout.splitlines() if "would be" in line}
+    created = {
+        line.partition("would create: ")[2] for line in first.stdout.splitlines() if "would create" in line
+    }
     names = ("identity", "offsets", "offset-syncs", "offset-map")
     internal = {f"mm2-{name}.{checked.alias}.internal" for name in names}
     beside = {f"{checked.alias}.checkpoints.internal"}
@@ -454,6 +456,50 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence_that_names_it(checked:
     (found,) = [line for line in done.stdout.splitlines() if line.startswith("fail")]
     assert found.startswith(f"fail  Cluster {alias} cannot be reached at {address}: ")
     assert f"ok    {other} is cluster" in done.stdout
+
+
+def test_an_alias_that_another_flow_owns_is_named(checked: Checked) -> None:
+    """`run` of the renamed file would refuse for the same reason."""
+    checked.grant(checked.grants())
+    assert 0 == checked.command("run", "--until-caught-up", "--log", "-").returncode
+    file = checked.folder / "flow.yaml"
+    file.write_text(file.read_text().replace("name: checked", "name: renamed"))
+
+    found = checked.command("check")
+
+    assert 1 == found.returncode
+    assert (
+        f"Target gated already receives source {checked.alias} from flow checked; this flow is renamed"
+        in found.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("denied", "status", "said"),
+    [
+        (
+            "ALTER_CONFIGS",
+            1,
+            "fail  Topic {name} on gated loses records of this flow with time, and its settings",
+        ),
+        ("DESCRIBE_CONFIGS", 0, "note  How long topic {name} on gated keep records cannot be seen without"),
+    ],
+)
+def test_an_identity_topic_that_loses_its_records_is_named_with_the_cure(
+    checked: Checked, denied: str, status: int, said: str
+) -> None:
+    """Somebody has created it with a retention; nothing is changed by the command."""
+    checked.grant(checked.grants())
+    name = f"mm2-identity.{checked.alias}.internal"
+    checked.target.create_topic(name, config={"retention.ms": "604800000"})
+    checked.target.allow(denied, "TOPIC", name, deny=True)
+
+    done = checked.command("check")
+
+    assert (status, "") == (done.returncode, done.stderr), done.stdout
+    assert said.format(name=name) in done.stdout
+    assert ("--add-config retention.ms=-1." in done.stdout) == bool(status)
+    assert checked.target.topic_config(name)["retention.ms"] == "604800000"
 
 
 def test_a_target_that_cannot_coordinate_transactions_is_told_with_what_holds_there(

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mirrorflow_replicator.errors import (
+from mirrorflow_core.errors import (
     AuthenticationFailedError,
     BrokerError,
     ConnectionLostError,
     UnreachableError,
 )
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import ClientSettings
-from mirrorflow_replicator.wire.records import Record, encode
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.wire.records import Record, encode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 
 LATEST, EARLIEST = -1, -2

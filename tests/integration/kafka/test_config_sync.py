@@ -8,7 +8,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.test_failures_access import status
 
-FOLLOWED_WAIT_S = 60.0
+FOLLOWED_WAIT_S = 120.0
 SOURCE = {"retention.ms": "3600000", "segment.bytes": "2000000"}
 TARGET = {"retention.ms": "7200000", "segment.bytes": "3000000"}
 

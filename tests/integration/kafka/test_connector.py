@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mirrorflow_replicator.errors import AuthenticationFailedError, UnreachableError
-from mirrorflow_replicator.flow.assignment import Assignment
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.runtime.connector import SourceConnector
-from mirrorflow_replicator.settings import (
+from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.errors import AuthenticationFailedError, UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import (
     ClientSettings,
     OffsetStorageSettings,
     OffsetStore,
     PolicySettings,
     SourceSettings,
 )
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from tests.harness.kafka.cluster import KafkaCluster
 
 WAIT_S = 30.0
@@ -296,6 +296,29 @@ def test_a_topic_that_cannot_be_made_is_named_and_others_go_on(
     assert [True] == [f"east.{long} cannot be created" in warning for warning in flow.connector.warnings]
     assert flow.connector.warnings == flow.connector.uncopied
     assert "RUNNING" == flow.connector.state
+
+
+def test_a_slow_pattern_is_an_error_of_its_setting_and_copying_continues(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """A new topic's name takes `topics` too long: nothing is taken away, and all is well again without that topic."""
+    stem = unique_topic()
+    kept, slow = east.create_topic(f"{stem}-aa"), f"{stem}-{'a' * 60}-1"
+
+    async def main() -> tuple[str, list[TopicPartition]]:
+        async with running(settings(east, west, f"{stem}-(a|a)*")) as flow:
+            await flow.until(lambda: flow.assignments)
+            east.create_topic(slow)
+            await flow.until(lambda: flow.connector.problem)
+            problem, partitions = str(flow.connector.problem), flow.partitions
+            await asyncio.to_thread(east.admin.delete_topics([slow])[slow].result, WAIT_S)
+            await flow.until(lambda: flow.connector.problem is None)
+            return problem, partitions
+
+    problem, partitions = asyncio.run(main())
+
+    assert problem.startswith(f"topics: '{stem}-(a|a)*' cannot be matched against '{stem}-aaa")
+    assert [TopicPartition(kept, 0)] == partitions
 
 
 def test_an_unreachable_source_is_a_state_not_a_crash(west: KafkaCluster):

@@ -74,6 +74,30 @@ def test_it_starts_empty_and_goes_on_after_kill_9(site: Site, unique_topic: Call
         assert (200, []) == worker.rest("/connectors")
 
 
+def test_connectors_are_unavailable_until_the_target_answers(
+    site: Site, unique_topic: Callable[[], str]
+) -> None:
+    """Neither an empty list nor 404: GitOps tools would take the connector for deleted."""
+    topic = unique_topic()
+    site.source.create_topic(topic)
+    paths = ("/connectors", f"/connectors/{NAME}", f"/connectors/{NAME}/status")
+    with site.worker() as worker:
+        start(worker)
+        change(worker, "PUT", f"/connectors/{NAME}/config", site.connector(topic), expect=201)
+        worker.kill()
+        site.target.broker(1).freeze()
+        try:
+            worker.start()
+            wait_until("the worker answers", lambda: worker.rest("/")[0] == 200, timeout_s=WAIT_S)
+            found = [worker.rest(path)[0] for path in paths]
+        finally:
+            site.target.broker(1).thaw()
+        start(worker)
+
+        assert [503, 503, 503] == found
+        assert (200, [NAME]) == worker.rest("/connectors")
+
+
 def test_without_rest_modify_enable_nothing_is_changed(site: Site, unique_topic: Callable[[], str]) -> None:
     """Files given on the command line are run and kept; REST only reads."""
     topic = unique_topic()

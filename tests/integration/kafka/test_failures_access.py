@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.flow.identity import identity_topic, transactional_id
+from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -83,11 +83,11 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
         source, target, topics=topic, folder=tmp_path, connector=connector, worker=worker
     ) as replicator:
         missing = wait_until(
-            "what is missing is named", lambda: replicator.progress().get("missing"), timeout_s=60
+            "what is missing is named", lambda: replicator.progress().get("missing"), timeout_s=120
         )
         assert "SecretMissing" in reasons(replicator)
         secret.write_text("password=hunter2-wrong\n")
-        wait_until("it is named", lambda: "AuthenticationFailed" in reasons(replicator), timeout_s=60)
+        wait_until("it is named", lambda: "AuthenticationFailed" in reasons(replicator))
         refused = replicator.progress()
         said = status(replicator)
         secret.write_text("password=mirror-secret\n")
@@ -144,7 +144,7 @@ def test_what_the_source_does_not_grant_is_named_until_it_does(
             assert f"does not authorize Read on topic {topic}" in status(replicator)
         else:
             wait_until(
-                "it is named", lambda: "Describe on them is not granted" in status(replicator), timeout_s=60
+                "it is named", lambda: "Describe on them is not granted" in status(replicator), timeout_s=120
             )
         allow_source(guarded, topic)
         replicator.wait_until_caught_up(HEALED_WAIT_S)
@@ -172,8 +172,8 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
             assert said["reason"] == "NotAuthorized"
         word = operation.capitalize()
         sentence = f"does not authorize {word} on topic {alias}.{topic}"
-        wait_until("REST names it", lambda: sentence in status(replicator), timeout_s=60)
-        wait_until("the log names it", lambda: sentence in replicator.log_text(), timeout_s=60)
+        wait_until("REST names it", lambda: sentence in status(replicator))
+        wait_until("the log names it", lambda: sentence in replicator.log_text())
         guarded.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
         replicator.wait_until_caught_up(HEALED_WAIT_S)
 
@@ -215,7 +215,7 @@ def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transacti
         flow = Flow.new(east, three, tmp_path)
         with flow.replicator(topic) as replicator:
             identity = identity_topic(flow.alias)
-            wait_until("it is about to decide", lambda: identity in three.topics(), timeout_s=60)
+            wait_until("it is about to decide", lambda: identity in three.topics())
             three.broker(3).start()
             replicator.wait_until_caught_up(HEALED_WAIT_S)
         decided = flow.decisions().identity

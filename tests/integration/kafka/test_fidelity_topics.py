@@ -12,7 +12,7 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
 
-SEEN_WAIT_S = 60.0
+SEEN_WAIT_S = 120.0
 
 Names = Callable[[], str]
 

@@ -19,6 +19,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 
 WAIT_S = 120.0
+SOON_S = 30.0  # a few seconds alone; ten minutes is how often topics are listed
 TOPIC = "heartbeats"
 NAME = "MirrorHeartbeatConnector"
 
@@ -320,3 +321,34 @@ def test_a_source_that_refuses_heartbeats_is_a_warning(second: KafkaCluster, tmp
             wait_until("it is over", lambda: "trace" not in status(ours)["connector"], timeout_s=WAIT_S)
 
     assert TOPIC in said["connector"]["trace"]
+
+
+def copying(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Replicator:
+    """A MirrorSourceConnector that lists topics as rarely as by default."""
+    rarely = {"refresh.topics.interval.seconds": "600"}
+    return Replicator.standalone(source, target, topics="orders", folder=folder, connector=rarely)
+
+
+@pytest.mark.parametrize("flow", ["the same", "the opposite"])
+def test_heartbeats_that_come_after_the_source_connector_are_copied_at_once(
+    flow: str, first: KafkaCluster, second: KafkaCluster, tmp_path: Path
+) -> None:
+    """Java's MirrorClient then knows the source as upstream, not ten minutes later."""
+    first.create_topic("orders")
+    heartbeat = (
+        beating(first, second, tmp_path / "heartbeat", {"mirrorflow.heartbeats.emit.to": "source"})
+        if flow == "the same"
+        else beating(second, first, tmp_path / "heartbeat")
+    )
+
+    with copying(first, second, tmp_path / "source") as source:
+        source.wait_until_caught_up()
+        assert {"A": -1} == clusters(second, ["A"]).hops
+        with heartbeat:
+            wait_until("the source has them", lambda: TOPIC in first.topics(), timeout_s=WAIT_S)
+            seen = wait_until(
+                "the target has them", lambda: written(second, f"A.{TOPIC}") > 0, timeout_s=SOON_S
+            )
+
+    assert seen
+    assert {"A": 1} == clusters(second, ["A"]).hops

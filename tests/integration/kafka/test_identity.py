@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mirrorflow_replicator.flow.identity import Claim, Identity, identity_topic, transactional_id
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog, establish
+from mirrorflow_core.exactly_once.identity import Claim, Identity, identity_topic, transactional_id
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog, establish
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow, asking
@@ -19,8 +19,8 @@ CLAIM = Claim(source_cluster_id="source", target_cluster_id="target", policy="ea
 TIMEOUT_MS = 60_000
 
 
-def log_of(cluster: Cluster, alias: str) -> IdentityLog:
-    return IdentityLog(cluster, alias, replication_factor=1)
+def log_of(cluster: Cluster, alias: str) -> DecisionLog:
+    return DecisionLog(cluster, alias, replication_factor=1)
 
 
 async def begin(cluster: Cluster, alias: str) -> Identity:

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from mirrorflow_replicator.connect.mirror_records import decode_checkpoint, decode_offset_sync
-from mirrorflow_replicator.flow.offset_syncs import OffsetSyncStore, Sync
-from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.partitions import TopicPartition
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
@@ -17,7 +17,7 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.test_failures_access import allow_source, lines, status
 
-SYNCS_WAIT_S = 60.0
+SYNCS_WAIT_S = 120.0
 JAVA_WAIT_S = 180.0
 # Java stores positions, and with them the syncs that were not due, once a minute by default.
 QUICK_FLUSH = {"offset.flush.interval.ms": "1000"}
@@ -158,14 +158,11 @@ def test_the_same_records_give_the_syncs_that_java_gives(
         for partition, pairs in syncs.items():
             assert all(true[partition][one.upstream_offset] == one.downstream_offset for one in pairs)
             assert pairs == sorted(pairs), "no step back makes a reader forget"
-    firsts = [
-        {partition: syncs[0].upstream_offset for partition, syncs in all_.items()}
-        for all_ in (by_us, by_java)
-    ]
-    assert {0: 0, 1: 0} == firsts[0]
-    # With a sync for every record Java has more than its ten requests carry, and the first ones may give way to later ones.
-    assert lag_max == 0 or firsts[0] == firsts[1]
+    assert {0: 0, 1: 0} == {partition: ours_[0].upstream_offset for partition, ours_ in by_us.items()}
     if lag_max:
+        # Java drops syncs beside ten requests in flight, on a busy machine also the first. The first that it has is one of ours.
+        for partition, written_by_java in by_java.items():
+            assert written_by_java[0].upstream_offset in {one.upstream_offset for one in by_us[partition]}
         due = set(range(0, 1_000, LAG_MAX + 1))
         assert due <= {one.upstream_offset for one in by_us[0]}
     for group in (0, 1, 500, 998, 999, 1_000):

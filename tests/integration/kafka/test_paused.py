@@ -12,7 +12,7 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 
-TOLD_WAIT_S = 60.0
+TOLD_WAIT_S = 120.0
 Names = Callable[[], str]
 
 

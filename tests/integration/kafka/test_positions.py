@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.position import Position
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.offsets import OffsetsLog
-from mirrorflow_replicator.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.offsets_topic import OffsetsLog
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.tools import load

@@ -16,7 +16,7 @@ from tests.integration.kafka.groups import group_offsets, put_group
 WAIT_S = 90.0
 LAG_MAX = 10
 MODULE = '''
-from mirrorflow_replicator.flow.policy import DefaultPolicy
+from mirrorflow_core.naming.replication_policy import DefaultPolicy
 
 
 class Behind(DefaultPolicy):

@@ -1,6 +1,6 @@
 """The REST of a live process as a client of Kafka Connect meets it: paths, bodies, and figures that agree with Kafka.
 
-Shapes are those of Connect 4.3; what `tests/unit/connect/test_rest.py` shows of bodies is here shown of a process.
+Shapes are those of Connect 4.3; what `tests/unit/http/test_rest.py` shows of bodies is here shown of a process.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.version import version
+from mirrorflow_replicator.version import connect_version
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
@@ -78,7 +78,11 @@ def test_connectors_are_listed_and_expanded(live: Live):
 def test_status_has_the_workers_address(live: Live):
     """The worker's id is where it listens, for the connector and for each task; versions as Connect 4.1 tells them."""
     status = live.process.rest(f"/connectors/{NAME}/status")[1]
-    runs = {"state": "RUNNING", "worker_id": live.process.url.removeprefix("http://"), "version": version()}
+    runs = {
+        "state": "RUNNING",
+        "worker_id": live.process.url.removeprefix("http://"),
+        "version": connect_version(),
+    }
 
     assert runs == status["connector"]
     assert [{"id": number, **runs} for number in (0, 1)] == status["tasks"]
@@ -130,7 +134,6 @@ def test_health_and_readiness(live: Live):
         ("/connectors/none", "Connector none not found"),
         ("/connectors/none/status", "No status found for connector none"),
         (f"/connectors/{NAME}/tasks/7/status", f"No status found for task {NAME}-7"),
-        ("/connector-plugins/none/config", "Unknown plugin none."),
         ("/none", "HTTP 404 Not Found"),
     ],
 )
@@ -182,9 +185,26 @@ def test_a_configuration_is_validated(live: Live):
     wrong = live.process.rest(path, method="PUT", body=config | {"tasks.max": "many", "topics": "("})[1]
     errors = {one["value"]["name"]: one["value"]["errors"] for one in wrong["configs"]}
 
-    assert (CLASS, 0) == (right["name"], right["error_count"])
+    assert (config["connector.class"], 0) == (right["name"], right["error_count"])
     assert 2 == wrong["error_count"]
     assert {"tasks.max", "topics"} == {name for name, found in errors.items() if found}
+
+
+def test_tasks_measure_what_strimzis_dashboard_shows(live: Live):
+    """Of each task that has copied and stored positions: nothing is under way, and all of its buffer is free."""
+
+    def found(name: str) -> list[float]:
+        pattern = rf"^{name}(?:\{{.*\}})? (\S+)$"
+        return [float(number) for number in re.findall(pattern, live.process.metrics(), re.MULTILINE)]
+
+    name = "kafka_connect_connector_task_offset_commit_avg_time_ms"
+    wait_until("both tasks have stored positions", lambda: len(found(name)) == 2, timeout_s=WAIT_S)
+    assert all(0 < took < 60_000 for took in found(name))
+    assert [0, 0] == found("kafka_connect_source_task_source_record_active_count")
+    assert all(free > 0 for free in found("kafka_producer_buffer_available_bytes"))
+    assert [2] == found("kafka_connect_coordinator_assigned_tasks")
+    assert found("jvm_memory_used_bytes")[0] > 10_000_000
+    assert found("jvm_threads_current")[0] >= 3
 
 
 def test_progress_and_metrics_agree_with_kafka(live: Live):

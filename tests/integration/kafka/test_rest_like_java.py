@@ -1,22 +1,26 @@
-"""The same calls, in the same order, to Apache's Connect worker and to ours: the same status codes, bodies and locations.
+"""The same calls, in the same order, to Apache's Connect worker and to ours: the same status codes, bodies, media types,
+locations and allowed methods.
 
-Where we answer otherwise the call is marked with both status codes: Java falls over what is no JSON of its own (500), and
-what is wrong about a property is told in our words, and never with the whole configuration.
+Where we answer differently the call has both status codes, and docs/connect-worker.md has the reason: Java fails on JSON that
+is not its own (500), and what is wrong about a property is reported in our words, never with the whole configuration.
 """
 
+import http.client
 import json
 import re
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
-from mirrorflow_replicator.version import version
+import pytest
+
+from mirrorflow_replicator.http.plugin_keys import GROUP
+from mirrorflow_replicator.version import connect_version
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.connect_worker import ConnectWorker
+from tests.harness.kafka.plugin_definitions import FILE, PLUGINS, definitions
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 
@@ -26,12 +30,13 @@ CALL_WAIT_S = 100.0  # Java's own limit is 90 s
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. *otherwise*: Java's status code and ours, where the answers are not to be the same."""
+    """One request. *otherwise*: Java's status code and ours, where the rest of the answers differs. "" sends no media type."""
 
     method: str
     path: str
     body: Any = None
     otherwise: tuple[int, int] | None = None
+    content_type: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,164 @@ class Until:
     state: str
 
 
-def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Call | Until]:
+@dataclass(frozen=True, slots=True)
+class UntilTopic:
+    """Wait until the connector is reported to use this topic."""
+
+    topic: str
+
+
+Step = Call | Until | UntilTopic
+
+
+def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]:
     """*config* is of a heartbeat connector, *part* its source partition."""
+    return [
+        *connectors(config, part),
+        *resources(config),
+        *configurations(config),
+        *internal_calls(),
+        *loggers(),
+    ]
+
+
+def resources(config: Mapping[str, str]) -> list[Step]:
+    """What there is, what there is not, and which methods are taken."""
+    plugin = "/connector-plugins/MirrorHeartbeatConnector"
+    return [
+        Call("GET", "/"),
+        Call("HEAD", "/"),
+        Call("HEAD", "/connectors"),
+        Call("GET", "/connectors/"),
+        *(Call("OPTIONS", path) for path in ("/", "/connectors", "/connectors/x/config", "/admin/loggers/x")),
+        Call("OPTIONS", "/connectors/x/topics/reset"),
+        Call("OPTIONS", f"{plugin}/config/validate"),
+        Call("OPTIONS", "/nothing"),
+        Call("PATCH", "/"),
+        Call("PUT", "/health"),
+        Call("GET", "//connectors", None, (400, 200)),
+        Call("GET", "/connectors/%FF", None, (400, 400)),
+        Call("GET", "/connectors/%zz", None, (400, 400)),
+        Call("GET", "/admin"),
+        Call("GET", "/connector-plugins"),
+        Call("GET", "/connector-plugins?connectorsOnly=true"),
+        Call("GET", "/connector-plugins?connectorsOnly=false", None, (200, 200)),
+        Call("POST", "/connector-plugins"),
+        Call("GET", "/connector-plugins/None"),
+        Call("GET", "/connector-plugins/None/config"),
+        Call("GET", f"{plugin}/config/validate"),
+        Call("PUT", "/connector-plugins/None/config/validate", config),
+        Call("PUT", "/connector-plugins/None/config/validate", {"connector.class": "None"}, (500, 404)),
+        Call("PUT", f"{plugin}/config/validate", {}, (500, 200)),
+        Call("PUT", f"{plugin}/config/validate", config, None, ""),
+    ]
+
+
+def configurations(config: Mapping[str, str]) -> list[Step]:
+    """Bodies and media types, and what becomes of names and values."""
+    own = "/connectors/e/config"
+    odd = "/connectors/a%20b%2Fc"
+    return [
+        Call("POST", "/connectors", {"name": "e", "config": {**config, "extra": None}}, (400, 400)),
+        Call("POST", "/connectors", {"name": "e", "config": config, "initial_state": "stopped"}),
+        Call("PUT", own, {**config, "extra": None}, (400, 400)),
+        Call("PUT", own, {**config, "name": None}),
+        Call("GET", own),
+        Call("PATCH", own, {"extra": "x", "tasks.max": 1}),
+        Call("PATCH", own, {"extra": None}),
+        Call("PATCH", own, {}),
+        Call("PUT", own, {}, (400, 400)),
+        *(Call("PUT", own, body, (500, 400)) for body in (None, b"null")),
+        Call("PATCH", own, None, (500, 400)),
+        Call("POST", "/connectors", b"null", (500, 400)),
+        Call("POST", "/connectors", None, (500, 400)),
+        Call("POST", "/connectors", None, (500, 415), ""),
+        Call("POST", "/connectors", {"name": "n", "config": config}, None, ""),
+        Call("POST", "/connectors", {"name": "n", "config": config}, None, "text/plain"),
+        Call("PUT", own, config, None, ""),
+        Call("PATCH", own, {"tasks.max": "1"}, None, ""),
+        Call("PUT", "/connectors/e/stop", b"x", None, "text/plain"),
+        Call("PUT", "/connectors/e/stop", None, None, ""),
+        Call("DELETE", "/connectors/e/offsets", None, None, ""),
+        Call("PATCH", "/connectors/e/offsets", {"offsets": []}, None, ""),
+        Call(
+            "POST",
+            "/connectors",
+            {"name": "n", "config": config, "initial_state": "STOPPED"},
+            None,
+            "application/json; charset=utf-8",
+        ),
+        Call("DELETE", "/connectors/n?forward=true"),
+        Call("POST", "/connectors", {"name": " e ", "config": config}),
+        Call("POST", "/connectors", {"name": "", "config": config}, (400, 400)),
+        Call("POST", "/connectors", {"name": "x\ty", "config": config}, (400, 400)),
+        Call("POST", "/connectors", {"name": "ü+~", "config": config, "initial_state": "STOPPED"}),
+        Call("GET", "/connectors/%C3%BC+~/config"),
+        Call("DELETE", "/connectors/%C3%BC+~"),
+        Call("GET", "/connectors?expand=none"),
+        Call("GET", "/connectors/e/tasks/99/status"),
+        Call("GET", "/connectors/none/tasks/0/status"),
+        Call("GET", "/connectors/e/tasks/x/status"),
+        Call("GET", "/connectors/e/tasks/0"),
+        Call("GET", "/connectors/e/nothing"),
+        Call("GET", "/connectors/none/config"),
+        Call("GET", "/connectors/none/tasks"),
+        Call("GET", "/connectors/e/tasks-config", None, (404, 200)),
+        Call("GET", "/connectors/none/topics"),
+        Call("GET", "/connectors/e/topics/reset"),
+        Call("PUT", "/connectors/none/topics/reset"),
+        Call("GET", "/connectors/e/topics"),
+        Call("DELETE", "/connectors/e"),
+        Call("DELETE", "/connectors/e"),
+        Call("GET", "/connectors/e/offsets"),
+        # Last, because Java cannot delete it.
+        Call(
+            "POST", "/connectors", {"name": "a b/c", "config": config, "initial_state": "STOPPED"}, (201, 201)
+        ),
+        Call("GET", odd, None, (400, 200)),
+        Call("DELETE", odd, None, (400, 204)),
+    ]
+
+
+def internal_calls() -> list[Step]:
+    """What only another worker asks, unsigned."""
+    return [
+        Call("POST", "/connectors/b/tasks", []),
+        Call("POST", "/connectors/b/tasks", [{"a": "b"}]),
+        Call("POST", "/connectors/none/tasks", []),
+        Call("POST", "/connectors/b/tasks", {}, (500, 400)),
+        Call("PUT", "/connectors/b/tasks", []),
+        Call("PUT", "/connectors/b/fence"),
+        Call("PUT", "/connectors/none/fence"),
+        Call("GET", "/connectors/b/fence"),
+    ]
+
+
+def loggers() -> list[Step]:
+    """Prefixes of loggers that exist, and those that do not."""
+    prefix = "/admin/loggers/p"
+    return [
+        Call("GET", f"{prefix}.q.r"),
+        Call("PUT", f"{prefix}.q.r", {"level": "debug"}),
+        Call("GET", f"{prefix}.q.r"),
+        Call("GET", f"{prefix}.q"),
+        Call("GET", prefix),
+        Call("PUT", f"{prefix}.q", {"level": "error"}),
+        Call("GET", f"{prefix}.q"),
+        Call("GET", f"{prefix}.q.r"),
+        Call("PUT", f"{prefix}.q", {"level": "error"}),
+        Call("PUT", f"{prefix}.qq", {"level": "fatal"}),
+        Call("PUT", prefix, {"level": "off"}),
+        Call("PUT", f"{prefix}?scope=worker", {"level": "trace"}),
+        Call("GET", f"{prefix}.qq"),
+        Call("PUT", prefix, {"level": None}),
+        Call("PUT", prefix, {"level": 1}),
+        Call("PUT", prefix, {"level": "info"}, None, "text/plain"),
+    ]
+
+
+def connectors(config: Mapping[str, str], part: Mapping[str, str]) -> list[Step]:
+    """The life of connectors, their states and positions."""
 
     def put(**changes: Any) -> dict[str, Any]:
         return {**config, **{key.replace("_", "."): value for key, value in changes.items()}}
@@ -116,6 +277,12 @@ def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Call | Un
         Call("GET", "/connectors/b/status"),
         Call("GET", "/connectors/b/tasks"),
         Call("GET", "/connectors/b/tasks/0/status"),
+        Call("GET", "/connectors?expand=info&expand=status"),
+        UntilTopic("heartbeats"),
+        Call("GET", "/connectors/b/topics"),
+        Call("PUT", "/connectors/b/topics/reset"),
+        UntilTopic("heartbeats"),
+        Call("PUT", "/connectors/b/resume"),
         Call("DELETE", own),
         Call("POST", "/connectors/b/tasks/7/restart"),
         Call("POST", "/connectors/b/tasks/x/restart"),
@@ -133,10 +300,10 @@ def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Call | Un
         Until("STOPPED"),
         Call("GET", "/connectors/b/status"),
         Call("GET", "/connectors/b/tasks"),
+        Call("GET", own, None, (200, 200)),
         Call("POST", "/connectors/b/stop"),
         Call("DELETE", "/connectors"),
         Call("PUT", "/nothing"),
-        Call("PUT", "/connectors/b/topics/reset", None, (202, 403)),
         Call("DELETE", "/connectors/b"),
         Call("GET", "/connectors/b"),
         Call("DELETE", "/connectors/c"),
@@ -158,33 +325,54 @@ def script(config: Mapping[str, str], part: Mapping[str, str]) -> list[Call | Un
     ]
 
 
-def call(url: str, one: Call) -> tuple[int, Any, str]:
-    data = (
-        None
-        if one.body is None
-        else one.body
-        if isinstance(one.body, bytes)
-        else json.dumps(one.body).encode()
-    )
-    request = urllib.request.Request(
-        url + one.path, method=one.method, data=data, headers={"Content-Type": "application/json"}
-    )
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client sees. The worker's own address is `WORKER` everywhere, versions and times are placeholders."""
+
+    status: int
+    content_type: str
+    location: str
+    allow: frozenset[str]
+    body: Any
+
+
+def call(url: str, one: Call) -> Answer:
+    data = one.body if isinstance(one.body, bytes | None) else json.dumps(one.body).encode()
+    address = urlsplit(url).netloc
+    connection = http.client.HTTPConnection(address, timeout=CALL_WAIT_S)
+    headers = {"Content-Type": one.content_type} if one.content_type else {}
     try:
-        with urllib.request.urlopen(request, timeout=CALL_WAIT_S) as answer:
-            status, text, location = answer.status, answer.read(), answer.headers.get("Location", "")
-    except urllib.error.HTTPError as error:
-        status, text, location = error.code, error.read(), ""
-    # Each has its own address and its own version; Java's location is absolute.
-    named = text.decode().replace(url.removeprefix("http://"), "WORKER")
-    for own in (version(), "4.3.1"):
-        named = named.replace(f'"version":"{own}"', '"version":"V"')
-    named = re.sub(r'"last_modified":\d+', '"last_modified":"T"', named)
-    return status, json.loads(named) if named else None, location.removeprefix(url)
+        connection.request(one.method, one.path, body=data, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode().replace(address, "WORKER")
+        location = answer.headers.get("Location", "").replace(address, "WORKER")
+        content_type = answer.headers.get("Content-Type", "")
+        allow = answer.headers.get("Allow", "")
+    finally:
+        connection.close()
+    for own in (connect_version(), "4.3.1"):
+        text = text.replace(f'"version":"{own}"', '"version":"V"')
+    text = re.sub(r'"last_modified":\d+', '"last_modified":"T"', text)
+    text = re.sub(r'"commit":"\w+"', '"commit":"C"', text)
+    return Answer(
+        answer.status,
+        content_type,
+        location,
+        frozenset(filter(None, allow.replace(" ", "").split(","))),
+        _parsed(text),
+    )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text
 
 
 def wait_for(url: str, state: str) -> None:
     def reached() -> bool:
-        _, found, _ = call(url, Call("GET", "/connectors/b/status"))
+        found = call(url, Call("GET", "/connectors/b/status")).body
         states = [
             found.get("connector", {}).get("state"),
             *(task["state"] for task in found.get("tasks", ())),
@@ -195,42 +383,138 @@ def wait_for(url: str, state: str) -> None:
     wait_until(f"b is {state} at {url}", reached, timeout_s=WAIT_S)
 
 
+def wait_for_topic(url: str, topic: str) -> None:
+    def listed() -> bool:
+        return topic in call(url, Call("GET", "/connectors/b/topics")).body["b"]["topics"]
+
+    wait_until(f"b uses {topic} at {url}", listed, timeout_s=WAIT_S)
+
+
+def differs(one: Call, expected: Answer, found: Answer) -> bool:
+    """Whether we answer *one* neither as Java nor in the way that is declared."""
+    if one.otherwise is not None:
+        return one.otherwise != (expected.status, found.status)
+    if expected.body is not None and not expected.content_type:
+        # Jersey's own errors are JSON that does not say so; ours says so.
+        expected = replace(expected, content_type="application/json")
+    if one.method == "OPTIONS":  # in no order
+        expected, found = (replace(each, body=_words(each.body)) for each in (expected, found))
+    else:
+        found = replace(found, allow=expected.allow)
+    return expected != found
+
+
+def _words(body: Any) -> Any:
+    return sorted(body.split(", ")) if isinstance(body, str) else body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Java's and ours, on one cluster."""
+
+    alias: str
+    java: ConnectWorker
+    ours: str  # URL
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        return self.java.address, self.ours
+
+
+@pytest.fixture(scope="module")
+def workers(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    alias = f"j{uuid.uuid4().hex[:8]}"
+    lines = {
+        "bootstrap.servers": west.bootstrap,
+        "group.id": f"{alias}-ours",
+        "mirrorflow.http.listeners": "http://127.0.0.1:0",
+    }
+    for kind in ("config", "offset", "status"):
+        lines[f"{kind}.storage.topic"] = f"{alias}-ours-{kind}"
+        lines[f"{kind}.storage.replication.factor"] = "1"
+    ours = Replicator(form="distributed", files=(lines,), folder=tmp_path_factory.mktemp("ours"))
+    with ConnectWorker(cluster=west, group=f"{alias}-java") as java, ours:
+        wait_until("ours is healthy", lambda: ours.rest("/health")[0] == 200, timeout_s=WAIT_S)
+        yield Workers(alias=alias, java=java, ours=ours.url)
+
+
 def test_every_call_is_answered_as_by_apaches_worker(
-    east: KafkaCluster, west: KafkaCluster, tmp_path: Path
+    workers: Workers, east: KafkaCluster, west: KafkaCluster
 ) -> None:
     """Created, patched, refused, altered, restarted, paused, stopped, deleted, and all that is not there."""
-    alias = f"j{uuid.uuid4().hex[:8]}"
     config = {
         "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
-        "source.cluster.alias": alias,
+        "source.cluster.alias": workers.alias,
         "target.cluster.alias": "west",
         "target.cluster.bootstrap.servers": west.bootstrap,
         "source.cluster.bootstrap.servers": east.bootstrap,
         "heartbeats.topic.replication.factor": "1",
     }
-    lines = {
-        "bootstrap.servers": west.bootstrap,
-        "group.id": f"{alias}-ours",
-        "mirrorflow.http.listeners": "http://127.0.0.1:0",
-        "rest.modify.enable": "true",
-    }
-    for kind in ("config", "offset", "status"):
-        lines[f"{kind}.storage.topic"] = f"{alias}-ours-{kind}"
-        lines[f"{kind}.storage.replication.factor"] = "1"
-    ours = Replicator(form="distributed", files=(lines,), folder=tmp_path)
-    with ConnectWorker(cluster=west, group=f"{alias}-java") as java, ours:
-        wait_until("ours is healthy", lambda: ours.rest("/health")[0] == 200, timeout_s=WAIT_S)
-        urls = (java.address, ours.url)
-        different = []
-        for one in script(config, {"sourceClusterAlias": alias, "targetClusterAlias": "west"}):
-            if isinstance(one, Until):
-                for url in urls:
+    different = []
+    for one in script(config, {"sourceClusterAlias": workers.alias, "targetClusterAlias": "west"}):
+        if not isinstance(one, Call):
+            for url in workers.urls:
+                if isinstance(one, Until):
                     wait_for(url, one.state)
-                continue
-            expected, found = (call(url, one) for url in urls)
-            if one.otherwise is None and expected != found:
-                different.append((one, expected, found))
-            if one.otherwise is not None and one.otherwise != (expected[0], found[0]):
-                different.append((one, expected, found))
+                else:
+                    wait_for_topic(url, one.topic)
+            continue
+        expected, found = (call(url, one) for url in workers.urls)
+        if differs(one, expected, found):
+            different.append((one, expected, found))
 
     assert [] == different
+
+
+def test_our_file_of_definitions_is_what_apaches_worker_says(workers: Workers) -> None:
+    """`python -m tests.harness.kafka.plugin_definitions` writes it."""
+    assert json.loads(FILE.read_text()) == definitions(workers.java)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_definitions_of_settings_are_those_of_apaches_worker(workers: Workers, plugin: str) -> None:
+    """All but the texts, which say what a setting does here; our own settings come behind them."""
+    java, ours = (
+        [
+            {key: value for key, value in one.items() if key != "documentation"}
+            for one in call(url, Call("GET", f"/connector-plugins/{plugin}/config")).body
+        ]
+        for url in workers.urls
+    )
+
+    assert java == ours[: len(java)]
+    assert {GROUP} == {one["group"] for one in ours[len(java) :]}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_validation_lists_what_apaches_worker_lists(workers: Workers, plugin: str) -> None:
+    """Definitions, values, groups and what is visible, for a configuration without errors and a key that nobody knows."""
+    given = {
+        "connector.class": plugin,
+        "name": "v",
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": "127.0.0.1:1",
+        "target.cluster.bootstrap.servers": "127.0.0.1:1",
+        "tasks.max": "3",
+        "what.is.this": "x",
+    }
+    java, ours = (
+        call(url, Call("PUT", f"/connector-plugins/{plugin}/config/validate", given)).body
+        for url in workers.urls
+    )
+
+    assert (java["name"], java["error_count"], [*java["groups"], GROUP]) == (
+        ours["name"],
+        ours["error_count"],
+        ours["groups"],
+    )
+    expected, found = (
+        {
+            one["value"]["name"]: (one["value"], {**one["definition"], "documentation": ""})
+            for one in answer["configs"]
+            if one["definition"]["group"] != GROUP
+        }
+        for answer in (java, ours)
+    )
+    assert expected == found

@@ -101,6 +101,11 @@ def port(cluster: KafkaCluster) -> int:
     return int(cluster.bootstrap_for("SASL_SSL").rpartition(":")[2])
 
 
+def warns(run: RunningCommand, words: str) -> bool:
+    """Whether the source connector has a warning with *words*: the operator shows these as the condition Degraded."""
+    return any(words in warning for warning in run.events("progress")[-1]["summary"]["firstWarnings"])
+
+
 def all_replaced(run: RunningCommand | Replicator, cluster: KafkaCluster, before: set[str]) -> bool:
     """Whether no connection of before is left, and new ones are there."""
     now = sockets_to(run.pid, port(cluster))
@@ -158,6 +163,9 @@ def test_passwords_and_certificates_rotate_under_load(
         before = sockets_to(run.pid, port(safe))
         secrets["safe"].turn(password="third-wrong")
         wait_until("it is told", lambda: "cannot be used" in run.log.read_text(), timeout_s=WAIT_S)
+        wait_until(
+            "it is a warning of the connector", partial(warns, run, "cannot be used"), timeout_s=WAIT_S
+        )
         so_far = arrived(safe)
         wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
         assert before & sockets_to(run.pid, port(safe))

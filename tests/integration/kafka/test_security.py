@@ -6,21 +6,27 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from kafka.protocol.metadata import MetadataRequest
 
-from mirrorflow_replicator.errors import AuthenticationFailedError, ClusterError, UnreachableError
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.settings import ClientSettings
+from mirrorflow_core.errors import AuthenticationFailedError, ClusterError, UnreachableError
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.providers import Resolver
 from tests.harness.kafka.certificates import Certificates
 from tests.harness.kafka.cluster import KafkaCluster
-from tests.harness.kafka.listeners import User
+from tests.harness.kafka.installation import write_properties
+from tests.harness.kafka.listeners import User, plain_users
 
 # So short that a connection of a second has proven itself again; long enough for a busy machine to answer.
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
 WRONG = User(name="mirror", password="hunter2-wrong")
+# Every printable character of ASCII, and some of two, three and four bytes.
+ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -28,9 +34,24 @@ PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 def guarded() -> Iterator[KafkaCluster]:
     """Every listener on one broker."""
     listeners = ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL", "OAUTH")
-    config = {"connections.max.reauth.ms": str(REAUTHENTICATION_MS)}
+    config = {
+        "connections.max.reauth.ms": str(REAUTHENTICATION_MS),
+        # "kafka-storage format" takes no such password for SCRAM.
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain_users((User(), ODD)),
+    }
     with KafkaCluster(name="guarded", listeners=listeners, config=config) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def odd(guarded: KafkaCluster) -> KafkaCluster:
+    """The same, which knows `ODD` by each mechanism."""
+    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one at a time of a user
+        change = UserScramCredentialUpsertion(
+            ODD.name, ScramCredentialInfo(kind, 4_096), ODD.password.encode()
+        )
+        guarded.admin.alter_user_scram_credentials([change])[ODD.name].result(CONNECT_WAIT_S)
+    return guarded
 
 
 def settings(properties: Mapping[str, str]) -> ClientSettings:
@@ -96,6 +117,36 @@ def test_passwords(guarded: KafkaCluster, listener: str, mechanism: str):
     address = guarded.bootstrap_for(listener)
     assert sentence.startswith(f"Cluster east at {address} refuses our {mechanism}: ")
     assert "hunter2" not in sentence
+
+
+@pytest.mark.parametrize("quote", ['"', "'", ""], ids=["double quotes", "single quotes", "no quotes"])
+@pytest.mark.parametrize("provider", ["env", "file", "dir"])
+def test_a_password_of_any_characters_is_taken_from_where_it_is_kept(
+    odd: KafkaCluster, provider: str, quote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A variable, a key of a properties file, or a file as Kubernetes mounts a Secret's key, with a line end behind it."""
+    monkeypatch.setenv("ODD_PASSWORD", ODD.password)
+    write_properties(tmp_path / "secret.properties", {"password": ODD.password})
+    (tmp_path / "password").write_text(ODD.password + "\n")
+    reference = {
+        "env": "${env:ODD_PASSWORD}",
+        "file": f"${{file:{tmp_path}/secret.properties:password}}",
+        "dir": f"${{dir:{tmp_path}:password}}",
+    }[provider]
+    resolver = Resolver(
+        {
+            "config.providers": "env,file,dir",
+            "config.providers.env.class": "EnvVarConfigProvider",
+            "config.providers.file.class": "FileConfigProvider",
+            "config.providers.dir.class": "DirectoryConfigProvider",
+        }
+    )
+    for mechanism in PASSWORD_MECHANISMS:
+        properties = dict(odd.java_client("SASL_PLAINTEXT", mechanism=mechanism))
+        module = properties["sasl.jaas.config"].split()[0]
+        properties["sasl.jaas.config"] = f"{module} required username=odd password={quote}{reference}{quote};"
+
+        assert odd.cluster_id == enter(resolver.resolve_client(properties))
 
 
 def test_unsecured_tokens(guarded: KafkaCluster):

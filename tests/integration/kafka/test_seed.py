@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mirrorflow_replicator.flow.holding import LEASE_MS, Lease
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.runtime.clock import now_ms
-from mirrorflow_replicator.runtime.holding import Retention
-from mirrorflow_seed.errors import ForeignRecordsError
+from mirrorflow_core.topics.retention_hold import LEASE_MS, RetentionLease
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
+from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_seed.errors import ForeignRecordsError, JobFailedError
 from mirrorflow_seed.report import JobPhase, SeedReport
-from mirrorflow_seed.seed import keeping
-from mirrorflow_seed.seed.survey import Survey
+from mirrorflow_seed.seed import retention_holder
+from mirrorflow_seed.seed.survey import SeedSurvey
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
-from tests.integration.kafka.flows import DAY_MS, Flow, asking
+from tests.integration.kafka.flows import DAY_MS, Flow, asking, heartbeats_on
 from tests.integration.kafka.seeding import files_of, seed
 
 if TYPE_CHECKING:
@@ -66,6 +66,16 @@ def test_each_record_arrives_once_with_all_that_it_is(
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
     flow.assert_exact(f"{stem}-0")
+
+
+def test_a_mistyped_topic_is_a_failure_that_names_it(
+    flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
+):
+    """Though heartbeats of the source would be copied."""
+    topic = flow.source.create_topic(unique_topic())
+
+    with heartbeats_on(flow.source), pytest.raises(JobFailedError, match=f"is {topic} meant?"):
+        seed(files_of(flow, topic[:-1]), spark)
 
 
 def test_what_is_written_meanwhile_is_taken_by_further_waves(
@@ -157,14 +167,14 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     """It was planned from there. Who begins it later is stopped, as in the middle, until somebody has chosen to go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
-    planned = Survey.promise
+    planned = SeedSurvey.promise
 
-    async def overtaken(self: Survey, *args: Any) -> None:
+    async def overtaken(self: SeedSurvey, *args: Any) -> None:
         await planned(self, *args)
         flow.source.delete_records(topic, {0: 300})
 
     with monkeypatch.context() as patch:
-        patch.setattr(Survey, "promise", overtaken)
+        patch.setattr(SeedSurvey, "promise", overtaken)
         failed = seed(files_of(flow, topic), spark)
     again = seed(files_of(flow, topic), spark)
     copied = flow.target.end_offsets(flow.remote(topic))
@@ -214,7 +224,7 @@ def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """On the copy, or on the source, which the copy follows: no record is deleted that the new one keeps, not for a moment."""
-    monkeypatch.setattr(keeping, "RENEW_EVERY_S", 0.3)
+    monkeypatch.setattr(retention_holder, "RENEW_EVERY_S", 0.3)
     flow, stem = Flow.new(east, eager, tmp_path), unique_topic()
     own, led = f"{stem}-own", f"{stem}-led"
     for topic in (own, led):
@@ -294,10 +304,12 @@ def _hold(flow: Flow, copy: str, *, lease_over: bool = False) -> None:
     """What a job does first; or the passing of its lease."""
 
     async def use(cluster: Cluster) -> None:
-        log = IdentityLog(cluster, flow.alias, replication_factor=1)
+        log = DecisionLog(cluster, flow.alias, replication_factor=1)
         if lease_over:
-            await log.decide([Lease(holder="job", until_ms=now_ms() - LEASE_MS)], now_ms=now_ms())
+            await log.decide([RetentionLease(holder="job", until_ms=now_ms() - LEASE_MS)], now_ms=now_ms())
         else:
-            await Retention(cluster, log, now_ms=now_ms).hold("job", {copy: {"retention.ms": "86400000"}})
+            await RetentionWriter(cluster, log, now_ms=now_ms).hold(
+                "job", {copy: {"retention.ms": "86400000"}}
+            )
 
     asking(flow.target, use)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorflow_replicator.runtime.clock import now_ms
+from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_seed.errors import StalledError
 from mirrorflow_seed.report import JobPhase, SeedReport
-from mirrorflow_seed.seed import driver, keeping
+from mirrorflow_seed.seed import driver, retention_holder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import FOREVER, digest, load
 from tests.integration.kafka.disks import small_disk
@@ -120,7 +120,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
     What would take it 20 and 30 seconds then, for tasks to end and for retention to be given back, is shorter here.
     """
     monkeypatch.setattr(driver, "STOP_S", 3.0)
-    monkeypatch.setattr(keeping, "GIVE_BACK_S", 2.0)
+    monkeypatch.setattr(retention_holder, "GIVE_BACK_S", 2.0)
     said: list[str] = []
 
     def watch(report: SeedReport) -> None:

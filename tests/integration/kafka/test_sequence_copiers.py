@@ -9,11 +9,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from mirrorflow_replicator.flow.alignment import SEQUENCES
-from mirrorflow_replicator.flow.identity import Anchor, Claim, stream_definition
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog, new_identity
-from mirrorflow_replicator.settings import TRANSACTION_TIMEOUT_MS
+from mirrorflow_core.exactly_once.alignment import SEQUENCES
+from mirrorflow_core.exactly_once.identity import Anchor, Claim, stream_definition
+from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog, new_identity
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
@@ -63,7 +63,7 @@ def test_two_copiers_started_at_once_copy_each_record_once(flow: Flow, topic: st
             said = [one.partition(topic).get("phase") for one in (first, second)]
             return "waiting" in said
 
-        wait_until("one of two copiers waits", one_waits, timeout_s=60)
+        wait_until("one of two copiers waits", one_waits)
         first.wait_for_copy(flow.target, flow.remote(topic), BACKLOG)
         refused = first.progress()["refusedWrites"] + second.progress()["refusedWrites"]
 
@@ -136,7 +136,7 @@ def test_sequences_begin_again_after_two_thousand_million_records(flow: Flow, to
     remote = flow.target.create_topic(flow.remote(topic))
 
     async def decide(target: Cluster) -> None:
-        log = IdentityLog(target, flow.alias, replication_factor=1)
+        log = DecisionLog(target, flow.alias, replication_factor=1)
         claim = Claim(
             source_cluster_id=flow.source.cluster_id,
             target_cluster_id=flow.target.cluster_id,
@@ -146,8 +146,16 @@ def test_sequences_begin_again_after_two_thousand_million_records(flow: Flow, to
         )
         await log.ensure()
         identity = await new_identity(
-            target, flow.alias, claim, generation=1, why="begin", timeout_ms=TRANSACTION_TIMEOUT_MS
+            log,
+            target,
+            flow.alias,
+            claim,
+            earlier=None,
+            generation=1,
+            why="begin",
+            timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
+        assert identity is not None
         await target.refresh([remote])
         anchor = Anchor(
             generation=1,
@@ -170,6 +178,7 @@ def test_sequences_begin_again_after_two_thousand_million_records(flow: Flow, to
         replicator.wait_for_copy(flow.target, remote, 3_000)
         replicator.kill()
         replicator.start()
+        replicator.wait_until_caught_up()  # the copy may have been complete before: the process takes signals now
         replicator.wait_for_copy(flow.target, remote, count)
         assert replicator.stop() == 0
         load(flow.source, topic, 1_000, first=count)
@@ -196,7 +205,7 @@ def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
                 second.rest("/connectors/MirrorSourceConnector/status")[1]["connector"].get("trace", "")
             )
 
-        trace = wait_until("the other flow is refused", refused, timeout_s=60)
+        trace = wait_until("the other flow is refused", refused)
         load(flow.source, topic, 500, first=1_000)
         first.wait_for_copy(flow.target, flow.remote(topic), 1_500)
         assert 0 == second.progress()["records"]
@@ -218,7 +227,7 @@ def test_another_cluster_at_a_known_address_is_refused(flow: Flow, topic: str):
             status = replicator.rest("/connectors/MirrorSourceConnector/status")[1]
             return str(status["connector"].get("trace", ""))
 
-        trace = wait_until("the other cluster is refused", refused, timeout_s=60)
+        trace = wait_until("the other cluster is refused", refused)
 
     assert f"was {flow.source.cluster_id} and is now {flow.target.cluster_id}" in trace
     flow.assert_exact(topic)

@@ -132,7 +132,7 @@ def test_first_batches_refused_while_replicas_recover_lose_nothing(flow: Flow, t
         def refused() -> bool:
             return int(replicator.progress()["refusedWrites"]) >= 2
 
-        wait_until("writes are refused", refused, timeout_s=60)
+        wait_until("writes are refused", refused)
         flow.target.broker(follower).start()
         replicator.wait_for_copy(flow.target, remote, BACKLOG)
 
@@ -157,7 +157,7 @@ def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, to
         wait_until(
             "the leader remembers the flow",
             lambda: flow.memory_at(address(flow.target, leader), topic, identity.producer_id) is not None,
-            timeout_s=60,
+            timeout_s=120,
         )
         flow.target.broker(leader).kill()
         for id_ in followers:

@@ -9,8 +9,8 @@ from typing import Self
 import pytest
 from confluent_kafka import Producer
 
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.cluster import Cluster
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records

@@ -1,7 +1,7 @@
 """Java MirrorMaker 2 and we take turns on one flow: by each other's positions, seen through a Java consumer's eyes.
 
 After a clean stop of the one before, nothing is copied twice and nothing is lost, however often they change. After a
-kill -9 Java goes on from our last stored position, so what came after it is copied again: at least once.
+kill -9 the next one continues from the last stored position, so what came after it is copied again: at least once.
 """
 
 import copy
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.position import Position
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.identity import IdentityLog
-from mirrorflow_replicator.kafka.offsets import OffsetsLog
-from mirrorflow_replicator.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.offsets_topic import OffsetsLog
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
@@ -45,8 +45,11 @@ class Relay:
     def remote(self, topic: str) -> str:
         return topic if self.policy.startswith("Identity") else f"{self.source.name}.{topic}"
 
-    def java(self) -> MirrorMaker:
-        properties = {f"{self.source.name}->{self.target.name}.replication.policy.class": self._policy_class}
+    def java(self, properties: Mapping[str, str] | None = None) -> MirrorMaker:
+        properties = {
+            f"{self.source.name}->{self.target.name}.replication.policy.class": self._policy_class,
+            **(properties or {}),
+        }
         return MirrorMaker(
             source=self.source, target=self.target, topics=self._pattern(), properties=properties
         )
@@ -127,7 +130,7 @@ class Relay:
         """The newest generation and why it was made."""
 
         async def read(cluster: Cluster) -> tuple[int, str]:
-            log = IdentityLog(cluster, self.source.name, replication_factor=1)
+            log = DecisionLog(cluster, self.source.name, replication_factor=1)
             await log.ensure()
             identity = (await log.read()).identity
             assert identity is not None
@@ -310,10 +313,43 @@ def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Re
         )
         relay.wait_until_java_copied(java, *list(relay.topics)[1:])
         java.stop()
+    assert_copied_again_from(relay, topic, stored)
+    relay.assert_equal(*list(relay.topics)[1:])
+
+
+def test_we_after_javas_kill_copy_again_what_came_after_its_position(relay: Relay):
+    """The other way round it is the same: nothing is lost, and Java's stored position is where we begin, in order."""
+    topic = next(iter(relay.topics))
+    relay.mark()
+    relay.load(400)
+    partitions = sum(relay.topics.values())
+    with relay.java({f"{relay.target.name}.offset.flush.interval.ms": "5000"}) as java:
+        relay.wait_until_java_copied(java)
+        wait_until(
+            "Java has stored all positions",
+            lambda: sum(one.source_offset + 1 for one in relay.positions().values()) == 3 * 400,
+            timeout_s=COPY_WAIT_S,
+            poll_s=0.2,
+        )
+        relay.load_one(topic, 3_000)
+        relay.wait_until_java_copied(java, topic)
+        java.kill()
+    stored = {partition: found.source_offset for partition, found in relay.positions().items()}
+    assert len(stored) == partitions
+    relay.load(50)
+    with relay.ours() as ours:
+        relay.wait_until_we_copied(ours)
+        assert ours.stop() == 0
+
+    assert_copied_again_from(relay, topic, stored)
+    relay.assert_equal(*list(relay.topics)[1:])
+
+
+def assert_copied_again_from(relay: Relay, topic: str, stored: Mapping[TopicPartition, int]) -> None:
+    """Each partition is copied up to some record, and again from behind its stored position, all in order."""
     for number in range(relay.topics[topic]):
         sent = [one for one in contents(records(relay.source, topic)) if one[0] == number]
         found = [one for one in contents(records(relay.target, relay.remote(topic))) if one[0] == number]
         repeated = len(found) - len(sent)
         at = stored[TopicPartition(topic, number)] + 1
         assert sent[: at + repeated] + sent[at:] == found
-    relay.assert_equal(*list(relay.topics)[1:])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.connect.properties import format_properties
+from mirrorflow_core.java.properties import format_properties
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until

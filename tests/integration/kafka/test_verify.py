@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mirrorflow_replicator.errors import AuthenticationFailedError
+from mirrorflow_core.errors import AuthenticationFailedError
 from mirrorflow_seed.settings import FlowFiles
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties

@@ -8,33 +8,33 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mirrorflow_replicator.connect.session_keys import SessionKey
-from mirrorflow_replicator.connect.worker_records import (
+from mirrorflow_core.connect.session_keys import SessionKey
+from mirrorflow_core.connect.worker_records import (
     ConnectorConfig,
     ConnectorTarget,
     RestartRequest,
-    State,
     TargetState,
     TaskConfig,
     TaskCount,
     TasksCommit,
+    WorkerState,
     WorkerStatus,
     decode_config,
     decode_status,
     encode_config,
     encode_status,
 )
-from mirrorflow_replicator.errors import InvalidSettingError
-from mirrorflow_replicator.kafka.cluster import Cluster
-from mirrorflow_replicator.kafka.worker_topics import ConfigTopic, StatusTopic
-from mirrorflow_replicator.settings import ClientSettings, StorageTopicSettings
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.settings import ClientSettings, StorageTopicSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.connect_worker import ConnectWorker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import records
 
 NAME = "beats-to-west"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def heartbeats(target: KafkaCluster) -> dict[str, str]:
@@ -171,7 +171,7 @@ def test_we_read_what_java_has_left(west: KafkaCluster, java: JavaWorker):
     connector = statuses.statuses.connector(NAME)
     assert connector is not None
     # At its end it says that nobody has them.
-    assert {State.UNASSIGNED} == {
+    assert {WorkerState.UNASSIGNED} == {
         connector.state,
         *(one.state for one in statuses.statuses.tasks(NAME).values()),
     }
@@ -199,9 +199,15 @@ def test_java_runs_what_we_have_written(west: KafkaCluster):
             now_ms=now_ms(),
         )
         await statuses.put(
-            WorkerStatus(connector="stopped", state=State.STOPPED, worker_id="127.0.0.1:1", generation=1),
-            WorkerStatus(connector="left", state=State.FAILED, worker_id="127.0.0.1:1", trace="it\nfailed"),
-            WorkerStatus(connector="left", task=0, state=State.FAILED, worker_id="127.0.0.1:1", trace="it"),
+            WorkerStatus(
+                connector="stopped", state=WorkerState.STOPPED, worker_id="127.0.0.1:1", generation=1
+            ),
+            WorkerStatus(
+                connector="left", state=WorkerState.FAILED, worker_id="127.0.0.1:1", trace="it\nfailed"
+            ),
+            WorkerStatus(
+                connector="left", task=0, state=WorkerState.FAILED, worker_id="127.0.0.1:1", trace="it"
+            ),
             now_ms=now_ms(),
         )
 

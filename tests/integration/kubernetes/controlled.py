@@ -8,7 +8,7 @@ from typing import Any
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.assess.runs import decide
+from mirrorflow_operator.assess.due_jobs import decide
 from mirrorflow_operator.plan.jobs import held_back, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects

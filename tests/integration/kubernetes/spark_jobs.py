@@ -132,7 +132,7 @@ def pods_wanted(team: Kubectl) -> int:
 
 
 def until_told(team: Kubectl, kind: str, *expected: str) -> None:
-    wait_until(f"{kind} is {expected}", lambda: told(team, kind) == expected, timeout_s=60)
+    wait_until(f"{kind} is {expected}", lambda: told(team, kind) == expected)
 
 
 def is_observed(team: Kubectl) -> bool:

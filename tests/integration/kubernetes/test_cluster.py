@@ -193,9 +193,9 @@ def test_a_network_policy_keeps_out_whom_it_does_not_name(web: Kubectl):
             },
         }
     )
-    wait_until("a stranger is kept out", lambda: not comes_in(), timeout_s=60)
+    wait_until("a stranger is kept out", lambda: not comes_in())
     web("label", "pod", pod["metadata"]["name"], "may=enter")
-    wait_until("a friend comes in", comes_in, timeout_s=60)
+    wait_until("a friend comes in", comes_in)
     web("delete", "networkpolicy", "web")
 
 

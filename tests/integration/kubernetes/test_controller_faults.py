@@ -58,7 +58,7 @@ def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
             )
             with operator:
                 rule = proxy.on(Match(write=True), blow(then=operator.child.kill), skip=skip)
-                wait_until("it has died at a write, or has nothing left to do", _over(operator), timeout_s=60)
+                wait_until("it has died at a write, or has nothing left to do", _over(operator))
                 if operator.child.running:
                     break
                 assert rule.struck == 1
@@ -100,7 +100,7 @@ def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
             server.kubectl("delete", "mirrorflow", "first")
 
             wanted = names(planned(second, "default"))
-            wait_until("it works again", lambda: wanted <= set(there(server.kubectl)), timeout_s=60)
+            wait_until("it works again", lambda: wanted <= set(there(server.kubectl)))
             operator.child.must_run()
             assert "Traceback" not in operator.child.log.read_text()
 
@@ -179,7 +179,7 @@ def test_a_missing_right_is_told_and_costs_the_others_nothing(
         assert operator.answers("/readyz")[0] == 200
 
         _grant(admin.within(closed), user)
-        wait_until("the closed one is served", _complete(admin.within(closed), documents[2]), timeout_s=60)
+        wait_until("the closed one is served", _complete(admin.within(closed), documents[2]))
         assert "Traceback" not in operator.child.log.read_text()
 
 
@@ -205,11 +205,11 @@ def test_watches_that_are_refused_or_miss_something_begin_anew(
         wait_until("the watch is gone", lambda: "configmaps" not in proxy.watched())
         namespace("delete", "configmap", "east-to-west-heartbeat")
         wait_until(
-            "the watches begin anew", lambda: operator.metric("watch_restarts_total") > 0, timeout_s=60
+            "the watches begin anew", lambda: operator.metric("watch_restarts_total") > 0, timeout_s=120
         )
         proxy.heal()
 
-        wait_until("it is there again", _complete(namespace, document), timeout_s=60)
-        wait_until("configmaps are watched", lambda: "configmaps" in proxy.watched(), timeout_s=60)
+        wait_until("it is there again", _complete(namespace, document))
+        wait_until("configmaps are watched", lambda: "configmaps" in proxy.watched())
         namespace("delete", "configmap", "east-to-west-heartbeat")
         wait_until("it is there again", _complete(namespace, document))

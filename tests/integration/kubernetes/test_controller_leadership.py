@@ -41,7 +41,7 @@ def _leader(*operators: OperatorProcess) -> OperatorProcess:
     def leading() -> list[OperatorProcess]:
         return [one for one in operators if one.leads]
 
-    return wait_until("one leads", leading, timeout_s=60)[0]
+    return wait_until("one leads", leading)[0]
 
 
 def test_the_other_takes_over_when_the_leader_is_killed_or_told_to_end(start: Start, namespace: Kubectl):

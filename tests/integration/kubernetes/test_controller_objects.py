@@ -1,19 +1,36 @@
 """The operator, as a process, on a real API server: a MirrorFlow becomes its objects, follows its changes, and nothing is written twice."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.cluster.apply import owned
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import objects
+from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.pod_defaults import DEFAULTS_ANNOTATION
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer, Written
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
-from tests.integration.kubernetes.controlled import OURS, events, manifest, names, planned, there, unchanging
+from tests.integration.kubernetes.controlled import (
+    IMAGE,
+    OURS,
+    events,
+    manifest,
+    names,
+    planned,
+    there,
+    unchanging,
+)
+from tests.unit.control_plane.observations import resource as resource_of
 
 USER = "operator-of-all"
 
@@ -48,6 +65,12 @@ def settled(
         return unchanging(lambda: mirrorflows.written_by(USER, namespace.namespace))
 
     return wait
+
+
+def images(namespace: Kubectl) -> set[str]:
+    """Return the container images of all Deployments."""
+    pods = [one["spec"]["template"]["spec"] for one in namespace.get("deployments")["items"]]
+    return {container["image"] for pod in pods for container in pod["containers"]}
 
 
 def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Callable[[], list[Written]]):
@@ -231,22 +254,62 @@ def test_a_deleted_flow_takes_its_objects_with_it_and_nothing_is_made_again(
     assert set(there(namespace)) == names(planned(document, namespace.namespace))
 
 
-def test_a_spec_that_cannot_be_run_changes_nothing_that_runs(
+def test_a_version_that_the_operator_does_not_have_changes_no_image(
     namespace: Kubectl, settled: Callable[[], list[Written]]
 ):
-    """A version that this operator does not have: said in the status, and the pods stay as they are."""
+    """It is said in the status and in a Warning event; the rest of the spec is followed."""
     document = manifest()
     namespace.apply(document)
-    before = settled()
+    settled()
+    before = images(namespace)
 
     document["spec"]["version"] = "9.9.9"
     document["spec"]["connectors"] = {"source": {"tasks": 5}}
     namespace.apply(document)
-    written = settled()[len(before) :]
+    written = settled()
 
-    assert {one.resource for one in written} <= {"mirrorflows/status", "events"}
+    assert before == images(namespace)
+    assert "configmaps" in {one.resource for one in written}
     accepted = condition(namespace.get("mirrorflow", "east-to-west"), "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "UnknownVersion")
+    warned = namespace.get("events", "--field-selector=type=Warning,involvedObject.kind=MirrorFlow")["items"]
+    assert [(one["reason"], one["message"]) for one in warned] == [("UnknownVersion", accepted["message"])]
+
+
+def test_pods_of_an_earlier_release_stay_until_something_else_replaces_them(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """A Deployment without the defaults is left as it is; a changed property brings them, and another number of pods does not."""
+    document = manifest()
+    namespace.apply(document)
+    settled()
+    _as_of_an_earlier_release(namespace, document)
+    before = settled()
+    name = "Deployment east-to-west-source"
+    earlier = there(namespace)[name]["spec"]["template"]
+    assert DEFAULTS_ANNOTATION not in earlier["metadata"]["annotations"]
+
+    document["spec"]["connectors"] = {"source": {"replicas": 0}}
+    namespace.apply(document)
+    written = settled()[len(before) :]
+    assert ("deployments", "east-to-west-source") in {(one.resource, one.name) for one in written}
+    assert earlier == there(namespace)[name]["spec"]["template"]
+
+    document["spec"]["connectors"] = {"source": {"tasks": 3}}
+    namespace.apply(document)
+    settled()
+    assert DEFAULTS_ANNOTATION in there(namespace)[name]["spec"]["template"]["metadata"]["annotations"]
+
+
+def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> None:
+    """Writes the Deployments as an operator without the defaults of pods did, in the name of the one that runs."""
+    flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
+    uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
+    resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
+    found = objects(flow, plan(flow, POD_LAYOUT), image=IMAGE, layout=POD_LAYOUT, has_defaults=False)
+    for one in found:
+        if one["kind"] == "Deployment":
+            namespace.apply(owned(one, resource), "--field-manager=mirrorflow-operator")
 
 
 def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
@@ -279,6 +342,49 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
         wait_until("nothing is due", lambda: again.idle)
 
     assert mirrorflows.written_by("operator-again") == []
+
+
+@pytest.mark.usefixtures("operator")
+def test_an_object_that_the_api_server_cannot_convert_is_told(namespace: Kubectl):
+    """It answers 500, as in trouble of its own; the status has its words, and the flow gets there once they are heeded."""
+    document = manifest(connectors={"source": {"template": {"affinity": {"nodeAffinity": "x"}}}})
+    name = document["metadata"]["name"]
+    namespace.apply(document)
+
+    def ready() -> Mapping[str, Any]:
+        status = namespace.get("mirrorflow", name).get("status", {})
+        return condition({"status": status}, "Ready") if status.get("conditions") else {"reason": ""}
+
+    wait_until("the status says so", lambda: ready()["reason"] == "ObjectsRefused")
+    assert "nodeAffinity" in ready()["message"]
+
+    document["spec"].pop("connectors")
+    namespace.apply(document)
+    wait_until("its objects are there", lambda: len(namespace.get("deployments")["items"]) == 3)
+
+
+def test_a_flow_of_a_version_that_is_no_longer_offered_is_looked_after_all_the_same(
+    namespace: Kubectl, settled: Callable[[], list[Written]]
+):
+    """As after an upgrade of the operator by two versions: what is deleted comes back, and the spec is followed."""
+    document = manifest()
+    namespace.apply(document)
+    settled()
+    name = document["metadata"]["name"]
+    earlier = json.dumps({"status": {"version": "0.0.7"}})
+    namespace("patch", "mirrorflow", name, "--subresource=status", "--type=merge", f"--patch={earlier}")
+    wait_until(
+        "the status says so",
+        lambda: condition(namespace.get("mirrorflow", name), "Accepted")["reason"] == "UnknownVersion",
+    )
+
+    namespace("delete", "deployment", f"{name}-source")
+    document["spec"]["state"] = "Paused"
+    namespace.apply(document)
+    settled()
+
+    assert {"mirrorflow/replicator:0.0.7"} == images(namespace)
+    assert condition(namespace.get("mirrorflow", name), "Ready")["reason"] in {"Pausing", "Paused"}
 
 
 def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_gone(

@@ -31,7 +31,7 @@ def test_an_operator_killed_at_any_write_begins_each_run_once(
             kubeconfig=user.kubeconfig, folder=tmp_path, namespaces=[team.namespace], environment=SETTINGS
         ) as process:
             process.wait_until_leading()
-            wait_until(about, reached, timeout_s=60)
+            wait_until(about, reached)
 
     team.apply(manifest(seed={"runId": "1"}))
     until(

@@ -20,7 +20,7 @@ from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import manifest
 
 PODS = 6  # of two flows
-WAIT_S = 60.0
+WAIT_S = 120.0
 TLS = {"internalRest": {"tls": {"secretName": "rest"}}}
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from mirrorflow_operator.api.rules.table import check
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.requests import Answer, Requests
@@ -92,6 +96,29 @@ def test_invalid_example_is_refused_for_the_field_it_announces(requests: Request
         assert re.search(OF_THE_TYPE.get(found[1], rf"(?<![\w]){re.escape(found[1])}\b"), answer.message)
     else:
         assert "not YAML" in text or "empty" in text
+
+
+def _slips(path: Path) -> list[FieldError]:
+    """What our own rules find in an example; nothing in one that is wrong by its types."""
+    try:
+        document = read_document(path.read_text())
+        return check(MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True))
+    except (InvalidSpecError, ValidationError):
+        return []
+
+
+@pytest.mark.parametrize("path", [path for path in INVALID if _slips(path)], ids=lambda path: path.stem)
+def test_the_server_says_what_validate_says(requests: Requests, path: Path):
+    """Which key or entry is wrong, and what to write instead: whoever asks kubectl knows no less."""
+    message = _sent(requests, path.read_text(), "create").message
+
+    for slip in _slips(path):
+        if "Duplicate value" in message:
+            assert "listed twice" in slip.message  # the schema's list type, which names the entry
+            continue
+        key = re.search(r"[.](?:config|labels|annotations)\[(.*)\]$", slip.path)
+        problem = slip.message.partition(": ")[0]  # why Java refuses a regular expression, only Python knows
+        assert f"{f'key {key[1]}: ' if key else ''}{problem}; {slip.action}" in message
 
 
 def test_a_secret_written_by_mistake_is_not_repeated(requests: Requests):

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_replicator.connect.driver import load_mm2
-from mirrorflow_replicator.connect.jaas import parse_jaas
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.settings import ClientSettings, ConnectorSettings
+from mirrorflow_core.java.jaas import parse_jaas
+from mirrorflow_core.settings import ClientSettings, ConnectorSettings
+from mirrorflow_replicator.config.dedicated_mode import load_mm2
+from mirrorflow_replicator.config.providers import Resolver
 
 STORES = ("ssl.truststore.", "ssl.keystore.", "ssl.key.password")
 _PARTS = ("source", "checkpoint", "heartbeat")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.__main__ import main
+from mirrorflow_replicator.version import version
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Result = tuple[int, str, str]
@@ -41,7 +42,7 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
 
     assert (2, "") == (status, out)
     assert (
-        f"{path}: spec.topics.replicationFactor: it is 0; write -1 for the target's default, or 1 and more.\n"
+        f"{path}: spec.topics.replicationFactor: it is 0; write -1 for the target's default, or at least 1.\n"
         == err
     )
 
@@ -52,13 +53,14 @@ def test_invalid_file_is_named_with_its_field(mirrorflow: Callable[..., Result])
         (("run",), "Say which flow: -f FILE, or --from HOST:PORT --to HOST:PORT --topics REGEX."),
         (("validate",), "Say which flow: -f FILE."),
         (("run", "-f", "x.yaml", "--from", "a:1"), "Give either -f FILE or --from"),
+        (("run", "--from", "a:1", "--to", "b:1", "--naming", "same"), "invalid choice: 'same'"),
         (("validate", "-f", "/nowhere.yaml"), "/nowhere.yaml cannot be read: No such file or directory"),
         (("validate", "-f", "/"), "/ cannot be read: Is a directory"),
         (("run", "--from", "a:1", "--to", "a:1"), "--to: a:1 is also an address of the source"),
         (("run", "--from", "a:1", "--to", "b"), "--to[0]: it should match pattern"),
         (
             ("run", "--from", "a:1", "--to", "b:1", "--topics", "*"),
-            "--topics[0]: '*' is no regular expression",
+            "--topics[0]: '*' is not a Java regular expression",
         ),
         (
             ("run", "--from", "a:1", "--to", "b:1", "--secrets", "/nowhere"),
@@ -103,13 +105,55 @@ def test_plan_shows_references_and_not_secrets(mirrorflow: Callable[..., Result]
     assert "hunter2" not in out
 
 
-def test_plan_without_a_source_to_be_reached_says_so_and_goes_on(mirrorflow: Callable[..., Result]) -> None:
-    """The properties are of use without a cluster."""
-    status, out, _ = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
+@pytest.mark.parametrize(
+    ("flags", "keeps_names"),
+    [((), False), (("--naming", "Prefix"), False), (("--naming", "Identity"), True)],
+)
+def test_naming_decides_what_copies_are_called(
+    mirrorflow: Callable[..., Result], flags: tuple[str, ...], *, keeps_names: bool
+) -> None:
+    status, out, _ = mirrorflow("plan", "--offline", "--from", "a:1", "--to", "b:1", *flags)
 
-    assert 0 == status
+    assert status == 0
+    assert ("IdentityReplicationPolicy" in out) is keeps_names
+
+
+def test_naming_is_not_for_a_file(mirrorflow: Callable[..., Result]) -> None:
+    """It has its own word for that."""
+    status, _, err = mirrorflow("plan", "-f", "x.yaml", "--naming", "Identity")
+
+    assert status == 2
+    assert "Give either -f FILE or --from, --to and the other flags that stand for a file" in err
+
+
+def test_plan_fails_where_the_source_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
+    """After the properties, which are of use without a cluster; --offline asks none."""
+    status, out, error = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2")
+    offline, *_ = mirrorflow("plan", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", "--offline")
+
+    assert (1, 0) == (status, offline)
     assert "connector.class=org.apache.kafka.connect.mirror.MirrorSourceConnector\n" in out
-    assert "# Topics are not listed. Cluster source cannot be reached at 127.0.0.1:1" in out
+    assert "Topics are not listed. Cluster source cannot be reached at 127.0.0.1:1" in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--time-limit", "60"), "--time-limit is of --until-caught-up"),
+        (("--until-caught-up", "--time-limit", "0"), "'0' is no number of seconds above 0"),
+        (("--until-caught-up", "--time-limit", "soon"), "'soon' is no number of seconds above 0"),
+        (("--http-port", "70000"), "'70000' is no port"),
+        (("--http-port", "-1"), "'-1' is no port"),
+    ],
+)
+def test_run_refuses_what_it_cannot_do(
+    mirrorflow: Callable[..., Result], flags: tuple[str, ...], said: str
+) -> None:
+    """With status 2, before anything starts."""
+    status, _, error = mirrorflow("run", "--from", "127.0.0.1:1", "--to", "127.0.0.1:2", *flags)
+
+    assert 2 == status
+    assert said in error
 
 
 def test_check_lists_both_clusters_that_cannot_be_reached(mirrorflow: Callable[..., Result]) -> None:
@@ -179,3 +223,94 @@ def test_acls_ask_for_the_cluster_where_acls_are_synchronised(
     assert [[describe], [both]] == asked(EXAMPLES / "valid" / "acls-and-reports.yaml")
     assert [[describe], [describe]] == asked(reporting)
     assert [[], []] == asked(EXAMPLES / "valid" / "smallest.yaml")
+
+
+def nested(opening: str, closing: str) -> str:
+    return "spec: " + opening * 5_000 + "1" + closing * 5_000
+
+
+def bomb() -> str:
+    lines = ["a0: &a0 [" + ",".join("x" * 10) + "]"]
+    lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "metadata: {{ .Values.name }}",
+            "line 1, column 12: it is not YAML: a key has to be a word; {{ ... }} of",
+        ),
+        ("metadata: {name: {{ x }}}", "a key has to be a word"),
+        ("? [a]\n: 1", "a key has to be a word"),
+        (nested("[", "]"), "it nests deeper than 64 levels"),
+        (nested("{a: ", "}"), "it nests deeper than 64 levels"),
+        ("spec:\n  " + "- " * 5_000 + "1", "it nests deeper than 64 levels"),
+        (bomb(), "it holds more than 200000 values"),
+        ("spec: &a [*a]", "an alias stands within what it stands for"),
+    ],
+    ids=["template", "template inside", "list as key", "lists", "objects", "blocks", "bomb", "circle"],
+)
+def test_a_file_that_is_no_flow_is_answered_with_a_sentence(
+    mirrorflow: Callable[..., Result], tmp_path: Path, command: str, text: str, expected: str
+) -> None:
+    path = tmp_path / "flow.yaml"
+    path.write_text(text)
+
+    status, out, err = mirrorflow(command, "-f", str(path))
+
+    assert (2, "") == (status, out)
+    assert expected in err
+    assert err.count("\n") == 1
+
+
+def test_aliases_stand_for_what_they_name(mirrorflow: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "flow.yaml"
+    path.write_text(
+        "apiVersion: mirrorflow.io/v1alpha1\nkind: MirrorFlow\nmetadata: {name: &name east-to-west}\n"
+        "spec:\n  source: {alias: east, bootstrapServers: ['a:1']}\n"
+        "  target: {alias: west, bootstrapServers: ['b:1']}\n  topics: {include: &all [orders]}\n"
+        "  groups: {include: *all}\n"
+    )
+
+    assert mirrorflow("validate", "-f", str(path))[0] == 0
+
+
+@pytest.mark.parametrize("command", ["seed", "archive", "restore", "verify"])
+@pytest.mark.parametrize("cores", ["-1", "0", "many", "1.5", ""])
+def test_cores_are_a_number(mirrorflow: Callable[..., Result], command: str, cores: str) -> None:
+    status, _, err = mirrorflow(command, "--cores", cores, "--from", "a:1", "--to", "b:1")
+
+    assert status == 2
+    assert f"argument --cores: {cores!r} is no number of cores; write 1 or more" in err
+
+
+@pytest.mark.parametrize("rate", ["-1", "0", "50MB/s", ""])
+def test_a_rate_is_a_number_of_bytes(mirrorflow: Callable[..., Result], rate: str) -> None:
+    status, _, err = mirrorflow("seed", f"--rate={rate}", "--from", "a:1", "--to", "b:1")
+
+    assert status == 2
+    assert f"argument --rate: {rate!r} is not a number of bytes; write for example 50Mi" in err
+
+
+def test_the_version_is_the_packages(mirrorflow: Callable[..., Result]) -> None:
+    assert (0, f"mirrorflow {version()}\n", "") == mirrorflow("--version")
+
+
+def test_a_package_that_is_missing_is_named(
+    mirrorflow: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MirrorFlow was installed without its extra `cli`."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="yaml")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+
+    assert (
+        2,
+        "",
+        "The Python package yaml is not installed; in MirrorFlow's folder: pip install '.[cli]'.\n",
+    ) == mirrorflow("validate", "-f", "flow.yaml")

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.convert import converted, report, yaml_text
-from mirrorflow_cli.convert_parts import Findings
+from mirrorflow_cli.convert_parts import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.export_lines import exported, text
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.plan.layout import POD_LAYOUT, SecretLayout
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_replicator.connect.driver import load_mm2
-from mirrorflow_replicator.connect.key_rows import Scope
-from mirrorflow_replicator.connect.keys import KEYS
+from mirrorflow_replicator.config.dedicated_mode import load_mm2
+from mirrorflow_replicator.config.key_rows import Scope
+from mirrorflow_replicator.config.keys import KEYS
 from tests.unit.cli.effective import effective, emitting
 from tests.unit.cli.mm2_blocks import BLOCKS
 
@@ -35,9 +35,11 @@ ANNOUNCED = {
 }
 
 
-def there_and_back(source: str, layout: SecretLayout = POD_LAYOUT) -> tuple[str, Findings, list[str]]:
+def there_and_back(
+    source: str, layout: SecretLayout = POD_LAYOUT
+) -> tuple[str, ConversionFindings, list[str]]:
     """The text that comes back, what conversion found, and what export could not say."""
-    findings = Findings()
+    findings = ConversionFindings()
     documents = [load_flow(yaml_text(one)) for one in converted(source, findings)]
     out = exported(documents, layout)
     return text(out.lines), findings, out.losses
@@ -193,7 +195,7 @@ def test_secrets_come_back_from_the_files_that_were_asked_for(tmp_path: Path) ->
 def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None:
     """What no named type can say becomes Custom, by reference too."""
     source = SECURED + "A.ssl.keystore.location = /etc/a.p12\nA.ssl.keystore.password = hunter2\n"
-    findings = Findings()
+    findings = ConversionFindings()
 
     one = converted(source, findings)[0]
 
@@ -210,7 +212,7 @@ def test_client_certificate_and_password_at_once_need_java_s_own_words() -> None
 def test_alias_of_one_flow_alone_is_the_one_that_counts() -> None:
     """Topics and positions are named by it; the offsets topic is still named by the file's."""
     source = TWO + "A->B.source.cluster.alias = east\n"
-    one = flow_of(converted(source, Findings())[0])
+    one = flow_of(converted(source, ConversionFindings())[0])
     before = load_mm2(source)[0].connectors[0].source
 
     assert before is not None
@@ -225,7 +227,7 @@ def test_flow_keeps_what_positions_hang_on() -> None:
     """Aliases, connector name, offsets topic, policy, separator: as the plan of the converted flow has them."""
     source = TWO + "B.offset.storage.topic = mine\nreplication.policy.separator = _\n"
 
-    connector = plan(flow_of(converted(source, Findings())[0]), POD_LAYOUT).connectors[0]
+    connector = plan(flow_of(converted(source, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
     assert "mine" == connector.worker_properties["offset.storage.topic"]
     assert {
@@ -250,13 +252,13 @@ def test_flow_keeps_what_positions_hang_on() -> None:
 def test_what_would_copy_something_else_is_refused(line: str) -> None:
     """By its name, and nothing is converted."""
     with pytest.raises(UsageError, match=line.partition(" =")[0].removeprefix("A->B.").replace(".", r"\.")):
-        converted(TWO + line + "\n", Findings())
+        converted(TWO + line + "\n", ConversionFindings())
 
 
 def test_all_refusals_are_told_at_once() -> None:
     """Nobody has to run a command twice to find two of them."""
     with pytest.raises(UsageError) as raised:
-        converted(TWO + "transforms = drop\nA->B.errors.tolerance = all\n", Findings())
+        converted(TWO + "transforms = drop\nA->B.errors.tolerance = all\n", ConversionFindings())
 
     assert "transforms" in str(raised.value)
     assert "errors.tolerance" in str(raised.value)
@@ -273,7 +275,7 @@ PLACES = (
 
 
 def told(source: str) -> Any:
-    findings = Findings()
+    findings = ConversionFindings()
     try:
         return converted(source, findings), findings
     except UsageError as error:
@@ -365,10 +367,46 @@ def test_file_without_a_flow_is_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (TWO + 'topics = {{ .Values.topics | join "," }}\n', len(TWO.splitlines()) + 1),
+        ("clusters = A, {{ target }}\n", 1),
+        ("{% if mirrored %}\nclusters = A, B\n{% endif %}\n", 1),
+        ("# {{ a comment }}\nkind: KafkaMirrorMaker2\nmetadata: {name: {{ .Release.Name }}}\n", 3),
+        ("kind: KafkaMirrorMaker2\n{{- if .Values.enabled }}\nspec: {}\n{{- end }}\n", 2),
+        ('kind: KafkaMirrorMaker2\nspec:\n  connectCluster: "{{ .Values.target }}"\n', 3),
+    ],
+    ids=["properties", "jinja", "statement", "value", "condition", "quoted"],
+)
+def test_a_template_has_to_be_rendered_first(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str, line: int
+) -> None:
+    source = tmp_path / "template"
+    source.write_text(text)
+
+    status, out, err = mirrorflow("convert", str(source))
+
+    assert (2, "") == (status, out)
+    assert (
+        f"{source}: line {line}: it is a template; render it first, for example by helm template, "
+        "and convert what comes out.\n" == err
+    )
+
+
+def test_braces_in_a_comment_are_no_template(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    source = tmp_path / "mm2.properties"
+    source.write_text("  # was {{ .Values.topics }}\n" + TWO)
+
+    assert mirrorflow("convert", str(source))[0] == 0
+
+
 def test_flows_that_reach_a_cluster_in_two_ways_do_not_share_a_file() -> None:
     """An mm2.properties knows each cluster once."""
-    there = converted(TWO, Findings())[0]
-    back = converted(TWO.replace("A->B", "B->A").replace("a:9092", "a2:9092"), Findings())[0]
+    there = converted(TWO, ConversionFindings())[0]
+    back = converted(TWO.replace("A->B", "B->A").replace("a:9092", "a2:9092"), ConversionFindings())[0]
 
     with pytest.raises(UsageError, match=r"A\.bootstrap\.servers: flows a-to-b and b-to-a say two things"):
         exported([flow_of(there), flow_of(back)], POD_LAYOUT)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.convert import converted, yaml_text
-from mirrorflow_cli.convert_parts import Findings
+from mirrorflow_cli.convert_parts import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_operator.api.load import flow_of
 
@@ -17,10 +17,10 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule req
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
-def source(lines: dict[str, str], findings: Findings | None = None) -> dict[str, Any]:
+def source(lines: dict[str, str], findings: ConversionFindings | None = None) -> dict[str, Any]:
     """spec.source of the flow whose cluster A has *lines*; it is a valid one, and no secret is in it."""
     text = BASE + "".join(f"A.{key} = {value}\n" for key, value in lines.items())
-    one = converted(text, findings or Findings())[0]
+    one = converted(text, findings or ConversionFindings())[0]
     flow_of(one)
     assert "hunter2" not in yaml_text(one)
     return dict(one["spec"]["source"])
@@ -168,7 +168,7 @@ def test_connection_that_cannot_be_made_is_refused(lines: dict[str, str], expect
 
 def test_settings_of_another_protocol_are_listed() -> None:
     """They have no effect in Java either."""
-    findings = Findings()
+    findings = ConversionFindings()
     source({"ssl.enabled.protocols": "TLSv1.3", "sasl.mechanism": "PLAIN"}, findings)
 
     assert {"A.ssl.enabled.protocols"} == {loss.setting for loss in findings.losses}
@@ -177,7 +177,7 @@ def test_settings_of_another_protocol_are_listed() -> None:
 def test_references_to_what_is_no_secret_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """As MM2 does when it starts; one that leads nowhere is listed and left out."""
     monkeypatch.setenv("MM_TEST_TOPICS", "orders, payments")
-    findings = Findings()
+    findings = ConversionFindings()
     providers = (
         "config.providers = env\n"
         "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"

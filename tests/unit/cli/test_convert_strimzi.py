@@ -3,7 +3,7 @@
 import pytest
 
 from mirrorflow_cli.convert import converted
-from mirrorflow_cli.convert_parts import Findings
+from mirrorflow_cli.convert_parts import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.plan.layout import POD_LAYOUT
@@ -93,7 +93,7 @@ spec:
 
 def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
     """Every part of Strimzi's own example, and security on both sides."""
-    findings = Findings()
+    findings = ConversionFindings()
 
     one = flow_of(converted(V1BETA2, findings)[0])
 
@@ -124,7 +124,7 @@ def test_v1beta2_becomes_a_flow_with_the_same_secrets_and_names() -> None:
 
 def test_positions_of_strimzi_are_found_again() -> None:
     """Connector name and offsets topic are the keys to them."""
-    connector = plan(flow_of(converted(V1BETA2, Findings())[0]), POD_LAYOUT).connectors[0]
+    connector = plan(flow_of(converted(V1BETA2, ConversionFindings())[0]), POD_LAYOUT).connectors[0]
 
     assert "cluster-a->cluster-b.MirrorSourceConnector" == connector.connector_properties["name"]
     assert "mirrormaker2-cluster-offsets" == connector.worker_properties["offset.storage.topic"]
@@ -137,7 +137,7 @@ def test_positions_of_strimzi_are_found_again() -> None:
 
 def test_what_has_no_counterpart_is_listed() -> None:
     """Fields of the resource, of connectors, of clusters, and settings."""
-    findings = Findings()
+    findings = ConversionFindings()
     converted(V1BETA2, findings)
 
     assert {
@@ -154,7 +154,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
 
 def test_v1_has_one_target_and_a_flow_for_each_source() -> None:
     """Names are the resource's own there; a paused connector is a paused flow; without a connector there is none."""
-    first, second = (flow_of(one) for one in converted(V1, Findings()))
+    first, second = (flow_of(one) for one in converted(V1, ConversionFindings()))
 
     assert ("Paused", "Running") == (first.spec.state.value, second.spec.state.value)
     assert ("Identity", "Prefix") == (
@@ -178,7 +178,7 @@ def test_documents_of_other_kinds_are_passed_over() -> None:
     """Files with several objects are common."""
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n---\n{V1BETA2}\n---\n{V1}"
 
-    assert 3 == len(converted(text, Findings()))
+    assert 3 == len(converted(text, ConversionFindings()))
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_documents_of_other_kinds_are_passed_over() -> None:
 def test_what_cannot_be_converted_is_named(before: str, after: str, expected: str) -> None:
     """One sentence, by the path in Strimzi's resource."""
     with pytest.raises(UsageError, match=expected):
-        converted(V1BETA2.replace(before, after), Findings())
+        converted(V1BETA2.replace(before, after), ConversionFindings())

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from mirrorflow_cli.dump import _PLACES, Place, _line, _read_decision, _read_map, _read_position
-from mirrorflow_replicator.connect.mirror_records import (
+from mirrorflow_cli.dump import _PLACES, DumpTopic, _line, _read_decision, _read_map, _read_position
+from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint_key,
     encode_checkpoint_value,
 )
-from mirrorflow_replicator.connect.offset_map_records import encode_map, encode_map_key
-from mirrorflow_replicator.flow.identity import Anchor, encode
-from mirrorflow_replicator.flow.offset_map import UNKNOWN, OffsetMap, Run, Stream
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.topic_acls import AclBinding, encode_mark
-from mirrorflow_replicator.settings import ClientSettings
-from mirrorflow_replicator.wire.records import Record
+from mirrorflow_core.connect.offset_map_records import encode_map, encode_map_key
+from mirrorflow_core.exactly_once.identity import Anchor, encode
+from mirrorflow_core.offsets.offset_map import UNKNOWN, MapStream, OffsetMap, Run
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.topics.topic_acls import AclBinding, encode_mark
+from mirrorflow_core.wire.records import Record
 
 CLIENT = ClientSettings(alias="west", client_id="c", properties={})
 CHECKPOINT = Checkpoint(group="a b", topic="A.foo", partition=3, upstream_offset=100, downstream_offset=205)
@@ -30,8 +30,8 @@ def checkpoint_record(value: bytes | None = None) -> Record:
     )
 
 
-def place(read) -> Place:
-    return Place(client=CLIENT, topic="A.checkpoints.internal", read=read)
+def place(read) -> DumpTopic:
+    return DumpTopic(client=CLIENT, topic="A.checkpoints.internal", read=read)
 
 
 def fields(key: bytes | None, value: bytes | None) -> dict[str, object]:
@@ -106,7 +106,7 @@ def test_every_topic_of_a_flow_can_be_dumped():
 
 def test_a_map_shows_its_runs_and_leaves_out_counts_that_nobody_knows():
     known = OffsetMap(
-        stream=Stream(2, "a", "b"),
+        stream=MapStream(2, "a", "b"),
         ordinal=0,
         upstream_end=20,
         runs=(Run(0, 0, 10, 10, 10), Run(10, 10, 20, 30, UNKNOWN)),

@@ -58,6 +58,25 @@ def test_the_job_of_each_command_is_there(
     assert (started[0] == "archive.verifying") is ("--archive" in more)
 
 
+@pytest.mark.parametrize("command", ["seed", "archive", "restore"])
+@pytest.mark.parametrize(("rate", "bytes_per_second"), [("50Mi", 50 << 20), ("50000000", 50_000_000)])
+def test_a_rate_reaches_the_job_in_bytes(
+    command: str, rate: str, bytes_per_second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    def run(_: Any, job: Any, **__: Any) -> int:
+        started.append(job)
+        return 0
+
+    monkeypatch.setattr("mirrorflow_seed.session.require_spark", lambda: None)
+    for module in ("seed.command", "archive.exporting", "archive.restoring"):
+        monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
+
+    assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))
+    assert [bytes_per_second] == [job.bytes_per_second for job in started]
+
+
 def test_a_display_is_closed_whatever_happens() -> None:
     display = Silent()
     with pytest.raises(UsageError):

@@ -1,7 +1,7 @@
 """The lines of `mirrorflow offsets`; that groups are found is the integration tests' business."""
 
 from mirrorflow_cli.offsets import _age, _print_lines, failover
-from mirrorflow_replicator.flow.group_offsets import GroupOffset
+from mirrorflow_core.offsets.group_offsets import GroupOffset
 
 
 def one(**changes) -> GroupOffset:

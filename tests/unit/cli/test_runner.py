@@ -3,6 +3,7 @@
 The children are `stub.py`, so that these tests need no broker; the runner itself is a process too, because it is killed.
 """
 
+import io
 import json
 import os
 import signal
@@ -15,20 +16,28 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from mirrorflow_cli.display import PlainDisplay
+from mirrorflow_cli.table import TableDisplay
 
 STUB = Path(__file__).with_name("stub.py")
 WAIT_S = 20.0
 POLL_S = 0.01
 RUNNER = """
 import os, sys
+from pathlib import Path
 from mirrorflow_cli.json_lines import JsonDisplay
+from mirrorflow_cli.log_file import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
 stub, mode, until = sys.argv[1:]
+limit = os.environ.get("TIME_LIMIT")
 plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,
     worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"x": "${dir:/a:b}"})
-log = open(os.environ["TMPDIR"] + "/log", "ab", buffering=0)
-options = RunOptions(until_caught_up=until == "until", log=log, command=(sys.executable, stub, mode))
+log = LogFile(Path(os.environ["TMPDIR"]) / "log")
+options = RunOptions(until_caught_up=until == "until", time_limit_s=float(limit) if limit else None,
+    log=log, command=(sys.executable, stub, mode))
 other = ConnectorPlan(name="MirrorHeartbeatConnector", kind=ConnectorKind.HEARTBEAT,
     worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"y": "1"})
 sys.exit(Runner([plan, other], JsonDisplay(), options).run())
@@ -127,6 +136,7 @@ def test_runner_does_not_exit_0_while_a_topic_is_not_copied(run: Callable[..., R
 
 INFO = "2026-01-01 00:00:00,000 INFO mirrorflow.worker listening on http://127.0.0.1:1"
 WARNING = "2026-01-01 00:00:01,000 WARNING mirrorflow.worker the disk is full"
+JSON = '{{"time": "2026-01-01T00:00:00.000Z", "level": "{}", "logger": "mirrorflow", "message": "{}"}}'
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError: no more files'
 
 
@@ -141,10 +151,12 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError:
         ([WARNING, "Cluster west cannot be reached."], "Cluster west cannot be reached."),
         ([INFO + "x" * 5_000, INFO], INFO),
         ([], ""),
+        ([JSON.format("INFO", "up"), JSON.format("WARNING", "the disk is full"), JSON.format("INFO", "still up")], "the disk is full"),
     ],
     ids=[
         "nothing but news", "a warning before the last news", "an error after a warning", "a traceback",
         "a traceback before the last news", "the sentence that it ends with", "news cut in the middle", "silence",
+        "JSON",
     ],
 )  # fmt: skip
 def test_death_is_told_with_what_explains_it(
@@ -179,11 +191,34 @@ def test_restarts_are_spaced_ever_wider(run: Callable[..., Running]) -> None:
 
 
 def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
-    """No restart heals it."""
+    """No restart heals it: the status is that of wrong settings, and no restart is announced."""
     running = run("refuse")
 
-    assert 1 == running.process.wait(WAIT_S)
+    assert 2 == running.process.wait(WAIT_S)
     assert 1 == len(running.lines("start"))
+    (ended,) = (event for event in running.events() if event["event"] == "ended")
+    assert (2, "the stub was told to refuse", None) == (
+        ended["status"],
+        ended["message"],
+        ended["restartsInSeconds"],
+    )
+
+
+def test_displays_announce_a_restart_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = io.StringIO()
+    table = TableDisplay("east → west", Console(file=screen, width=120))
+    for display in (PlainDisplay(), table):
+        display.ended(1, "", 0.5)
+        display.ended(2, "offset.lag.max: many.", None)
+    table.close()
+
+    assert [
+        "replicator ended with status 1, restart in 0.5 s",
+        "replicator ended with status 2: offset.lag.max: many.",
+    ] == capsys.readouterr().err.splitlines()
+    drawn = screen.getvalue()
+    assert "replicator ended (status 1), restart in 0.5 s." in drawn
+    assert "replicator ended (status 2). offset.lag.max: many." in drawn
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the process itself watches its stdin")
@@ -211,6 +246,40 @@ def test_signal_stops_in_order(run: Callable[..., Running], number: signal.Signa
     assert ["SIGTERM"] == running.lines("end")
 
 
+@pytest.mark.parametrize(
+    ("number", "catches_up", "is_interrupted"),
+    [(signal.SIGINT, False, True), (signal.SIGTERM, False, False), (None, True, False)],
+    ids=["Ctrl-C", "SIGTERM", "caught up"],
+)
+def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
+    run: Callable[..., Running],
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals | None,
+    *,
+    catches_up: bool,
+    is_interrupted: bool,
+) -> None:
+    running = run("serve", until=catches_up)
+    if number is not None:
+        until(lambda: running.lines("ready"), "it never served")
+        running.process.send_signal(number)
+    running.process.wait(WAIT_S)
+
+    assert [is_interrupted] == [e["interrupted"] for e in running.events() if e["event"] == "stopping"]
+    PlainDisplay().stopping(is_interrupted=is_interrupted)
+    assert ("stopping; Ctrl-C again kills\n" if is_interrupted else "stopping\n") == capsys.readouterr().err
+
+
+def test_what_has_not_caught_up_in_time_ends_with_1(run: Callable[..., Running]) -> None:
+    """A script has a limit of its own; the process is stopped in order."""
+    behind = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
+    running = run("serve", until=True, STUB_ROWS=json.dumps([behind]), TIME_LIMIT="1")
+
+    assert 1 == running.process.wait(WAIT_S)
+    assert "Not caught up within 1 s." in [event.get("message") for event in running.events()]
+    assert ["SIGTERM"] == running.lines("end")
+
+
 def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
     """Nobody waits half a minute for a process that does not listen."""
     running = run("deaf")
@@ -232,9 +301,9 @@ def test_property_files_are_this_users_alone_and_go_away(run: Callable[..., Runn
 
     assert 0o700 == stat.S_IMODE(worker.parent.stat().st_mode)
     assert 0o600 == stat.S_IMODE(connector.stat().st_mode)
-    assert "x=${dir\\:/a\\:b}\n" == connector.read_text()
+    assert "x=${dir:/a:b}\n" == connector.read_text()
     assert "y=1\n" == other.read_text()
-    assert "mirrorflow.http.listeners=http\\://127.0.0.1\\:0\n" in worker.read_text()
+    assert "mirrorflow.http.listeners=http://127.0.0.1:0\n" in worker.read_text()
 
     running.process.send_signal(signal.SIGTERM)
     running.process.wait(WAIT_S)

@@ -95,29 +95,48 @@ def test_topics_that_are_not_copied_are_named_with_their_sentences() -> None:
 
 def test_a_flow_that_matches_nothing_says_so() -> None:
     """Idle alone would look as if all were well."""
-    drawn = _drawn(
-        Progress(connector="C", summary={**SUMMARY, "replicating": "Idle", "partitions": {"total": 0}})
-    )
+    nothing = "No topic of east is selected. Of 3 topics 3 are not."
+    summary = {**SUMMARY, "replicating": "Idle", "partitions": {"total": 1}}
+    drawn = _drawn(Progress(connector="C", summary=summary, nothing_selected=nothing))
 
-    assert "C: Idle, 0 partitions" in drawn
-    assert "No topic of the source matches, or Describe on it is not granted" in drawn
+    assert "C: Idle, 1 partitions" in drawn
+    assert nothing in drawn
 
 
 def test_plain_lines_say_each_trouble_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line a second is enough; and the rate is the recent one here too."""
-    display = PlainDisplay()
+    """A line each ten seconds is enough; and the rate is the recent one here too."""
+    now_s = 0.0
+    display = PlainDisplay(clock=lambda: now_s)
     stopped = _row("big", phase="stopped", reason="RecordTooLarge", message="big-0: too large.")
     seen = Progress(
         connector="C", summary=SUMMARY, partitions=(stopped,), uncopied=(REFUSED,), uncopied_total=1
     )
 
     display.progress(seen)
+    now_s = 9.0
+    display.progress(seen)
+    now_s = 10.0
     display.progress(seen)
 
     captured = capsys.readouterr()
     assert 2 == captured.out.count("C: Advancing")
     assert "5,000 records/s" in captured.out.splitlines()[0]
     assert [REFUSED, "big-0: too large."] == captured.err.splitlines()
+
+
+def test_a_plain_line_comes_at_once_where_it_has_another_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the newest figures come at the end."""
+    display = PlainDisplay(clock=lambda: 0.0)
+    for word, records in (("Advancing", 1), ("Advancing", 2), ("Idle", 3), ("Idle", 4)):
+        display.progress(
+            Progress(connector="C", summary={**SUMMARY, "replicating": word, "records": records})
+        )
+    display.caught_up()
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("C: ")]
+    assert ["Advancing, 1", "Idle, 3", "Idle, 4"] == [
+        f"{line[3:].partition(',')[0]}, {line.rpartition(' copied')[0].split()[-1]}" for line in lines
+    ]
 
 
 def test_plain_line_says_starting_until_topics_are_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.progress import Progress
-from mirrorflow_cli.verdict import NOTHING_MATCHES_AFTER_S, Verdict, verdict
+from mirrorflow_cli.verdict import NOTHING_MATCHES_AFTER_S, RunVerdict, verdict
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
 BEHIND = {"reachedStartEnd": False, "phase": "copying"}
@@ -13,15 +13,25 @@ STOPPED = {"reachedStartEnd": False, "phase": "stopped", "message": "t-0: the re
 REFUSED = "Target topic east.t cannot be created: no."
 
 
-def progress(*rows: dict[str, Any], uptime_s: float = 60.0, uncopied: tuple[str, ...] = ()) -> Progress:
+NOTHING = "No topic of east is selected. Of 3 topics 3 are not, as `topics` does not match it."
+
+
+def progress(
+    *rows: dict[str, Any], uptime_s: float = 60.0, uncopied: tuple[str, ...] = (), nothing: str = ""
+) -> Progress:
     behind = sum(not row["reachedStartEnd"] for row in rows)
     summary = {
         "partitions": {"total": len(rows)},
-        "caughtUp": bool(rows) and not behind and not uncopied,
+        "caughtUp": bool(rows) and not behind and not uncopied and not nothing,
         "uptimeSeconds": uptime_s,
     }
     return Progress(
-        connector="C", summary=summary, partitions=rows, uncopied=uncopied, uncopied_total=len(uncopied)
+        connector="C",
+        summary=summary,
+        partitions=rows,
+        uncopied=uncopied,
+        uncopied_total=len(uncopied),
+        nothing_selected=nothing,
     )
 
 
@@ -35,10 +45,12 @@ def progress(*rows: dict[str, Any], uptime_s: float = 60.0, uncopied: tuple[str,
         progress(uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
         progress(DONE, uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
         progress(BEHIND, uncopied=(REFUSED,)),
+        progress(DONE, nothing=NOTHING, uptime_s=NOTHING_MATCHES_AFTER_S - 1),
     ],
     ids=[
         "nobody answers", "topics may still be found", "one copies", "one copies, one has stopped",
         "a refusal may heal", "a refusal may heal while the rest is done", "the rest still copies",
+        "topics may still be found beside heartbeats",
     ],
 )  # fmt: skip
 def test_waiting_goes_on_while_something_may_still_come(seen: Progress | None) -> None:
@@ -48,20 +60,22 @@ def test_waiting_goes_on_while_something_may_still_come(seen: Progress | None) -
 
 def test_all_caught_up_is_done() -> None:
     """Without a sentence."""
-    assert Verdict(failure="") == verdict(progress(DONE, DONE))
+    assert RunVerdict(failure="") == verdict(progress(DONE, DONE))
 
 
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (progress(), "no topic of the source matches"),
+        (progress(), "the source cannot be reached, or its topics are not listed yet"),
+        (progress(DONE, nothing=NOTHING), NOTHING),
         (progress(DONE, STOPPED), "t-0: the record is too large."),
         (progress(uncopied=(REFUSED,)), REFUSED),
         (progress(DONE, uncopied=(REFUSED, "two")), f"2 topics are not copied; first: {REFUSED}"),
         (progress(DONE, STOPPED, uncopied=(REFUSED,)), REFUSED),
     ],
     ids=[
-        "nothing matches",
+        "nothing was listed",
+        "only heartbeats are copied",
         "only stopped ones are behind",
         "all refused",
         "some refused",

@@ -14,6 +14,7 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.assess.admission import Admission, Resource, admit
 from mirrorflow_operator.assess.assess import assess
+from mirrorflow_operator.assess.due_jobs import decide
 from mirrorflow_operator.assess.observation import (
     ConnectorSeen,
     DeploymentCondition,
@@ -24,14 +25,13 @@ from mirrorflow_operator.assess.observation import (
 )
 from mirrorflow_operator.assess.progress import (
     Checkpoints,
-    Reach,
     Reading,
     Replicating,
+    SideReachability,
     SideSummary,
     Summary,
 )
 from mirrorflow_operator.assess.reports import read_report
-from mirrorflow_operator.assess.runs import decide
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.runs import RunKind
 
@@ -39,7 +39,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0
 VERSIONS = ("1.1.0", "1.0.0")
 SOURCE, CHECKPOINT, HEARTBEAT = ConnectorKind
-REACHED = SideSummary(reach=Reach.REACHABLE, cluster_id="east-id")
+REACHED = SideSummary(reach=SideReachability.REACHABLE, cluster_id="east-id")
 WELL = DeploymentCondition(type="Progressing", status="True", reason="NewReplicaSetAvailable")
 
 
@@ -157,7 +157,12 @@ def seed_reading(now_s: float = NOW_S, **figures: Any) -> Reading:
 def driver(**changes: Any) -> PodSeen:
     """A driver at work."""
     return pod(
-        **{"name": "east-to-west-seed-1a2b3c4d-x2k4q", "image": "mirrorflow/seed:1.1.0", "reading": None}
+        **{
+            "name": "east-to-west-seed-1a2b3c4d-x2k4q",
+            "uid": "8a7a0f6c-0000-4000-8000-000000000003",
+            "image": "mirrorflow/seed:1.1.0",
+            "reading": None,
+        }
         | changes
     )
 

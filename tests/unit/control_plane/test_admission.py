@@ -4,11 +4,11 @@ import pytest
 
 from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.assess.admission import Refusal, admit
+from mirrorflow_operator.assess.admission import AdmissionRefusal, admit
 from mirrorflow_operator.assess.reasons import Reason
 from tests.unit.control_plane.observations import mirror_flow, resource
 
-LOOP = Refusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")
+LOOP = AdmissionRefusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,25 @@ def test_a_flow_keeps_its_version_until_it_is_told_another(
 
 
 @pytest.mark.parametrize(("wanted", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0")])
-def test_a_version_that_the_operator_does_not_run_changes_nothing(wanted: str, pinned: str) -> None:
-    """What runs is left as it is, and the pin stays; the sentence names what there is."""
-    found = admit(
-        resource(mirror_flow(version=wanted), status=Status(version=pinned)), versions=("1.1.0", "1.0.0")
-    )
+def test_a_flow_of_an_unknown_version_keeps_the_one_that_it_runs(wanted: str, pinned: str) -> None:
+    """All else of its spec is carried out; the sentence names what there is."""
+    flow = mirror_flow(version=wanted)
+    found = admit(resource(flow, status=Status(version=pinned)), versions=("1.1.0", "1.0.0"))
 
-    assert (None, pinned) == (found.flow, found.version)
+    assert (flow, pinned, False) == (found.flow, found.version, found.has_conflict)
     assert found.refusal is not None
     assert Reason.UNKNOWN_VERSION is found.refusal.reason
     assert "1.1.0, 1.0.0" in found.refusal.message
+    assert f"keeps version {pinned}" in found.refusal.message
+
+
+def test_a_new_flow_of_an_unknown_version_is_not_started() -> None:
+    """There is no image that it could be started with."""
+    found = admit(resource(mirror_flow(version="9.0.0")), versions=("1.1.0", "1.0.0"))
+
+    assert (None, "") == (found.flow, found.version)
+    assert found.refusal is not None
+    assert "Nothing is started" in found.refusal.message
 
 
 def test_a_flow_that_must_not_run_beside_another_is_planned_as_stopped() -> None:
@@ -49,3 +58,11 @@ def test_a_flow_that_must_not_run_beside_another_is_planned_as_stopped() -> None
 
     assert found.flow is not None
     assert (State.STOPPED, "1.0.0", LOOP) == (found.flow.spec.state, found.version, found.refusal)
+    assert found.has_conflict
+
+
+def test_a_flow_that_is_stopped_for_another_keeps_a_version_that_is_unknown() -> None:
+    """Its objects must not change to a version that no user chose."""
+    found = admit(resource(status=Status(version="0.9.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
+
+    assert "0.9.0" == found.version

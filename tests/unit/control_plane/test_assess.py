@@ -23,14 +23,13 @@ from mirrorflow_operator.api.status import (
     Lag,
     Status,
 )
-from mirrorflow_operator.assess.admission import Refusal, admit
+from mirrorflow_operator.assess.admission import AdmissionRefusal, admit
 from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.moments import moment, seconds
 from mirrorflow_operator.assess.observation import (
+    AssessmentMemory,
     ConnectorSeen,
     DeploymentCondition,
     DeploymentSeen,
-    Memory,
     Observation,
     PodEvent,
     PodSeen,
@@ -38,21 +37,23 @@ from mirrorflow_operator.assess.observation import (
 from mirrorflow_operator.assess.progress import (
     Checkpoints,
     MissingReference,
-    Reach,
     Reading,
+    ReasonCount,
     Replicating,
+    SideReachability,
     SideSummary,
     Summary,
     Unread,
 )
-from mirrorflow_operator.assess.reasons import DECIDED, Kind, Reason
-from mirrorflow_operator.assess.writing import (
+from mirrorflow_operator.assess.reasons import DECIDED, ConditionType, Reason
+from mirrorflow_operator.assess.status_document import (
     FIGURES_EVERY_S,
     held_s,
     status_document,
     status_of,
     worth_writing,
 )
+from mirrorflow_operator.assess.timestamps import moment, seconds
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
 from tests.unit.control_plane.observations import (
@@ -83,7 +84,7 @@ _seconds = st.one_of(st.none(), st.floats(0, 1e9))
 _count = st.integers(0, 2**63)
 _side = st.builds(
     SideSummary,
-    reach=st.sampled_from(Reach),
+    reach=st.sampled_from(SideReachability),
     reason=_word,
     since_s=_seconds,
     cluster_id=st.sampled_from(["", "a", "b"]),
@@ -95,11 +96,12 @@ _summary = st.builds(
     uptime_s=st.floats(0, 1e6),
     partitions=_count,
     partitions_stopped=st.sampled_from([0, 1]),
+    partitions_stalled=st.sampled_from([0, 1]),
     lag_records=st.sampled_from([0, 5]),
     lag_s=_seconds,
     records_per_s=st.sampled_from([0.0, 4.0]),
     replicating=st.sampled_from(Replicating),
-    reasons=st.lists(st.tuples(_word.filter(bool), _count), max_size=8).map(tuple),
+    reasons=st.lists(st.builds(ReasonCount, _word.filter(bool), _count, _word), max_size=8).map(tuple),
     source=_side,
     target=_side,
     missing=st.one_of(st.none(), st.builds(MissingReference, name=st.just("east"), key=st.just("password"))),
@@ -180,7 +182,9 @@ def _observations(draw: st.DrawFn) -> Observation:
         slip = FieldError(path="spec.topics", message=draw(_text))
         found = replace(found, flow=None, errors=(slip,))
     conflict = draw(
-        st.sampled_from([None, None, Refusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")])
+        st.sampled_from(
+            [None, None, AdmissionRefusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a loop.")]
+        )
     )
     return Observation(
         resource=found,
@@ -197,7 +201,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
     # Pydantic checks the bounds and patterns of the CRD, which is made of the same types.
     assert status == status_of(status_document(status)) == Status.model_validate(status_document(status))
     kinds = [condition.type for condition in status.conditions]
-    assert kinds == [kind.value for kind in Kind if kind.value in kinds]
+    assert kinds == [kind.value for kind in ConditionType if kind.value in kinds]
     assert len(kinds) <= CONDITIONS_MAX
     known = {condition.type: condition for condition in before.conditions}
     for condition in status.conditions:
@@ -224,7 +228,7 @@ def test_every_observation_gives_a_status_that_the_api_server_takes(
     steps: list[tuple[Observation, float]],
 ) -> None:
     """One after the other, and with a clock that is set back; and once nothing changes any more, neither does the status."""
-    status, memory, before = Status(), Memory(), steps[0][0]
+    status, memory, before = Status(), AssessmentMemory(), steps[0][0]
     for observation, after_s in steps:
         seen = advanced(observation, before, status, memory, after_s=after_s)
         assessment = assess(seen)
@@ -251,7 +255,7 @@ class _Life:
     """A flow that is observed again and again, and what Ready was told to be."""
 
     def __init__(self) -> None:
-        self.status, self.memory, self.last = Status(), Memory(), WELL
+        self.status, self.memory, self.last = Status(), AssessmentMemory(), WELL
         self.told: list[tuple[float, str]] = []
 
     def see(self, observation: Observation, after_s: float) -> Condition:
@@ -280,7 +284,7 @@ def test_ready_never_changes_twice_within_a_minute(
     life.see(WELL, 0)
     for at, (observation, after_s) in enumerate(steps):
         if at in restarts:
-            life.memory = Memory()
+            life.memory = AssessmentMemory()
         life.see(observation, after_s)
 
     changes = [at for at, _ in life.told]
@@ -323,7 +327,7 @@ def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minu
     life.see(WELL, 0)
     before = life.status
     unasked = observed({"reading": None})
-    life.memory = Memory()
+    life.memory = AssessmentMemory()
 
     life.see(unasked, 5)
 
@@ -497,7 +501,7 @@ def test_every_condition_and_reason_is_documented() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
     assert {reason.value for reason in Reason} <= rows
-    assert {kind.value for kind in Kind} <= set(re.findall(r"^## (\w+)", text, re.MULTILINE))
+    assert {kind.value for kind in ConditionType} <= set(re.findall(r"^## (\w+)", text, re.MULTILINE))
 
 
 def test_the_crd_takes_every_word() -> None:
@@ -506,6 +510,6 @@ def test_the_crd_takes_every_word() -> None:
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     pattern = schema["properties"]["conditions"]["items"]["properties"]["reason"]["pattern"]
 
-    assert all(re.search(pattern, one.value) for one in (*Reason, *Kind))
+    assert all(re.search(pattern, one.value) for one in (*Reason, *ConditionType))
     assert all(isinstance(reason, Reason) for reason in DECIDED)
     assert {one.value for one in ConditionStatus} == {"True", "False", "Unknown"}

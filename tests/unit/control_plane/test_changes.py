@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from mirrorflow_operator.plan.changes import NAMED_MAX, reasons_to_roll
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION
+from mirrorflow_operator.plan.rollout_reasons import NAMED_MAX, reasons_to_roll
 
 DEPLOYMENT: dict[str, Any] = {
     "spec": {

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.connectors import ConnectorName, Connectors
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
-from mirrorflow_operator.assess.ending import has_pods_of_before
-from mirrorflow_operator.assess.moving import deployment_of, is_moving, left_alone
+from mirrorflow_operator.assess.colocation_migration import deployment_of, is_moving, left_alone
 from mirrorflow_operator.assess.observation import DeploymentSeen, Observation
-from mirrorflow_operator.assess.progress import Reach, SideSummary
+from mirrorflow_operator.assess.progress import SideReachability, SideSummary
+from mirrorflow_operator.assess.terminating_pods import has_pods_of_before
 from mirrorflow_operator.assess.workloads import is_rolling, workload_name
-from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.colocation import Pods, connectors_in, pods
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.plan.pod_parts import WORKER_FILE
-from mirrorflow_operator.plan.several import Shape
-from mirrorflow_replicator.connect.worker import load_standalone
+from mirrorflow_operator.plan.replica_sharing import Shape
+from mirrorflow_operator.plan.rollout_reasons import reasons_to_roll
+from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     HEARTBEAT,
@@ -260,7 +260,7 @@ def _phases(status: Status) -> dict[str, tuple[Phase, int]]:
 
 def test_each_has_its_own_phase_by_what_is_said_of_it():
     """A pod that is not ready because heartbeats cannot begin says nothing of checkpoints."""
-    lost = SideSummary(reach=Reach.UNREACHABLE, reason="Unreachable", since_s=300.0)
+    lost = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=300.0)
 
     well = _phases(settled(_shared(ready=True)))
     ill = _phases(settled(_shared(ready=False, state="FAILED", source=lost)))

@@ -10,21 +10,18 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
+from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.api.load import flow_of, load_flow
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.plan.changes import reasons_to_roll
 from mirrorflow_operator.plan.colocation import CONNECTOR_FILE
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod_parts import WORKER_FILE
-from mirrorflow_operator.plan.properties_text import format_properties
-from mirrorflow_operator.plan.several import POD_IP
-from mirrorflow_replicator.connect.properties import parse_properties
-from mirrorflow_replicator.connect.worker import load_distributed
+from mirrorflow_operator.plan.replica_sharing import POD_IP
+from mirrorflow_operator.plan.rollout_reasons import reasons_to_roll
+from mirrorflow_replicator.config.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
@@ -74,10 +71,15 @@ def test_objects_are_the_golden(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pods_pass_the_restricted_standard_and_fix_no_user(name: str) -> None:
-    """Pod Security Standards, restricted; any platform may choose the user id."""
-    for deployment in _deployments(_objects(_example(name))).values():
+    """Pod Security Standards, restricted; any platform may choose the user id, but for a connector whose template does."""
+    flow = _example(name)
+    for deployment in _deployments(_objects(flow)).values():
         spec = deployment["spec"]["template"]["spec"]
-        assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == spec["securityContext"]
+        word = deployment["metadata"]["labels"]["mirrorflow.io/connector"]
+        template = getattr(flow.spec.connectors, word).template
+        ids = template.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert {**restricted, **ids} == spec["securityContext"]
         assert spec["automountServiceAccountToken"] is False
         for container in spec["containers"]:
             assert {
@@ -191,7 +193,7 @@ def test_a_replicator_reads_what_several_pods_are_told_as_nodes_of_one_worker(
     assert settings.distributed is not None
     group = settings.distributed.group
     assert group is not None
-    assert ("10.1.2.3", 8083) == (group.advertised_host, group.advertised_port)
+    assert ("10.1.2.3", 8083) == (settings.http.advertised_host, settings.http.advertised_port)
     assert ("east-mm2-source", "east-to-west-source..svc") == (group.group_id, group.server_name)
     assert settings.http.tls["ssl.client.auth"] == "required"
 
@@ -202,12 +204,3 @@ def test_a_stopped_flow_has_no_pods_and_keeps_everything_else() -> None:
 
     assert {0} == {one["spec"]["replicas"] for one in _deployments(stopped).values()}
     assert [one["metadata"] for one in running] == [one["metadata"] for one in stopped]
-
-
-@given(st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=12), max_size=4))
-def test_the_connector_reads_the_properties_that_were_written(properties: dict[str, str]) -> None:
-    """Whatever stands in keys and values, two parts of the product mean the same."""
-    text = format_properties(properties)
-
-    assert text.isascii()
-    assert properties == dict(parse_properties(text))

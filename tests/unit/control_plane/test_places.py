@@ -8,9 +8,9 @@ import pytest
 from mirrorflow_operator.assess.observation import PodSeen
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.polling.asking import Place
 from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.places import places
+from mirrorflow_operator.polling.progress_request import ScrapeTarget
+from mirrorflow_operator.polling.scrape_targets import places
 from tests.unit.kafka.certificates import authority
 
 KEY = ("flows", "east-to-west")
@@ -22,7 +22,7 @@ POD = PodSeen(
 
 def asked(
     *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), authorities: Authorities | None = None
-) -> list[Place]:
+) -> list[ScrapeTarget]:
     return places(
         KEY,
         [("source", pod) for pod in pods],
@@ -33,7 +33,7 @@ def asked(
 
 
 def test_a_pod_of_one_connector_is_asked_without_its_name() -> None:
-    assert asked(POD) == [Place(uid="u1", host="10.0.0.1", ready=True)]
+    assert asked(POD) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True)]
 
 
 def test_a_shared_pod_is_asked_about_each_of_its_connectors_by_name() -> None:
@@ -50,7 +50,7 @@ def test_a_pod_that_cannot_answer_is_not_asked(change: dict[str, str | bool]) ->
 
 
 def test_a_driver_of_spark_is_asked_at_its_own_port() -> None:
-    assert asked(drivers=(POD,)) == [Place(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
+    assert asked(drivers=(POD,)) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
 
 
 def test_only_a_secure_pod_is_asked_over_tls_and_by_the_name_of_its_service(tmp_path: Path) -> None:

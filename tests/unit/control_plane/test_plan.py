@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mirrorflow_core.java.properties import format_properties
+from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_operator.api.load import load_flow
 from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.plan import Plan, plan
-from mirrorflow_replicator.connect.properties import format_properties
-from mirrorflow_replicator.connect.worker import load_standalone
-from mirrorflow_replicator.settings import LossPolicy, StartPosition
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.worker import load_standalone
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
 GOLDENS = Path(__file__).parent / "golden"
@@ -142,6 +144,19 @@ def test_fields_arrive_in_the_settings() -> None:
     )
     assert settings.sync_configs_s is None
     assert "mm2-offsets.east.internal" == settings.offsets.topic
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operator_selects_topics_as_the_planned_connector(name: str) -> None:
+    """Conflicts between flows are found by the names that connectors use."""
+    source = _plan(name).connectors[0]
+    worker = load_standalone(
+        format_properties(source.worker_properties), [format_properties(source.connector_properties)]
+    )
+    settings = worker.connectors[0].source
+
+    assert settings is not None
+    assert naming_of(load_flow((EXAMPLES / f"{name}.yaml").read_text())) == make_selection(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)

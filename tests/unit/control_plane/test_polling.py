@@ -10,9 +10,9 @@ import pytest
 
 from mirrorflow_operator.assess.admission import Key
 from mirrorflow_operator.assess.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
-from mirrorflow_operator.polling import asking
-from mirrorflow_operator.polling.asking import Place, Verified, ask, session
+from mirrorflow_operator.polling import progress_request
 from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.polling.progress_request import ScrapeTarget, Verified, ask, session
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary
@@ -29,8 +29,8 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def _place(port: int, host: str = HOST, **changes: object) -> Place:
-    return Place(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
+def _place(port: int, host: str = HOST, **changes: object) -> ScrapeTarget:
+    return ScrapeTarget(uid=host, host=host, port=port, **changes)  # type: ignore[arg-type]  # as tests need
 
 
 def _asked_once(said: bytes) -> Reading:
@@ -110,7 +110,7 @@ def test_nobody_there_is_unreachable():
 
 def test_who_accepts_and_says_nothing_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """Within the time that an answer may take."""
-    monkeypatch.setattr(asking, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(progress_request, "ANSWER_MAX_S", 0.1)
 
     assert _asked_once(SILENT).unread is Unread.UNREACHABLE
 
@@ -213,7 +213,7 @@ def test_a_pod_that_turns_ready_is_asked_soon():
     async def scenario() -> None:
         async with _Polling(interval_s=15.0) as polling:
             polling.put(HOST)
-            await _until(lambda: polling.stubs.asked[HOST] == 1)
+            await _until(lambda: polling.told == [FLOW])
             polling.put(HOST)
             polling.stubs.default = summary(replicating="Advancing")
             polling.put(HOST, ready=True)
@@ -239,7 +239,7 @@ def test_pods_that_do_not_answer_are_few_at_a_time_and_do_not_hold_up_the_others
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A bound on what is under way, and on how long."""
-    monkeypatch.setattr(asking, "ANSWER_MAX_S", 0.05)
+    monkeypatch.setattr(progress_request, "ANSWER_MAX_S", 0.05)
     dead = [f"127.2.0.{number}" for number in range(1, 41)]
 
     async def scenario() -> None:

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.java.properties import parse_properties
 from mirrorflow_operator.assess.progress import Reading, Unread
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.polling.asking import Place, Verified, ask, session
 from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_replicator.connect.properties import parse_properties
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.connect.worker import load_distributed, load_standalone
-from mirrorflow_replicator.runtime.http import HttpServer
-from mirrorflow_replicator.runtime.server_tls import server_context
-from tests.unit.connect.reports import connector, view
+from mirrorflow_operator.polling.progress_request import ScrapeTarget, Verified, ask, session
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.worker import load_distributed, load_standalone
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.server_tls import server_context
 from tests.unit.control_plane.observations import mirror_flow
+from tests.unit.http.reports import connector, view
 from tests.unit.kafka.certificates import authority, signed
 
 SECRET = "east-to-west-rest"
@@ -71,7 +71,7 @@ def _asked(planned: Object, *places: Verified) -> list[Reading]:
         port = int(server.addresses[-1].rpartition(":")[2])
         try:
             async with session() as client:
-                asked = [Place(uid="x", host="127.0.0.1", port=port, tls=one) for one in places]
+                asked = [ScrapeTarget(uid="x", host="127.0.0.1", port=port, tls=one) for one in places]
                 return [await ask(client, place, now_s=0.0) for place in asked]
         finally:
             await server.close()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
+from mirrorflow_operator.assess.due_jobs import HOLD_S, DueJobs, decide
 from mirrorflow_operator.assess.observation import JobSeen
 from mirrorflow_operator.assess.progress import read_summary
 from mirrorflow_operator.assess.reports import Report, report_of
-from mirrorflow_operator.assess.runs import HOLD_S, Decision, decide
 from mirrorflow_operator.plan.jobs import ENDED_KEPT
 from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.plan.schedules import days_between_max
@@ -28,7 +28,7 @@ def _flow(**spec: Any) -> MirrorFlow:
 
 def _decide(
     *jobs: JobSeen, flow: MirrorFlow | None = None, status: Status | None = None, now_s: float = NOW_S
-) -> Decision:
+) -> DueJobs:
     return decide(flow or _flow(), status or Status(), jobs, None, now_s)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.connectors import Autoscale
 from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.observation import Memory, Observation
+from mirrorflow_operator.assess.observation import AssessmentMemory, Observation
 from mirrorflow_operator.assess.progress import Replicating
 from mirrorflow_operator.assess.scaling import (
     LOOK_S,
@@ -196,7 +196,9 @@ def test_the_decision_stands_in_the_status_and_another_operator_goes_on_from_it(
     assert _wanted(assessment) == 2
 
     forgetful = replace(
-        observation, resource=replace(observation.resource, status=assessment.status), memory=Memory()
+        observation,
+        resource=replace(observation.resource, status=assessment.status),
+        memory=AssessmentMemory(),
     )
     assert _wanted(assess(forgetful)) == 2
     flow = observation.resource.flow

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.needed_keys import needed_keys
@@ -120,3 +122,15 @@ def test_groups_that_nobody_translates_yet_are_not_called_stale():
     found = next(one for one in assess(both).status.conditions if one.type == "CheckpointsFresh")
 
     assert (found.status, found.reason) == (ConditionStatus.UNKNOWN, "Starting")
+
+
+@pytest.mark.parametrize(
+    ("changes", "lag"),
+    [
+        ({"lag_records": 0}, Lag.NONE),
+        ({"lag_records": 0, "lags_unknown": 1}, None),
+        ({"lag_records": 5, "lag_s": 3.0, "lags_unknown": 1}, Lag.UNDER_TEN_SECONDS),
+    ],
+)
+def test_a_lag_that_is_not_known_is_not_called_nothing(changes: dict[str, Any], lag: Lag | None):
+    assert settled(_source(reading(**ADVANCES, **changes))).lag == lag

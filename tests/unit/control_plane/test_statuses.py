@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status
-from mirrorflow_operator.assess.admission import Refusal, admit
+from mirrorflow_operator.assess.admission import Admission, AdmissionRefusal, admit
 from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.moments import moment
+from mirrorflow_operator.assess.due_jobs import decide
 from mirrorflow_operator.assess.observation import (
     DeploymentCondition,
     JobSeen,
@@ -28,16 +28,17 @@ from mirrorflow_operator.assess.observation import (
 from mirrorflow_operator.assess.progress import (
     Checkpoints,
     MissingReference,
-    Reach,
     Reading,
+    ReasonCount,
     Replicating,
+    SideReachability,
     SideSummary,
     Unread,
 )
 from mirrorflow_operator.assess.reasons import Reason
 from mirrorflow_operator.assess.reports import read_report
-from mirrorflow_operator.assess.runs import decide
-from mirrorflow_operator.assess.writing import status_document, status_of
+from mirrorflow_operator.assess.status_document import status_document, status_of
+from mirrorflow_operator.assess.timestamps import moment
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.runs import RunKind
 from tests.unit.control_plane.observations import (
@@ -62,7 +63,7 @@ from tests.unit.control_plane.observations import (
 
 STATUSES = EXAMPLES / "statuses"
 LATE = DeploymentCondition(type="Progressing", status="False", reason="ProgressDeadlineExceeded")
-AWAY = SideSummary(reach=Reach.UNREACHABLE, reason="Unreachable", since_s=300.0)
+AWAY = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=300.0)
 SCRAM: dict[str, Any] = {
     "source": {
         "alias": "east",
@@ -103,7 +104,7 @@ def _invalid() -> Observation:
 
 def _refused(reason: Reason, message: str) -> Observation:
     found = resource()
-    admission = admit(found, versions=VERSIONS, conflict=Refusal(reason=reason, message=message))
+    admission = admit(found, versions=VERSIONS, conflict=AdmissionRefusal(reason=reason, message=message))
     return replace(_stopped(), resource=found, admission=admission)
 
 
@@ -229,6 +230,10 @@ def _seeded_in_spite_of_failures() -> Observation:
     return replace(found, resource=before, jobs=(replace(ended, pods=(going, killed, *ended.pods)),))
 
 
+def _no_longer_offered(found: Observation) -> Admission:
+    return admit(replace(found.resource, status=Status(version="0.9.0")), versions=VERSIONS)
+
+
 def _verified(
     windows: dict[str, int], *, outcome: str = "Complete", spec: dict[str, Any] | None = None, **report: Any
 ) -> Observation:
@@ -275,6 +280,10 @@ def _asked_for_a_verification() -> Observation:
     return observed(flow=mirror_flow(verify={"runId": "1"}), jobs=(seen,))
 
 
+WARNED = (
+    "ACLs of 3 topics cannot be copied: Alter on the target cluster is not granted.",
+    "Settings of orders.eu are not copied: AlterConfigs is not granted.",
+)
 STUCK: dict[str, Any] = {
     "replicating": Replicating.STUCK,
     "lag_records": 4000,
@@ -325,9 +334,19 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     "stopping": (lambda: _ending(_stopped()), "False", "Stopping"),
     "invalid-spec": (_invalid, "False", "InvalidSpec"),
     "unknown-version": (
-        lambda: observed(flow=mirror_flow(version="7.0.0")),
+        lambda: observed(flow=mirror_flow(version="7.0.0"), connectors=()),
         "False",
         "UnknownVersion",
+    ),
+    "version-no-longer-offered": (
+        lambda: observed(resource=resource(status=Status(version="0.9.0"))),
+        "True",
+        "Replicating",
+    ),
+    "version-no-longer-offered-paused": (
+        lambda: replace(_paused(), admission=_no_longer_offered(_paused())),
+        "False",
+        "Paused",
     ),
     "loop-found": (
         lambda: _refused(Reason.LOOP_FOUND, "Flows east-to-west and west-to-east make a loop: ..."),
@@ -346,12 +365,12 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "TopicCollision",
     ),
     "flow-exists": (
-        lambda: observed({"reading": reading(state="FAILED", reasons=(("FlowExists", 1),))}),
+        lambda: observed({"reading": reading(state="FAILED", reasons=(ReasonCount("FlowExists", 1),))}),
         "False",
         "FlowExists",
     ),
     "cluster-changed": (
-        lambda: observed({"reading": reading(state="FAILED", reasons=(("ClusterChanged", 1),))}),
+        lambda: observed({"reading": reading(state="FAILED", reasons=(ReasonCount("ClusterChanged", 1),))}),
         "False",
         "ClusterChanged",
     ),
@@ -368,7 +387,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                 "reading": reading(
                     state="UNASSIGNED",
                     replicating=Replicating.STUCK,
-                    reasons=(("SecretMissing", 1),),
+                    reasons=(ReasonCount("SecretMissing", 1),),
                     missing=MissingReference(name="east-mirror", key="password"),
                 ),
             },
@@ -378,7 +397,9 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "SecretMissing",
     ),
     "source-unreachable": (
-        lambda: observed({"reading": reading(**STUCK | {"source": AWAY, "reasons": (("Unreachable", 12),)})}),
+        lambda: observed(
+            {"reading": reading(**STUCK | {"source": AWAY, "reasons": (ReasonCount("Unreachable", 12),)})}
+        ),
         "False",
         "SourceUnreachable",
     ),
@@ -388,7 +409,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                 "reading": reading(
                     **STUCK,
                     target=replace(AWAY, reason="AuthenticationFailed"),
-                    reasons=(("AuthenticationFailed", 12),),
+                    reasons=(ReasonCount("AuthenticationFailed", 12),),
                 )
             }
         ),
@@ -396,6 +417,16 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "TargetUnreachable",
     ),
     "stuck": (lambda: observed({"reading": reading(**STUCK)}), "False", "Stuck"),
+    "warnings": (
+        lambda: observed({"reading": reading(warnings=5, first_warnings=WARNED)}),
+        "True",
+        "Replicating",
+    ),
+    "nothing-matches": (
+        lambda: observed({"reading": reading(partitions=1, reasons=(ReasonCount("NothingMatches", 1),))}),
+        "False",
+        "NothingMatches",
+    ),
     "partitions-stopped": (
         lambda: observed(
             {
@@ -405,12 +436,46 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                     lag_records=7,
                     lag_s=3000.0,
                     partitions_stopped=1,
-                    reasons=(("RecordTooLarge", 1),),
+                    reasons=(ReasonCount("RecordTooLarge", 1),),
                 )
             }
         ),
         "False",
         "PartitionsStopped",
+    ),
+    "partitions-stalled": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.ADVANCING,
+                    records_per_s=5.0,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stalled=1,
+                    reasons=(
+                        ReasonCount("WritesRefused", 2, "orders-3: NOT_ENOUGH_REPLICAS, 1 of 2 in sync."),
+                    ),
+                )
+            }
+        ),
+        "False",
+        "PartitionsStalled",
+    ),
+    "another-copier-never-leaves": (
+        lambda: observed(
+            {
+                "reading": reading(
+                    replicating=Replicating.WAITING,
+                    lag_records=7,
+                    lag_s=3000.0,
+                    partitions_stalled=4,
+                    reasons=(ReasonCount("WaitingForCopier", 4),),
+                    caught_up=False,
+                )
+            }
+        ),
+        "False",
+        "PartitionsStalled",
     ),
     "source-data-lost": (
         lambda: observed(
@@ -420,7 +485,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                     partitions_stopped=2,
                     lag_records=7,
                     lag_s=20.0,
-                    reasons=(("SourceDataLost", 2),),
+                    reasons=(ReasonCount("SourceDataLost", 2),),
                 )
             }
         ),
@@ -431,7 +496,9 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         lambda: observed(
             {
                 "reading": reading(
-                    replicating=Replicating.STUCK, reasons=(("TopicNotCopied", 3),), caught_up=False
+                    replicating=Replicating.STUCK,
+                    reasons=(ReasonCount("TopicNotCopied", 3),),
+                    caught_up=False,
                 )
             }
         ),
@@ -513,7 +580,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         lambda: _checkpoints(
             state="FAILED",
             checkpoints=Checkpoints(groups=3, age_s=900.0, interval_s=60.0),
-            reasons=(("NotAuthorized", 1),),
+            reasons=(ReasonCount("NotAuthorized", 1),),
         ),
         "False",
         "CheckpointsStale",

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mirrorflow_core.reports import GroupsReport, SideReport
 from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.json_values import NUMBER_MAX
 from mirrorflow_operator.assess.progress import (
@@ -14,18 +15,17 @@ from mirrorflow_operator.assess.progress import (
     REASONS_MAX,
     Checkpoints,
     MissingReference,
-    Reach,
     Reading,
     Replicating,
+    SideReachability,
     Summary,
     Unread,
     read_summary,
 )
 from mirrorflow_operator.plan.layout import POD_LAYOUT
-from mirrorflow_replicator.connect import progress
-from mirrorflow_replicator.flow.report import GroupsReport, SideReport
-from tests.unit.connect.reports import NOW_S, connector, content, partition, task, view
+from mirrorflow_replicator.http import progress
 from tests.unit.control_plane.observations import observed
+from tests.unit.http.reports import NOW_S, connector, content, partition, task, view
 
 # As the replicator answered before it told of its clusters.
 OF_BEFORE = (
@@ -55,13 +55,13 @@ def test_what_the_replicator_tells_is_what_the_operator_reads() -> None:
     )
     found = _summary(report)
 
-    assert (Reach.REACHABLE, "", 50.0, "east-id") == (
+    assert (SideReachability.REACHABLE, "", 50.0, "east-id") == (
         found.source.reach,
         found.source.reason,
         found.source.since_s,
         found.source.cluster_id,
     )
-    assert (Reach.UNREACHABLE, "AuthenticationFailed", 40.0) == (
+    assert (SideReachability.UNREACHABLE, "AuthenticationFailed", 40.0) == (
         found.target.reach,
         found.target.reason,
         found.target.since_s,
@@ -90,7 +90,7 @@ def test_a_replicator_of_the_release_before_is_understood() -> None:
     found = read_summary(OF_BEFORE, read_at_s=1.0).summary
 
     assert found is not None
-    assert (Reach.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
+    assert (SideReachability.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
         found.source.reach,
         found.replicating,
         found.partitions,
@@ -155,8 +155,8 @@ def test_no_summary_breaks_the_operator(value: dict[str, object]) -> None:
         return
     found = reading.summary
     assert len(found.reasons) <= REASONS_MAX
-    assert all(word.isalnum() and len(word) <= 64 for word, _ in found.reasons)
-    numbers = [found.lag_records, found.uptime_s, found.records_per_s, *(count for _, count in found.reasons)]
+    assert all(word.isalnum() and len(word) <= 64 for word, _, _ in found.reasons)
+    numbers = [found.lag_records, found.uptime_s, found.records_per_s, *(one.number for one in found.reasons)]
     assert all(0 <= number <= NUMBER_MAX for number in numbers)
     status = assess(observed({"reading": reading})).status
     assert all(condition.message.isprintable() for condition in status.conditions)

@@ -11,20 +11,21 @@ from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.observation import Observation
 from mirrorflow_operator.assess.progress import (
     Checkpoints,
-    Reach,
     Reading,
+    ReasonCount,
     Replicating,
+    SideReachability,
     SideSummary,
     Summary,
     Unread,
 )
-from mirrorflow_operator.assess.telling import telling
+from mirrorflow_operator.assess.reading_digest import telling
 from tests.unit.control_plane import observations
 from tests.unit.control_plane.observations import CHECKPOINT, NOW_S, connector, observed, pod, summary
 
 SIDES = st.builds(
     SideSummary,
-    reach=st.sampled_from(Reach),
+    reach=st.sampled_from(SideReachability),
     reason=st.sampled_from(["", "AuthenticationFailed", "Unheard"]),
     since_s=st.sampled_from([None, 0.0, 9.9, 10.0, 500.0]),
     cluster_id=st.sampled_from(["", "one"]),
@@ -33,6 +34,7 @@ FIGURES: dict[str, st.SearchStrategy[Any]] = {
     "uptime_s": st.sampled_from([0.0, 29.0, 31.0, 179.0, 181.0, 9_999.0]),
     "state": st.sampled_from(["RUNNING", "FAILED"]),
     "partitions_stopped": st.integers(0, 2),
+    "partitions_stalled": st.integers(0, 2),
     "caught_up": st.booleans(),
     "lag_records": st.integers(0, 2),
     "lag_s": st.sampled_from([None, 0.0, 0.9, 1.0, 9.0, 10.0, 59.0, 60.0, 599.0, 600.0]),
@@ -40,8 +42,11 @@ FIGURES: dict[str, st.SearchStrategy[Any]] = {
     "bytes_per_s": st.sampled_from([0.0, 7.0]),
     "replicating": st.sampled_from(Replicating),
     "reasons": st.lists(
-        st.tuples(st.sampled_from(["TopicNotCopied", "TopicGone"]), st.integers(1, 3)), max_size=2
+        st.builds(ReasonCount, st.sampled_from(["TopicNotCopied", "TopicGone"]), st.integers(1, 3)),
+        max_size=2,
     ).map(tuple),
+    "warnings": st.integers(0, 2),
+    "first_warnings": st.lists(st.sampled_from(["One.", "Two."]), max_size=2).map(tuple),
     "source": SIDES,
     "target": SIDES,
     "checkpoints": st.none()
@@ -84,8 +89,9 @@ def test_what_is_not_told_is_not_assessed(first: dict[str, Any], changes: dict[s
         {"lag_records": 5, "lag_s": 70.0},
         {"reasons": (("TopicGone", 1),)},
         {"partitions_stopped": 1},
+        {"partitions_stalled": 1},
         {"state": "FAILED"},
-        {"target": SideSummary(reach=Reach.UNREACHABLE)},
+        {"target": SideSummary(reach=SideReachability.UNREACHABLE)},
         {"source": replace(observations.REACHED, cluster_id="another")},
         {"checkpoints": Checkpoints(age_s=1.0)},
     ],

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.status import ClusterIds, Status
 from mirrorflow_operator.assess.admission import Key, Resource
+from mirrorflow_operator.assess.cross_flow_checks import CLOSELY_MAX, CrossFlowChecks
 from mirrorflow_operator.assess.reasons import Reason
-from mirrorflow_operator.assess.together import CLOSELY_MAX, Together
 from tests.unit.control_plane.observations import NOW_S
 
 
@@ -61,7 +61,7 @@ def resource(
 
 
 def refused(*resources: Resource) -> dict[str, Reason]:
-    together = Together()
+    together = CrossFlowChecks()
     for one in resources:
         together.put(one)
     found = {one.name: together.refusal(one.key) for one in resources}
@@ -72,7 +72,7 @@ def test_the_younger_of_two_that_make_a_loop_is_refused_and_told_of_the_other() 
     """Names are kept both ways: every record would come back for ever."""
     there = resource("east-to-west", "east", "west", identity=True, age_s=200)
     back = resource("west-to-east", "west", "east", identity=True)
-    together = Together()
+    together = CrossFlowChecks()
     together.put(back)
 
     assert {back.key} == together.put(there)
@@ -131,7 +131,7 @@ def test_the_refused_one_runs_when_the_other_goes_or_changes() -> None:
     """Whose refusal has changed is told, so that it is looked at again."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True, include=("orders",))
-    together = Together()
+    together = CrossFlowChecks()
     together.put(there)
     together.put(back)
 
@@ -158,7 +158,7 @@ def test_a_spec_that_cannot_be_read_any_more_counts_as_it_was() -> None:
     """Its pods are left as they are, so they still copy."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True)
-    together = Together()
+    together = CrossFlowChecks()
     together.put(there)
     together.put(replace(there, flow=None))
     together.put(back)
@@ -211,7 +211,7 @@ _RESOURCES = st.lists(
 @given(_RESOURCES, st.data())
 def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
     """Put, replaced, taken away: what is left decides; and whose refusal changed was told at each step."""
-    together, known = Together(), dict[Key, Resource]()
+    together, known = CrossFlowChecks(), dict[Key, Resource]()
     refusals: dict[Key, object] = {}
     for one in resources:
         key = one.key
@@ -227,7 +227,7 @@ def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource],
         assert {each for each in known if each != key and now[each] != refusals.get(each)} == told
         refusals = dict(now)
 
-    again = Together()
+    again = CrossFlowChecks()
     for one in data.draw(st.permutations(list(known.values()))):
         again.put(one)
     assert refusals == {each: again.refusal(each) for each in known}
@@ -235,7 +235,7 @@ def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource],
 
 def test_a_thousand_flows_into_one_cluster_cost_little() -> None:
     """Each of an alias of its own: nothing to look at closely."""
-    together = Together()
+    together = CrossFlowChecks()
     flows = [resource(f"flow-{at}", f"source-{at}", "hub") for at in range(1000)]
     began = time.process_time()
     for one in flows:
@@ -246,7 +246,7 @@ def test_a_thousand_flows_into_one_cluster_cost_little() -> None:
 
 def test_many_that_may_collide_are_looked_at_within_a_second_or_two() -> None:
     """The most that are looked at at once, in a ring."""
-    together = Together()
+    together = CrossFlowChecks()
     names = [f"c{at}" for at in range(CLOSELY_MAX)]
     flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
     for one in flows[:-1]:

@@ -1,23 +1,12 @@
-"""Flows looked at together: which topologies may run, which sentence the others get, and whose rules of naming these are."""
+"""Flows looked at together: which topologies may run, which sentence the others get."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.samples import samples
-from mirrorflow_operator.plan.topology import Conflict, Endpoint, Route, conflicts
-from mirrorflow_replicator.connect.providers import Resolver
-from mirrorflow_replicator.connect.transforms import read_transforms
-from mirrorflow_replicator.connect.values import PropertyReader
-from mirrorflow_replicator.errors import SettingError
-from mirrorflow_replicator.flow.policy import make_policy
-from mirrorflow_replicator.flow.selection import TopicSelection
-from mirrorflow_replicator.flow.transforms import Naming as ReplicatorNaming
-from mirrorflow_replicator.flow.transforms import Transforms
-from mirrorflow_replicator.settings import PolicyKind, PolicySettings
+from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts
 
 
 def flow(
@@ -53,9 +42,9 @@ def route(
     *,
     ids: tuple[str, str] = ("", ""),
     topics: frozenset[str] | None = None,
-) -> Route:
+) -> FlowRoute:
     source, target = one.spec.source, one.spec.target
-    return Route(
+    return FlowRoute(
         flow=one.metadata.name,
         source=Endpoint(
             alias=source.alias,
@@ -281,107 +270,30 @@ def test_topics_that_are_there_count_more_than_what_could_be() -> None:
     assert "topic orders of cluster hub" in conflicts(shared, ["any-topic"])[0].sentence
 
 
-NAMES = st.lists(
-    st.sampled_from(
-        ["east", "west", "orders", "heartbeats", "mm2", "internal", "checkpoints", "", "mm2-offsets"]
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
-@given(
-    parts=NAMES,
-    between=st.sampled_from([".", "_", "--"]),
-    separator=st.sampled_from([".", "_", "--"]),
-    identity=st.booleans(),
-    include=st.sampled_from([(".*",), ("orders",), (r"east\..*", "west.*")]),
-)
-def test_naming_and_selection_are_the_replicator_s(
-    parts: list[str],
-    between: str,
-    separator: str,
-    identity: bool,  # noqa: FBT001
-    include: tuple[str, ...],
-) -> None:
-    """The operator must not import these rules, and must not have others."""
-    topic = between.join(parts)
-    one = flow("east", "west", include=include, identity=identity, separator=separator)
-    kind = PolicyKind.IDENTITY if identity else PolicyKind.DEFAULT
-    selection = TopicSelection(
-        include=include,
-        exclude=("mm2.*\\.internal", ".*\\.replica", "__.*"),
-        policy=make_policy(PolicySettings(kind=kind, separator=separator, source_alias="east")),
-        source_alias="east",
-        target_alias="west",
-        heartbeats=True,
-    )
-
-    naming = naming_of(one)
-
-    assert selection.selects(topic) == naming.copies(topic)
-    assert selection.target_topic(topic) == naming.target_topic(topic)
-
-
-STAGES = st.lists(
-    st.tuples(
-        st.sampled_from(["RegexRouter", "Filter"]),
-        st.sampled_from([r"east\.(.*)", "(.*)orders(.*)", "(?<a>.)(.*)", ".*", "orders", "mm2-(.*)"]),
-        st.sampled_from(
-            ["$1", "$0-$12", "${a}x", r"\$1\\", "mm2-offsets.x.internal", "heartbeats", "", "west.$1"]
-        ),
-        st.sampled_from(["", r"east\..*", ".*orders.*"]),
-        st.booleans(),
-    ),
-    max_size=3,
-)
-
-
-@given(parts=NAMES, stages=STAGES, separator=st.sampled_from([".", "_"]), identity=st.booleans())
-def test_renaming_is_the_replicator_s(
-    parts: list[str],
-    stages: list[tuple[str, str, str, str, bool]],
-    separator: str,
-    identity: bool,  # noqa: FBT001
-) -> None:
-    """Where it takes the transformations at all."""
-    names = ",".join(str(at) for at in range(len(stages)))
-    config = {"transforms": names, "predicates": names}
-    for at, (kind, regex, replacement, predicate, negate) in enumerate(stages):
-        config |= {f"transforms.{at}.type": kind, f"transforms.{at}.regex": regex}
-        config[f"transforms.{at}.replacement"] = replacement
-        config |= {f"predicates.{at}.type": "TopicNameMatches", f"predicates.{at}.pattern": predicate or "x"}
-        if predicate:
-            config |= {f"transforms.{at}.predicate": str(at), f"transforms.{at}.negate": str(negate)}
-    policy = make_policy(
-        PolicySettings(
-            kind=PolicyKind.IDENTITY if identity else PolicyKind.DEFAULT,
-            separator=separator,
-            source_alias="east",
-        )
-    )
-    try:
-        transforms = Transforms(read_transforms(PropertyReader(config, Resolver({}))))
-    except SettingError:
-        return
-    selection = TopicSelection(
-        include=(".*",),
-        exclude=("mm2.*\\.internal", ".*\\.replica", "__.*"),
-        policy=policy,
-        source_alias="east",
-        target_alias="west",
-        heartbeats=True,
-        naming=ReplicatorNaming(policy, "east", transforms),
-    )
-    naming = naming_of(flow("east", "west", identity=identity, separator=separator, config=config))
-    topic = separator.join(parts)
-
-    copied = selection.selects(topic) and not selection.obstacle(topic)
-    assert copied == naming.copies(topic)
-    if copied:
-        assert selection.target_topic(topic) == naming.target_topic(topic)
-
-
 def test_samples_match_the_patterns_they_stand_for() -> None:
     """The plainest name of each alternative."""
     assert ("orders", "pay-1", "a.b", "any-topic") == samples(["orders.*", r"pay-\d+", "(a.b|.*)"])[:4]
+
+
+def test_a_slow_pattern_ends_the_search_with_a_sentence() -> None:
+    """Neither a hang nor a clean result: what this flow copies is not known."""
+    slow = flow("east", "west", include=("(a|a)*",))
+    back = flow("west", "east", include=("(a|a)*",))
+    topics = frozenset({"a" * 60 + "-1"})
+    routes = [route(one, topics=topics) for one in (slow, back)]
+
+    found = conflicts(routes, ())
+
+    assert [one.kind for one in found] == [ConflictKind.SLOW] * 2
+    assert found[0].sentence.startswith("Flow east-to-west: topics: '(a|a)*' cannot be matched against 'aaaa")
+    assert "write it without a repetition" in found[0].sentence
+
+
+@pytest.mark.parametrize("pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)"])
+def test_java_s_expressions_are_matched_as_java_matches_them(pattern: str) -> None:
+    """Validated, looked at together and followed."""
+    naming = naming_of(flow("east", "west", include=(pattern,)))
+
+    assert [topic for topic in ("a", "a.bc", "1") if naming.copies(topic)] == {
+        r"\Qa.b\E.*": ["a.bc"], r"\p{Alpha}+": ["a"], "(?<x>a)": ["a"],
+    }[pattern]  # fmt: skip

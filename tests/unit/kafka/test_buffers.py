@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.kafka.buffers import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Buffers
+from mirrorflow_kafka.client.buffers import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Buffers
 
 
 def test_what_nobody_looks_at_serves_again():

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from mirrorflow_replicator.errors import (
+from mirrorflow_core.errors import (
     AuthenticationFailedError,
     BrokerError,
     ClusterError,
@@ -13,10 +13,10 @@ from mirrorflow_replicator.errors import (
     NotAuthorizedError,
     UnsupportedBrokerError,
 )
-from mirrorflow_replicator.kafka.addresses import parse_addresses
-from mirrorflow_replicator.kafka.codes import name_of, raise_for
-from mirrorflow_replicator.kafka.metadata import EMPTY, Metadata, merged
-from mirrorflow_replicator.kafka.pool import BACKOFF_JITTER, backoff_s
+from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
+from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
+from mirrorflow_kafka.client.pool import BACKOFF_JITTER, backoff_s
 
 _TOPIC = MetadataResponse.MetadataResponseTopic
 _IDS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -109,6 +109,14 @@ def test_codes_become_our_errors(code: int, kind: type[ClusterError]) -> None:
     """What the user can act on has its own class; the rest keeps code and name."""
     with pytest.raises(kind):
         raise_for(code, cluster="east", request="Produce", subject="orders")
+
+
+def test_whether_a_broker_error_is_retriable_is_what_the_protocol_says_of_its_code() -> None:
+    """NOT_LEADER, NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED; OUT_OF_ORDER_SEQUENCE, INVALID_TOPIC, an unknown one."""
+    errors = [error_for(code, cluster="east", request="Produce") for code in (6, 19, 89, 45, 17, 9999)]
+
+    assert {BrokerError} == set(map(type, errors))
+    assert [True, True, True, False, False, False] == [error.retriable for error in errors]
 
 
 def test_success_raises_nothing_and_unknown_codes_have_a_name() -> None:

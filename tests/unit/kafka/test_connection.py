@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeResponse
 
-from mirrorflow_replicator.errors import (
+from mirrorflow_core.errors import (
     AuthenticationFailedError,
     ConnectionLostError,
     UnreachableError,
     UnsupportedBrokerError,
 )
-from mirrorflow_replicator.kafka.connection import Connection
-from mirrorflow_replicator.kafka.frames import FRAME_BYTES_MAX, FrameProtocol
-from mirrorflow_replicator.kafka.opening import open_connection
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.connection_setup import open_connection
+from mirrorflow_kafka.client.frames import FRAME_BYTES_MAX, FrameProtocol
 from tests.unit.kafka.scripted import Broker, scripted
 
 BOUND_S = 10.0
@@ -197,6 +197,29 @@ def test_silence_longer_than_the_limit_ends_the_connection() -> None:
             await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
             with pytest.raises(ConnectionLostError, match=r"not answered for 0\.05 s"):
                 await connection.send(0, 8, (b"x",), flexible=False)
+
+    run(test())
+
+
+def test_a_throttled_connection_is_not_silent() -> None:
+    """A broker reads nothing for the throttle time, so an answer may take that much longer."""
+
+    async def script(broker: Broker) -> None:
+        asked = await broker.next()
+        await asyncio.sleep(0.2)  # four times the limit
+        await broker.say(asked.answer(b"late"))
+        await broker.next()
+
+    async def test() -> None:
+        async with scripted(script) as port:
+            connection = Connection(
+                cluster="east", address="here", node_id=1, client_id="x", answer_timeout_s=0.05
+            )
+            await asyncio.get_running_loop().create_connection(lambda: connection.frames, "127.0.0.1", port)
+            unanswered = connection.send(0, 8, (b"x",), flexible=False)
+            connection.throttled(10_000)
+            assert b"late" == bytes(await unanswered)
+            connection.close()
 
     run(test())
 

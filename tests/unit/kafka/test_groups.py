@@ -8,11 +8,11 @@ import pytest
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetFetchResponse
 
-from mirrorflow_replicator.errors import BrokerError, NotAuthorizedError
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import groups
-from mirrorflow_replicator.kafka.groups import Committed
-from mirrorflow_replicator.kafka.metadata import EMPTY
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin import groups
+from mirrorflow_kafka.admin.groups import Committed
+from mirrorflow_kafka.client.metadata import EMPTY
 
 FOO = TopicPartition("foo", 3)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_replicator.errors import AuthenticationFailedError
-from mirrorflow_replicator.kafka.oauth import RefreshWindow, TokenCache
-from mirrorflow_replicator.kafka.security import build_security
-from mirrorflow_replicator.kafka.token_endpoint import ClientCredentials
-from mirrorflow_replicator.kafka.token_sources import TokenFile, UnsecuredToken
-from mirrorflow_replicator.kafka.tokens import TOKEN_BYTES_MAX, Token, TokenError, read_token
+from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_kafka.security.client_security import build_security
+from mirrorflow_kafka.security.oauth import RefreshWindow, TokenCache
+from mirrorflow_kafka.security.token_endpoint import ClientCredentials
+from mirrorflow_kafka.security.token_sources import TokenFile, UnsecuredToken
+from mirrorflow_kafka.security.tokens import TOKEN_BYTES_MAX, Token, TokenError, read_token
 from tests.unit.kafka.certificates import authority, signed
 
 SECRET = "client-s3cret/+"
@@ -273,7 +273,7 @@ def test_failing_endpoint_does_no_harm_while_the_token_is_valid():
 
 def test_stalled_endpoint_does_not_hold_up_a_valid_token(monkeypatch: pytest.MonkeyPatch):
     """Re-authentication must not be late because the next token is."""
-    monkeypatch.setattr("mirrorflow_replicator.kafka.oauth.REFRESH_WAIT_S", 0.01)
+    monkeypatch.setattr("mirrorflow_kafka.security.oauth.REFRESH_WAIT_S", 0.01)
     clock = Clock()
     source = Source(clock)
 
@@ -325,8 +325,8 @@ def oauth(options: str, url: str, **more: str):
 def server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own = signed()
-    from mirrorflow_replicator.kafka.pem import ClientKey
-    from mirrorflow_replicator.kafka.tls import load_key
+    from mirrorflow_kafka.security.pem import ClientKey
+    from mirrorflow_kafka.security.tls import load_key
 
     load_key(
         context, ClientKey(key_pem=own.key_pem().encode(), chain_pem=own.pem.encode(), password="", source="")

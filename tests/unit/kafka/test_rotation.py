@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_replicator.errors import AuthenticationFailedError, UnreachableError
-from mirrorflow_replicator.kafka.pool import ConnectionPool, PoolKey
-from mirrorflow_replicator.kafka.rotation import Rotation
+from mirrorflow_core.errors import AuthenticationFailedError, UnreachableError
+from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey
+from mirrorflow_kafka.security.rotation import Rotation
 
 
 class Opened:

@@ -7,13 +7,13 @@ import hmac
 
 import pytest
 
-from mirrorflow_replicator.errors import AuthenticationFailedError
-from mirrorflow_replicator.kafka.sasl import Login, Place, PlainClient, ScramClient
+from mirrorflow_core.errors import AuthenticationFailedError
+from mirrorflow_kafka.security.sasl import BrokerAddress, Login, PlainClient, ScramClient
 
 # kafka-python reads its schemas by what Python 3.11 calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-PLACE = Place(cluster="A", address="b:9092", mechanism="SCRAM-SHA-256")
-PLAIN = Place(cluster="A", address="b:9092", mechanism="PLAIN")
+PLACE = BrokerAddress(cluster="A", address="b:9092", mechanism="SCRAM-SHA-256")
+PLAIN = BrokerAddress(cluster="A", address="b:9092", mechanism="PLAIN")
 
 
 def scram(username: str = "user", password: str = "pencil", *, token_auth: bool = False) -> ScramClient:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mirrorflow_replicator.kafka.witnesses import _Read
-from mirrorflow_replicator.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT, seal, split
-from mirrorflow_replicator.wire.records import Record, encode
+from mirrorflow_core.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT, seal, split
+from mirrorflow_core.wire.records import Record, encode
+from mirrorflow_kafka.admin.target_probe import _Read
 
 US, EPOCH = 77, 3
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"

@@ -1,11 +1,11 @@
 """What the target holds, cut into the archive's files by their counts."""
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.wire.records import Record
-from mirrorflow_seed.archive.checking import Compared, Copy, Counter
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
+from mirrorflow_seed.archive.restore_check import Compared, Copy, Counter
 from mirrorflow_seed.archive.tally import Tallying
-from tests.unit.wire.strategies import batch_of
+from tests.unit.core.wire.strategies import batch_of
 
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_replicator.flow.identity import Identity
-from mirrorflow_replicator.settings import LossPolicy, StartPosition
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_seed.archive.copying import FileCopy, FileOrder
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.archive.spool import Spool

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_seed.archive.assembling import written_files
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
@@ -18,8 +17,9 @@ from mirrorflow_seed.archive.manifest import (
     encode,
 )
 from mirrorflow_seed.archive.planning import OFFSETS_MIN, Extent, plan_ranges
-from mirrorflow_seed.archive.reading import Receipt
+from mirrorflow_seed.archive.reading import ExportReceipt
 from mirrorflow_seed.archive.tally import Tally
+from mirrorflow_seed.archive.topic_assembly import written_files
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
@@ -106,7 +106,7 @@ def test_ranges_cover_every_offset_once_and_are_no_crumbs(
 
 def test_an_export_counts_only_if_its_files_are_those_of_its_ranges() -> None:
     ranges = plan_ranges({TopicPartition("orders", 0): Extent(5, 9)}, {}, file_bytes=100)
-    receipts = {0: Receipt(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
+    receipts = {0: ExportReceipt(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
     path = f"{FOLDER}/part-00000-a.parquet"
 
     assert written_files({path: 7}, ranges, receipts, location="here") == {0: (path, 7)}

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.wire.batch import checksum_holds, split
-from mirrorflow_replicator.wire.records import Header, Record, decode
+from mirrorflow_core.wire.batch import checksum_holds, split
+from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.rows import CREATE_TIME, record_of, row_of
 from mirrorflow_seed.archive.spool import Spool
 from mirrorflow_seed.archive.tally import Tallying

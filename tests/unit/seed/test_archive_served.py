@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.kafka import admin
-from mirrorflow_replicator.kafka.witnesses import EARLIEST, LATEST, batches_between
-from mirrorflow_replicator.wire.records import Record, decode
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record, decode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedConfig, ArchivedPartition, ArchivedTopic, Manifest
-from mirrorflow_seed.archive.served import ArchiveCluster
 from mirrorflow_seed.archive.spool import Spool
 
 ORDERS = TopicPartition("orders", 1)

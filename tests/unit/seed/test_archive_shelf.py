@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.wire.batch import split
-from mirrorflow_replicator.wire.records import Record, decode
+from mirrorflow_core.wire.batch import split
+from mirrorflow_core.wire.records import Record, decode
+from mirrorflow_seed.archive.archive_log import Shelf
 from mirrorflow_seed.archive.manifest import ArchivedFile
-from mirrorflow_seed.archive.shelf import Shelf
 from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import JobFailedError
 

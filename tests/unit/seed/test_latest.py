@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from mirrorflow_replicator.wire.records import Record
+from mirrorflow_core.wire.records import Record
+from mirrorflow_seed.verify.compacted_partitions import LatestComparison
 from mirrorflow_seed.verify.digests import RecordDigest
-from mirrorflow_seed.verify.latest import LatestComparison
 from mirrorflow_seed.verify.splits import Method, Split
-from mirrorflow_seed.verify.windows import Kind, WindowResult
-from tests.unit.wire.strategies import batch_of
+from mirrorflow_seed.verify.windows import WindowKind, WindowResult
+from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
 
@@ -66,7 +66,7 @@ def test_what_cleaners_leave_differs_and_is_equal() -> None:
 def test_another_newest_value_is_different() -> None:
     (found,) = compare(of(("a", "1"), ("b", "1"), ("a", "2")), of(("a", "2"), ("a", "1"), ("b", "1")))
     assert found.outcome.value == "different"
-    assert [(Kind.CHANGED, 2, 1)] == [
+    assert [(WindowKind.CHANGED, 2, 1)] == [
         (one.kind, one.source_offset, one.target_offset) for one in found.differences
     ]
 

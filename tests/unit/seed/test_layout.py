@@ -9,19 +9,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.flow.offset_map import OffsetMap, Run, Stream
-from mirrorflow_replicator.flow.partitions import TopicPartition
-from mirrorflow_replicator.flow.position import Position
-from mirrorflow_replicator.flow.transforms import Naming, Transforms
-from mirrorflow_replicator.settings import StartPosition
+from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, Run
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_core.settings import StartPosition
+from mirrorflow_kafka.client.error_codes import error_for
 from mirrorflow_seed.verify import layout
-from mirrorflow_seed.verify.borders import Found
-from mirrorflow_seed.verify.comparing import Comparison
+from mirrorflow_seed.verify.boundaries import Found
+from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.known import NOTHING, KnownPartition
-from mirrorflow_seed.verify.layout import Ends, Layout, Partition, PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.known_offsets import NOTHING, KnownPartition
+from mirrorflow_seed.verify.layout import Ends, Layout, PartitionLayout, PlanSettings, VerifyPlan
 from mirrorflow_seed.verify.planning import ended_with_source
-from mirrorflow_seed.verify.windows import Outcome, WindowResult
+from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 from tests.unit.seed.test_comparing import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
@@ -67,7 +69,7 @@ def verified(
     settled_before: int | None = 1 << 40,
 ) -> tuple[VerifyPlan, list[WindowResult]]:
     logs = Logs(source, target, begins)
-    one = Partition(
+    one = PartitionLayout(
         at=AT,
         target=COPY,
         source=logs.ends(AT),
@@ -101,13 +103,13 @@ def verified(
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def naming(_: object) -> Naming:
+    def naming(_: object) -> TopicTransforms:
         policy: Any = SimpleNamespace(
             remote_topic=lambda _, topic: f"e.{topic}", is_heartbeats_topic=lambda _: False
         )
-        return Naming(policy, "e", Transforms())
+        return TopicTransforms(policy, "e", Transforms())
 
-    monkeypatch.setattr(layout, "Log", MemoryLog)
+    monkeypatch.setattr(layout, "BoundaryLog", MemoryLog)
     monkeypatch.setattr(layout, "make_naming", naming)
 
 
@@ -132,7 +134,7 @@ def test_a_lost_record_makes_one_window_different() -> None:
     target = [number for number in range(100) if number != 55]
     _, results = verified(range(100), target)
     assert [(50, "different")] == [
-        (one.from_offset, one.outcome.value) for one in results if one.outcome is not Outcome.EQUAL
+        (one.from_offset, one.outcome.value) for one in results if one.outcome is not WindowOutcome.EQUAL
     ]
 
 
@@ -167,6 +169,32 @@ def test_a_sampled_window_has_its_place_or_is_undecided() -> None:
     assert 0 < sum(one.source_count for one in results) < 300
     assert "undecided" in kinds(verified([1] * 400, [1] * 400, share=0.3)[1])
     assert not plan.undecided
+
+
+def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """From now on both sides answer every read with *code*."""
+
+    async def refused(*_: object) -> list[Found]:
+        raise error_for(code, cluster="east", request="Fetch", subject="t-0")
+
+    monkeypatch.setattr(MemoryLog, "records", refused)
+
+
+def test_an_error_that_time_heals_is_raised_for_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_reads(monkeypatch, 6)
+
+    with pytest.raises(BrokerError):
+        verified(range(100), range(100))
+
+
+def test_an_error_that_time_does_not_heal_leaves_the_partition_undecided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_reads(monkeypatch, 45)
+
+    plan, _ = verified(range(100), range(100))
+
+    assert ["undecided"] == [one.outcome.value for one in plan.undecided]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
@@ -214,12 +242,12 @@ def test_what_was_copied_behind_the_end_of_an_archive_is_left_out(
     copied: int, runs: tuple[Run, ...], expected: int | None
 ) -> None:
     """By the map of offsets; where that does not say it exactly, the partition is undecided, never different."""
-    stream = Stream(1, "", "")
+    stream = MapStream(1, "", "")
     known = KnownPartition(
         position=Position(topic=AT.topic, partition=AT.partition, source_offset=copied - 1),
         map=OffsetMap(stream=stream, ordinal=200, upstream_end=200, runs=runs) if runs else None,
     )
-    one = Partition(
+    one = PartitionLayout(
         at=AT,
         target=COPY,
         source=Ends(begin=0, end=100),

@@ -4,7 +4,7 @@ import json
 
 from mirrorflow_seed.outlet import Outlet
 from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.orders import Desk, Orders, Word, ask
+from mirrorflow_seed.seed.task_messages import Desk, Orders, Word, ask
 
 
 def test_the_rate_is_divided_among_those_at_work():

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_replicator.flow.partitions import TopicPartition
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.seed.plan import (
     CHAIN_BYTES_MAX,
     CHAIN_PARTITIONS_MAX,
     RECORD_BYTES,
-    Log,
-    Share,
+    SeedLog,
+    SeedShare,
     chains_of,
     foreign_topics,
     lag_of,
@@ -19,14 +19,14 @@ from mirrorflow_seed.seed.plan import (
 logs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 50)),
     st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.none() | st.integers(0, 10**12)).map(
-        lambda one: Log(start=one[0], end=one[0] + one[1], bytes=one[2])
+        lambda one: SeedLog(start=one[0], end=one[0] + one[1], bytes=one[2])
     ),
 )
 
 
 @given(logs, st.integers(1, 50))
 def test_every_share_that_has_something_left_is_in_one_chain(
-    logs: dict[TopicPartition, Log], slots: int
+    logs: dict[TopicPartition, SeedLog], slots: int
 ) -> None:
     """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
     shares = shares_of(logs, {}, {})
@@ -51,7 +51,7 @@ def test_chains_are_as_even_as_partitions_allow(sizes: list[int], slots: int) ->
 
 
 @given(logs, st.integers(0, 2 * 10**6))
-def test_a_share_begins_where_its_copy_stands(logs: dict[TopicPartition, Log], position: int) -> None:
+def test_a_share_begins_where_its_copy_stands(logs: dict[TopicPartition, SeedLog], position: int) -> None:
     """Its end is the source's, whatever the position says; only what is left is estimated."""
     shares = shares_of(logs, dict.fromkeys(logs, position), {})
 
@@ -65,7 +65,7 @@ def test_a_share_begins_where_its_copy_stands(logs: dict[TopicPartition, Log], p
 def test_sizes_are_those_of_the_brokers_or_an_average():
     """In the share of what is left."""
     known, unknown = TopicPartition("a", 0), TopicPartition("a", 1)
-    logs = {known: Log(start=0, end=100, bytes=5_000), unknown: Log(start=0, end=100)}
+    logs = {known: SeedLog(start=0, end=100, bytes=5_000), unknown: SeedLog(start=0, end=100)}
 
     assert [share.bytes for share in shares_of(logs, {known: 50}, {})] == [2_500, 100 * RECORD_BYTES]
 
@@ -104,5 +104,5 @@ def test_the_lag_counts_what_is_left_before_the_frozen_ends():
     assert lag_of(shares, {0: 150, 1: 40}) == 60
 
 
-def _share(index: int, size: int) -> Share:
-    return Share(index=index, topic="t", partition=index, start=0, end=100, bytes=size)
+def _share(index: int, size: int) -> SeedShare:
+    return SeedShare(index=index, topic="t", partition=index, start=0, end=100, bytes=size)

@@ -1,14 +1,14 @@
 """What a seed says of itself."""
 
 from mirrorflow_seed.report import JobPhase
-from mirrorflow_seed.seed.chain import Outcome, Receipt
-from mirrorflow_seed.seed.plan import Share
-from mirrorflow_seed.seed.progress import Movement, Progress
+from mirrorflow_seed.seed.chain import ChainOutcome, ChainReceipt
+from mirrorflow_seed.seed.plan import SeedShare
+from mirrorflow_seed.seed.progress import Movement, SeedProgress
 
 
 def test_what_is_left_is_estimated_by_the_newest_rate():
     """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
-    progress = Progress("1")
+    progress = SeedProgress("1")
     progress.plan([_share(0, 150), _share(1, 150)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=1, now_s=0.0)
     progress.reached(0, 50)
@@ -21,7 +21,7 @@ def test_what_is_left_is_estimated_by_the_newest_rate():
 
 def test_the_largest_partition_sets_the_least_time():
     """One task copies it, whatever the others do."""
-    progress = Progress("1")
+    progress = SeedProgress("1")
     progress.plan([_share(0, 1_000), _share(1, 10)])
     progress.report(JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=0.0)
     progress.reached(1, 10)
@@ -33,7 +33,7 @@ def test_the_largest_partition_sets_the_least_time():
 
 def test_a_partition_is_done_when_it_reached_the_first_end():
     """What is written later moves only what is left."""
-    progress = Progress("1")
+    progress = SeedProgress("1")
     progress.plan([_share(0, 100)])
     progress.reached(0, 100)
     progress.plan([_share(0, 500)])
@@ -45,12 +45,16 @@ def test_a_partition_is_done_when_it_reached_the_first_end():
 
 def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
     """No topic is named."""
-    progress = Progress("1")
+    progress = SeedProgress("1")
     progress.plan([_share(0, 100), _share(1, 100)])
     progress.take(
-        [Receipt(index=0, outcome=Outcome.FAILED, gap_records=9, reason="SourceDataLost", message="t-0")]
+        [
+            ChainReceipt(
+                index=0, outcome=ChainOutcome.FAILED, gap_records=9, reason="SourceDataLost", message="t-0"
+            )
+        ]
     )
-    progress.take([Receipt(index=1, outcome=Outcome.DONE, next_offset=100)])
+    progress.take([ChainReceipt(index=1, outcome=ChainOutcome.DONE, next_offset=100)])
 
     said = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
 
@@ -60,9 +64,11 @@ def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
 
 def test_what_holds_tasks_up_is_said_while_it_does():
     """Beside partitions that have stopped for good."""
-    progress = Progress("1")
+    progress = SeedProgress("1")
     progress.plan([_share(0, 100), _share(1, 100)])
-    progress.take([Receipt(index=0, outcome=Outcome.FAILED, reason="RecordTooLarge", message="t-0")])
+    progress.take(
+        [ChainReceipt(index=0, outcome=ChainOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
+    )
 
     said = progress.report(
         JobPhase.RUNNING, (0, 0, 0.0), active=2, now_s=1.0, held_up={"NotAuthorized": 1, "Unreachable": 2}
@@ -84,5 +90,5 @@ def test_a_job_stands_still_when_tasks_are_at_work_and_nothing_gets_less():
     assert movement.still_s(99, active=1, now_s=230.0) == 30.0
 
 
-def _share(index: int, end: int) -> Share:
-    return Share(index=index, topic="t", partition=index, start=0, end=end, bytes=end)
+def _share(index: int, end: int) -> SeedShare:
+    return SeedShare(index=index, topic="t", partition=index, start=0, end=end, bytes=end)

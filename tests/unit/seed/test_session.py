@@ -11,7 +11,7 @@ SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonR
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 8 times
 Traceback (most recent call last):
   File "job.py", line 52, in __call__
-mirrorflow_replicator.errors.UnreachableError: Cluster east cannot be reached at a:9092: no answer within 20 s.
+mirrorflow_core.errors.UnreachableError: Cluster east cannot be reached at a:9092: no answer within 20 s.
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 """
@@ -21,7 +21,7 @@ def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     """Before anything is asked of a cluster."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
-    with pytest.raises(SparkMissingError, match=r"mirrorflow\[seed\]"):
+    with pytest.raises(SparkMissingError, match=r"\[cli,seed\]"):
         require_spark()
 
 

@@ -8,13 +8,13 @@ from mirrorflow_seed.verify.page import CELLS_MAX, page
 from mirrorflow_seed.verify.result import output_folder
 from mirrorflow_seed.verify.summary import Verification
 from mirrorflow_seed.verify.tables import SCHEMA, row
-from mirrorflow_seed.verify.windows import Difference, Kind, Outcome, WindowResult
+from mirrorflow_seed.verify.windows import Difference, WindowKind, WindowOutcome, WindowResult
 
 EVIL = "<script>alert('&\"')</script>"
 
 
 def window(
-    number: int, outcome: Outcome = Outcome.EQUAL, topic: str = "orders", **more: object
+    number: int, outcome: WindowOutcome = WindowOutcome.EQUAL, topic: str = "orders", **more: object
 ) -> WindowResult:
     return WindowResult(
         topic=topic,
@@ -45,13 +45,14 @@ def verification(*windows: WindowResult, **more: object) -> Verification:
 
 def test_only_what_is_surely_equal_is_equal() -> None:
     assert verification(window(0)).is_equal
-    for outcome in (Outcome.REORDERED, Outcome.DIFFERENT, Outcome.UNDECIDED):
+    for outcome in (WindowOutcome.REORDERED, WindowOutcome.DIFFERENT, WindowOutcome.UNDECIDED):
         assert not verification(window(0), window(1, outcome)).is_equal
 
 
 def test_a_status_names_no_topic() -> None:
     found = verification(
-        window(0, Outcome.DIFFERENT, topic="salaries", differing=1), notes=("salaries-0: is not compared",)
+        window(0, WindowOutcome.DIFFERENT, topic="salaries", differing=1),
+        notes=("salaries-0: is not compared",),
     )
     said = json.loads(encode(found.report))
     assert "salaries" not in json.dumps(said)
@@ -60,7 +61,7 @@ def test_a_status_names_no_topic() -> None:
 
 def test_a_row_has_a_value_for_each_column() -> None:
     columns = re.findall(r"^    (\w+) [A-Z]", SCHEMA, re.MULTILINE)
-    one = window(0, differences=(Difference(kind=Kind.MISSING, source_offset=7, source_digest="ab"),))
+    one = window(0, differences=(Difference(kind=WindowKind.MISSING, source_offset=7, source_digest="ab"),))
     values = dict(zip(columns, row("1", "f", one), strict=True))
     assert ("1", "f", "orders", 0, 100) == tuple(
         values[name] for name in ("run_id", "flow", "topic", "from_offset", "to_offset")
@@ -71,7 +72,7 @@ def test_a_row_has_a_value_for_each_column() -> None:
 def test_names_cannot_become_markup() -> None:
     found = page(
         verification(
-            window(0, Outcome.DIFFERENT, topic=EVIL, reason=EVIL), window(1, topic=EVIL), notes=(EVIL,)
+            window(0, WindowOutcome.DIFFERENT, topic=EVIL, reason=EVIL), window(1, topic=EVIL), notes=(EVIL,)
         )
     )
     assert "<script" not in found
@@ -81,7 +82,7 @@ def test_names_cannot_become_markup() -> None:
 
 def test_the_picture_shows_the_worst_of_what_shares_a_cell() -> None:
     windows = [window(number) for number in range(10 * CELLS_MAX)]
-    windows[77] = window(77, Outcome.DIFFERENT)
+    windows[77] = window(77, WindowOutcome.DIFFERENT)
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows)))
     assert (CELLS_MAX, 1) == (len(cells), cells.count("different"))
 

@@ -4,6 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,6 +145,15 @@ def test_the_operator_reads_its_settings(mode: str, namespaces: tuple[str, ...])
     assert settings == from_environment(
         {name: variables[name] for name in ("POD_NAME", "POD_NAMESPACE", "MIRRORFLOW_NAMESPACES")}
     )
+
+
+def test_the_operator_runs_the_release_before_it_too(tmp_path: Path):
+    """Else an upgrade would leave every flow with a version that the new operator does not have."""
+    found = chart.rendered(chart=chart.chart_after("0.2.0", tmp_path))
+    container = next(iter(_pods(found)))["containers"][0]
+    versions = [one["value"] for one in container["env"] if one["name"] == "MIRRORFLOW_REPLICATOR_VERSIONS"]
+
+    assert versions == ["0.2.0,0.1.0"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,208 @@
+"""Builds the properties and objects with which several pods share one connector's work. Pure.
+
+The pods are Connect distributed workers that form a group on the target and call each other over the internal
+REST (KIP-710). Each connector has its own group and topics, because workers run every connector in their
+config topic: MM2's topic (`mm2-configs.<source>.internal`) may still hold the connectors of a Java MM2,
+heartbeats and checkpoints among them, which would then run twice. No property depends on the number of pods,
+so scaling restarts no pod.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_core.naming.worker_topics import worker_topic
+from mirrorflow_operator.api.connectors import Connector
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.plan import names
+from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.pod_parts import of_the_pod
+
+INTERNAL_PORT: Final = 8083  # Connect's default
+POD_IP: Final = "MIRRORFLOW_POD_IP"
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"  # keys in Secrets of cert-manager
+HTTPS_PREFIX: Final = "listeners.https."
+_ENVIRONMENT_PROVIDER: Final = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+# One pod may be evicted at a time, so that the others take over its work before the next eviction.
+_UNAVAILABLE_MAX: Final = 1
+
+
+def is_shared(connector: Connector) -> bool:
+    """Returns whether *connector* is distributed over pods; with autoscaling, even a single pod is."""
+    scale = connector.autoscale
+    return connector.replicas > 1 or (scale is not None and scale.max_replicas > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The form of a connector's pods (standalone, or distributed if `is_shared`) and their number."""
+
+    is_shared: bool
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The observed shape: that of the Deployment's spec, and whether pods of an earlier one still exist."""
+
+    shape: Shape
+    is_rolling: bool
+
+
+def shape_of(flow: MirrorFlow, connector: Connector, chosen: int | None = None) -> Shape:
+    """Returns the shape in the spec; *chosen* overrides its number of pods."""
+    replicas = connector.replicas if chosen is None else chosen
+    return Shape(is_shared=is_shared(connector), replicas=0 if flow.spec.state is State.STOPPED else replicas)
+
+
+def next_shape(wanted: Shape, live: Live | None) -> Shape:
+    """Returns the shape to apply now, on the way to *wanted*: the form changes only while there is one pod.
+
+    If template and number change at once, a Deployment also adds pods of the old template, which cannot use
+    the properties of the new one. So a change of form from or to several pods goes through one pod.
+    """
+    if live is None or wanted.replicas == 0:
+        return wanted
+    now = live.shape
+    one = min(1, wanted.replicas)
+    if now.is_shared and not wanted.is_shared and (now.replicas > 1 or live.is_rolling):
+        return Shape(is_shared=True, replicas=one)
+    is_changing = now.is_shared != wanted.is_shared
+    if wanted.is_shared and (is_changing or (now.replicas == 1 and live.is_rolling)):
+        return Shape(is_shared=True, replicas=one)
+    return wanted
+
+
+def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
+    """Returns the host name of the pods' certificate, which the pods verify when they call each other."""
+    return names.pod_host(flow.metadata.name, flow.metadata.namespace, names.connector_word(kind))
+
+
+def node_properties(
+    flow: MirrorFlow, kind: ConnectorKind, connector: Connector, layout: SecretLayout
+) -> dict[str, str]:
+    """Returns the properties of one worker of a group; they override those of a standalone worker."""
+    group, configs, statuses = own_topics(flow, kind, connector)
+    copies = str(flow.spec.topics.replication_factor)
+    own = {
+        "group.id": group,
+        "config.storage.topic": configs,
+        "config.storage.replication.factor": copies,
+        "status.storage.topic": statuses,
+        "status.storage.replication.factor": copies,
+        # Users change the resource. A distributed worker would accept changes over REST by default.
+        "rest.modify.enable": "false",
+    }
+    return {
+        "config.providers": f"{PROVIDER},env",
+        "config.providers.env.class": _ENVIRONMENT_PROVIDER,
+        **{key: connector.config.get(key, value) for key, value in own.items()},
+        "dedicated.mode.enable.internal.rest": "true",
+        # Each pod inserts its own IP, because all pods have the same files.
+        "rest.advertised.host.name": f"${{env:{POD_IP}}}",
+        "rest.advertised.port": str(INTERNAL_PORT),
+        **_tls(flow, kind, layout),
+    }
+
+
+def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
+    """Returns the group of *connector*'s pods, its config topic and its status topic."""
+    alias, word = flow.spec.source.alias, names.connector_word(kind)
+    own = {
+        "group.id": f"{alias}-mm2-{word}",
+        "config.storage.topic": worker_topic("configs", f"{alias}.{word}"),
+        "status.storage.topic": worker_topic("status", f"{alias}.{word}"),
+    }
+    group, configs, statuses = (connector.config.get(key, value) for key, value in own.items())
+    return group, configs, statuses
+
+
+def internal_listener(flow: MirrorFlow) -> str:
+    """Returns the listener for requests from the other pods."""
+    scheme = "http" if flow.spec.internal_rest.tls is None else "https"
+    return f"{scheme}://0.0.0.0:{INTERNAL_PORT}"
+
+
+def pod_environment() -> list[dict[str, Any]]:
+    """Returns the variables with facts about the pod itself: its IP."""
+    return [of_the_pod(POD_IP, "status.podIP")]
+
+
+def certificate(secret: str, layout: SecretLayout) -> dict[str, str]:
+    """Returns the keystore properties of the HTTPS listener."""
+    return {
+        f"{HTTPS_PREFIX}ssl.keystore.type": "PEM",
+        f"{HTTPS_PREFIX}ssl.keystore.certificate.chain": layout.secret_reference(secret, CERTIFICATE),
+        f"{HTTPS_PREFIX}ssl.keystore.key": layout.secret_reference(secret, KEY),
+    }
+
+
+def _tls(flow: MirrorFlow, kind: ConnectorKind, layout: SecretLayout) -> dict[str, str]:
+    """Returns mutual TLS properties; all pods share one certificate, because none can cover pod addresses."""
+    tls = flow.spec.internal_rest.tls
+    if tls is None:
+        return {}
+    prefix, secret = HTTPS_PREFIX, tls.secret_name
+    return {
+        **certificate(secret, layout),
+        f"{prefix}ssl.truststore.type": "PEM",
+        f"{prefix}ssl.truststore.location": layout.secret_path(secret, AUTHORITY),
+        f"{prefix}ssl.client.auth": "required",
+        "mirrorflow.internal.rest.server.name": service_host(flow, kind),
+    }
+
+
+def shared_objects(flow: MirrorFlow, kind: ConnectorKind) -> list[dict[str, Any]]:
+    """Returns the Service, NetworkPolicy and PodDisruptionBudget of a connector with several pods."""
+    return [_service(flow, kind), _network_policy(flow, kind), _disruption_budget(flow, kind)]
+
+
+def _metadata(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    flow_name = flow.metadata.name
+    return names.metadata(flow_name, flow.metadata.namespace, names.object_name(flow_name, kind), kind)
+
+
+def _service(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    """Returns the headless Service that gives the pods their host name, also before they are ready."""
+    port = {"name": "internal", "port": INTERNAL_PORT, "targetPort": "internal", "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(flow.metadata.name, kind),
+            "ports": [port],
+        },
+    }
+
+
+def _network_policy(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    """Returns the NetworkPolicy that adds access among the connector's own pods to the flow's policy."""
+    admitted = [{"podSelector": {"matchLabels": names.selector(flow.metadata.name, kind)}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "podSelector": {"matchLabels": names.selector(flow.metadata.name, kind)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": admitted, "ports": [{"port": INTERNAL_PORT, "protocol": "TCP"}]}],
+        },
+    }
+
+
+def _disruption_budget(flow: MirrorFlow, kind: ConnectorKind) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(flow, kind),
+        "spec": {
+            "maxUnavailable": _UNAVAILABLE_MAX,
+            # A pod that never becomes ready must not block the drain of a node.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": names.selector(flow.metadata.name, kind)},
+        },
+    }

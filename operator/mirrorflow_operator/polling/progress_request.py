@@ -1,0 +1,110 @@
+"""Sends one `GET /progress` to one pod and returns a Reading, also where the request fails.
+
+A pod is trusted only for its own flow: the response is bounded in bytes and in time, no redirect is followed,
+nothing is decompressed, and no proxy or cookie is used. Each request opens a connection: that costs 0.4 ms of
+CPU time, against 0.16 ms on an open one, but 3,000 open connections would cost 20 MB, and a socket in each
+pod.
+"""
+
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from mirrorflow_operator.assess.progress import BODY_MAX_BYTES, Reading, Unread, read_summary
+from mirrorflow_operator.plan.pod import HTTP_PORT
+
+PATH: Final = "/progress"
+CONNECT_MAX_S: Final = (
+    2.0  # a pod is in the same cluster; TCP repeats a lost handshake packet after one second
+)
+ANSWER_MAX_S: Final = (
+    4.0  # a replicator renders its summary within milliseconds; its event loop never blocks for one second
+)
+HEAD_LINE_MAX_BYTES: Final = 2_048  # a replicator sends a few short header lines
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "mirrorflow-operator",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """TLS parameters: *context* holds the trusted CAs, *name* is the host name the certificate must match."""
+
+    context: ssl.SSLContext
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTarget:
+    """The address of one pod's progress endpoint. *tls* is None for plain HTTP."""
+
+    uid: str
+    host: str  # an IP address, so no DNS lookup is needed
+    ready: bool = False  # the pod's readiness; a change makes the poller poll the pod soon
+    port: int = HTTP_PORT
+    connector: str = ""  # the connector's name where the pod runs several; "" for the only one
+    tls: Verified | None = None
+
+
+def session() -> aiohttp.ClientSession:
+    """Returns the HTTP session for all calls of `ask`.
+
+    Create it inside the running event loop, and close it.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),  # the poller limits the requests in flight
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        headers=_HEADERS,
+        timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S, sock_connect=CONNECT_MAX_S),
+        read_bufsize=BODY_MAX_BYTES,
+        max_line_size=HEAD_LINE_MAX_BYTES,
+        max_field_size=HEAD_LINE_MAX_BYTES,
+    )
+
+
+async def ask(client: aiohttp.ClientSession, place: ScrapeTarget, *, now_s: float) -> Reading:
+    """Requests the progress of the pod at *place*; the Reading is stamped with *now_s* (wall clock)."""
+    url = URL.build(
+        scheme="http" if place.tls is None else "https",
+        host=place.host,
+        port=place.port,
+        path=PATH,
+        query={"connector": place.connector} if place.connector else {},
+    )
+    try:
+        async with client.get(
+            url,
+            allow_redirects=False,
+            ssl=True if place.tls is None else place.tls.context,
+            server_hostname=None if place.tls is None else place.tls.name,
+        ) as answer:
+            if answer.status != 200:
+                return _unread(now_s, Unread.REFUSED, f"it answers with HTTP status {answer.status}")
+            return read_summary(await _body(answer.content), read_at_s=now_s)
+    except TimeoutError:
+        return _unread(now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds")
+    except (aiohttp.ClientSSLError, ssl.CertificateError):
+        return _unread(now_s, Unread.REFUSED, "its certificate is not one to be believed")
+    except (OSError, aiohttp.ServerDisconnectedError):
+        return _unread(now_s, Unread.UNREACHABLE, "the connection fails")
+    except (aiohttp.ClientError, ValueError):
+        return _unread(now_s, Unread.UNREADABLE, "it does not speak HTTP as it should")
+
+
+async def _body(content: aiohttp.StreamReader) -> bytes:
+    """Returns the whole body, or BODY_MAX_BYTES + 1 bytes of a longer one."""
+    body = b""
+    while len(body) <= BODY_MAX_BYTES and (part := await content.read(BODY_MAX_BYTES + 1 - len(body))):
+        body += part
+    return body
+
+
+def _unread(now_s: float, unread: Unread, problem: str) -> Reading:
+    return Reading(read_at_s=now_s, unread=unread, problem=problem)

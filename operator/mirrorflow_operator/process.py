@@ -1,0 +1,210 @@
+"""Runs the operator process: acquires the Lease and runs the leader's work while it holds it.
+
+wait for the Lease -> lead -> Lease lost: wait again
+                           -> SIGTERM: release it, exit 0
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mirrorflow_operator.assess.admission import Key
+from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.cluster.apply import Applier
+from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.credentials import connection
+from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.lease import Lease
+from mirrorflow_operator.cluster.pod_events import PodEvents
+from mirrorflow_operator.cluster.view import View
+from mirrorflow_operator.http_server import serve
+from mirrorflow_operator.leader_loop import Leader
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.polling.authorities import Authorities
+from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.reconcile import Reconciler
+from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.work_queue import WorkQueue
+
+_LOG = logging.getLogger("mirrorflow_operator")
+STAND_DOWN_S: Final = (
+    5.0  # the longest wait for work in flight; the watchdog ends the process before the Lease expires
+)
+WATCHDOG_EVERY_S: Final = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Operator:
+    """One operator process with its queue, poller, metrics and, while it leads, its leader."""
+
+    settings: Settings
+    metrics: Metrics = field(default_factory=Metrics)
+    view: View = field(default_factory=View)
+    queue: "WorkQueue[Key]" = field(default_factory=WorkQueue)
+    leader: Leader | None = None
+    poller: Poller = field(init=False)
+    authorities: Authorities | None = field(init=False)
+    _lease: Lease | None = None
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Connects the poller to the queue. Raises SettingsError where the CA file cannot be read."""
+        self.poller = Poller(changed=self.queue.add, interval_s=self.settings.poll_s)
+        file = self.settings.progress_ca
+        self.authorities = Authorities(file=file) if file else None
+
+    async def run(self) -> int:
+        """Runs until SIGTERM, SIGINT or a failure; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        client = Client(connection, self.metrics)
+        lease = Lease(
+            client=client,
+            namespace=self.settings.pod_namespace,
+            name=self.settings.lease,
+            # A random suffix, so that two processes are never the same holder, even with equal pod names.
+            identity=f"{self.settings.pod_name}_{uuid.uuid4().hex[:8]}",
+            duration_s=self.settings.lease_s,
+        )
+        self._lease = lease
+        self._gauges()
+        threading.Thread(target=_watchdog, args=(lease,), name="watchdog", daemon=True).start()
+        runner, port = await serve(
+            self.settings.listener_host, self.settings.listener_port, self.metrics, self._sick, self._unready
+        )
+        _LOG.info("Listening at port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
+        try:
+            return await self._terms(client, lease)
+        finally:
+            await lease.release()
+            await client.close()
+            await runner.cleanup()
+
+    async def _terms(self, client: Client, lease: Lease) -> int:
+        reconciler = self._reconciler(client, lease.identity)
+        about = "Flows whose newest status is held back for a while, for others may follow it."
+        self.metrics.gauge("statuses_held", about, lambda: float(reconciler.held if self.leader else 0))
+        while not self._stop.is_set():
+            if not await self._first(lease.acquire()):
+                break
+            _LOG.info("Leading as %s.", lease.identity)
+            self.leader = Leader(
+                settings=self.settings,
+                client=client,
+                view=self.view,
+                queue=self.queue,
+                reconciler=reconciler,
+                metrics=self.metrics,
+                unreadable=reconciler.unreadable,
+                companions=(self.poller.run,),
+            )
+            work = asyncio.create_task(self.leader.lead())
+            keeping = asyncio.create_task(lease.keep())
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({work, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            failed = work.done()
+            for task in (work, keeping, stopping):
+                task.cancel()
+            await asyncio.wait({work, keeping, stopping}, timeout=STAND_DOWN_S)
+            if not work.done():
+                _LOG.error("The work does not end; the process does.")
+                os._exit(1)
+            lease.stood_down()
+            self.leader = None
+            if failed:
+                _LOG.error("The work has ended.", exc_info=work.exception())
+                return 1
+            _LOG.info("Not leading any more.")
+        return 0
+
+    async def _first(self, waited: Any) -> bool:
+        """Whether *waited* ended before the signal to stop."""
+        task = asyncio.ensure_future(waited)
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for one in (task, stopping):
+            one.cancel()
+        await asyncio.wait({task, stopping})
+        if not task.cancelled() and task.exception() is not None:
+            raise task.exception() or AssertionError
+        return not self._stop.is_set()
+
+    def _reconciler(self, client: Client, instance: str) -> Reconciler:
+        return Reconciler(
+            settings=self.settings,
+            client=client,
+            view=self.view,
+            applier=Applier(client=client, view=self.view, metrics=self.metrics),
+            events=Events(client=client, metrics=self.metrics, instance=instance),
+            pod_events=PodEvents(client=client),
+            metrics=self.metrics,
+            poller=self.poller,
+            authorities=self.authorities,
+        )
+
+    def _gauges(self) -> None:
+        gauge = self.metrics.gauge
+        gauge("leader", "1 while this process leads.", lambda: float(self.leader is not None))
+        gauge("queue_depth", "Flows that are due or worked on.", lambda: float(len(self.queue)))
+        gauge(
+            "queue_oldest_seconds",
+            "For how long the oldest of them has been so.",
+            lambda: self.queue.oldest_s() if self.leader is not None else 0.0,
+        )
+        gauge("polled_pods", "Pods whose progress is asked for.", lambda: float(len(self.poller)))
+        gauge("polls_total", "Questions to pods since the start.", lambda: float(self.poller.asked))
+        gauge("polls_failed_total", "Of these, without an answer.", lambda: float(self.poller.failed))
+        gauge("flows", "MirrorFlows that are known.", lambda: float(len(self.view.flows)))
+        gauge("flows_seed_failed", "Of these, whose seed failed.", lambda: self._told(Reason.SEED_FAILED))
+        gauge(
+            "flows_different",
+            "Of these, whose verification found differences.",
+            lambda: self._told(Reason.DIFFERENCES_FOUND),
+        )
+        gauge(
+            "flows_verification_overdue",
+            "Of these, whose schedule has not brought a verdict for too long.",
+            lambda: self._told(Reason.VERIFICATION_OVERDUE),
+        )
+
+    def _told(self, reason: Reason) -> float:
+        """Returns how many flows have a condition with that reason.
+
+        0 while this process does not lead, because its view is stale then.
+        """
+        if self.leader is None:
+            return 0.0
+        flows = self.view.flows.values()
+        return float(
+            sum(any(one.reason == reason.value for one in seen.resource.status.conditions) for seen in flows)
+        )
+
+    def _sick(self) -> str:
+        return "" if self.leader is None else self.leader.sick()
+
+    def _unready(self) -> str:
+        """Returns why the process is not ready, "" if it is.
+
+        A process that waits for the Lease is ready, because it would take over within seconds, unless the API
+        server does not answer it.
+        """
+        if self.leader is not None:
+            return self.leader.problem
+        return "" if self._lease is None else self._lease.unanswered
+
+
+def _watchdog(lease: Lease) -> None:
+    """Ends the process before its Lease expires if its event loop hangs or the process was frozen."""
+    while True:
+        time.sleep(WATCHDOG_EVERY_S)
+        until = lease.promised_until
+        if until is not None and time.monotonic() > until - WATCHDOG_EVERY_S:
+            os.write(2, b"The Lease would expire under this process; it ends.\n")
+            os._exit(1)

@@ -1,0 +1,1 @@
+"""Pure code that every part may import: no sockets, clock, files, threads or logging."""

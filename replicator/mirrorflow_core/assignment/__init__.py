@@ -1,0 +1,1 @@
+"""Decides which task copies which partition."""

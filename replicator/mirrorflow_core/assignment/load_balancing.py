@@ -1,0 +1,215 @@
+"""Assigns partitions to tasks by load, and moves few partitions, only where the gain is worth it.
+
+    assignment, all partitions, loads ──> place ──> new assignment
+    assignment, loads, at each check  ──> Balance.looked ──> the same, or a few partitions moved
+
+`place` guarantees: a partition stays with its task, and new partitions go to the tasks with the least load,
+so adding or removing a topic moves no other partition. Only new tasks receive partitions from others, and a
+task that lost its last partition receives one, because no task may be empty. A first assignment is a round
+robin, as in Java. `Balance` guarantees: partitions move only after several checks in a row have shown a gain,
+a few at a time, and a moved partition stays for some checks. Both are deterministic. A load is in bytes per
+second.
+
+This module does no I/O. `assignment.round_robin` is for a single process and gives each task equally many
+partitions; `connectors.rebalancing` measures the loads.
+"""
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.partitions import TopicPartition
+
+Loads = Mapping[TopicPartition, float]
+
+# The load of an idle partition: its share of fetch sessions, and of queries after a leader change.
+IDLE_BYTES_PER_S = 1_000.0
+# A move interrupts its partition for about a second. A task can copy a hundred times this rate, so less is
+# not worth it.
+WORTH_BYTES_PER_S = float(1 << 20)
+UNEVEN = 0.25  # share of the busier task's load; a smaller difference has no noticeable effect
+WORTH = 0.05  # share of the busiest task's load that a rebalance must remove in total
+# The maximum number of partitions that a rebalance moves: a twentieth of all, but at least 2 and at most 64.
+MOVES_MIN, MOVES_PART, MOVES_MAX = 2, 0.05, 64
+ROUNDING = 1e-9  # relative error of sums of loads
+PATIENCE = 3  # checks in a row
+QUIET = (
+    10  # checks without a new foreign stored offset; Java stores them each minute, only for copied partitions
+)
+STAY = 10  # checks during which a moved partition is not moved again
+
+
+def place(
+    partitions: Iterable[TopicPartition],
+    tasks: int,
+    previous: Sequence[Sequence[TopicPartition]] = (),
+    loads: Loads | None = None,
+) -> Assignment:
+    """Return `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
+
+    *previous* is the current assignment. A partition without a load counts with the average load.
+    """
+    wanted = sorted(set(partitions))
+    count = min(tasks, len(wanted))
+    if count == 0:
+        return ()
+    plan = _Plan(count, _weights(wanted, loads or {}))
+    homes = {one: task for task, had in reversed([*enumerate(previous[:count])]) for one in had}
+    for one in wanted:
+        if one in homes:
+            plan.put(one, homes[one])
+    plan.fill([one for one in wanted if one not in homes])
+    if any(not had for had in plan.tasks[len(previous) :]):
+        plan.spread(len(previous))
+    plan.occupy()
+    return plan.assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The result of earlier checks."""
+
+    uneven: int = 0  # checks in a row that found a move worth it
+    stay: Mapping[TopicPartition, int] = field(default_factory=dict)  # remaining checks without a move
+
+    def looked(self, assignment: Assignment, loads: Loads) -> tuple["Balance", Assignment]:
+        """Run one check; return the state for the next one and the assignment from now on."""
+        stay = {one: looks - 1 for one, looks in self.stay.items() if looks > 1}
+        better = lightened(assignment, loads, stay=stay)
+        if better == assignment:
+            return Balance(stay=stay), assignment
+        if self.uneven + 1 < PATIENCE:
+            return Balance(uneven=self.uneven + 1, stay=stay), assignment
+        return Balance(stay=stay | dict.fromkeys(moved(assignment, better), STAY)), better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strangers:
+    """Detects Java tasks that copy some of the partitions: they store offsets without MirrorFlow's fields."""
+
+    seen: frozenset[tuple[TopicPartition, int]] | None = (
+        None  # partitions, each with the position of such an entry in the offsets topic
+    )
+    quiet: int = QUIET  # checks since a new one was seen
+
+    def looked(self, seen: frozenset[tuple[TopicPartition, int]]) -> "Strangers":
+        """Return the state after another check; the first cannot tell old stored offsets from new ones."""
+        is_new = self.seen is not None and bool(seen - self.seen)
+        return Strangers(seen=seen, quiet=0 if is_new else min(self.quiet + 1, QUIET))
+
+    @property
+    def are_at_work(self) -> bool:
+        return self.quiet < QUIET
+
+
+def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:
+    """Return the partitions that move to another task, sorted."""
+    homes = {one: task for task, had in enumerate(before) for one in had}
+    return tuple(sorted(one for task, had in enumerate(after) for one in had if homes.get(one, task) != task))
+
+
+def lightened(assignment: Assignment, loads: Loads, *, stay: Collection[TopicPartition] = ()) -> Assignment:
+    """Return *assignment* with a few partitions moved to less busy tasks, or unchanged."""
+    if len(assignment) < 2:
+        return assignment
+    plan = _Plan(len(assignment), _weights([one for had in assignment for one in had], loads))
+    for task, had in enumerate(assignment):
+        for one in had:
+            plan.put(one, task)
+    count = len(plan.weights)
+    most = max(MOVES_MIN, min(math.ceil(MOVES_PART * count), MOVES_MAX))
+    worth = max(WORTH_BYTES_PER_S, min(WORTH, most / count) * max(plan.loads))
+    pinned, gained = set(stay), 0.0
+    for _ in range(most):
+        # A minimum gain per move, so that partitions with little load do not move too.
+        move = plan.best_move(worth / most, pinned)
+        if move is None:
+            break
+        gain, one = move
+        gained += gain
+        pinned.add(one)
+    return plan.assignment if gained >= worth else assignment
+
+
+def _weights(partitions: Sequence[TopicPartition], loads: Loads) -> dict[TopicPartition, float]:
+    known = [loads[one] for one in partitions if one in loads]
+    average = sum(known) / len(known) if known else 0.0
+    return {one: IDLE_BYTES_PER_S + loads.get(one, average) for one in partitions}
+
+
+class _Plan:
+    """An assignment under construction."""
+
+    def __init__(self, count: int, weights: Mapping[TopicPartition, float]) -> None:
+        self.weights = weights
+        self.tasks: list[set[TopicPartition]] = [set() for _ in range(count)]
+        self.loads = [0.0] * count
+
+    @property
+    def assignment(self) -> Assignment:
+        return tuple(tuple(sorted(had)) for had in self.tasks)
+
+    def put(self, partition: TopicPartition, task: int) -> None:
+        self.tasks[task].add(partition)
+        self.loads[task] += self.weights[partition]
+
+    def take(self, partition: TopicPartition, task: int) -> None:
+        self.tasks[task].remove(partition)
+        self.loads[task] -= self.weights[partition]
+
+    def fill(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give each of *partitions*, the highest load first, to the least busy task."""
+        heap = [(load, len(self.tasks[task]), task) for task, load in enumerate(self.loads)]
+        heapq.heapify(heap)
+        for one in sorted(partitions, key=lambda one: (-self.weights[one], one)):
+            task = heap[0][2]
+            self.put(one, task)
+            heapq.heapreplace(heap, (self.loads[task], len(self.tasks[task]), task))
+
+    def spread(self, old: int) -> None:
+        """Fill the tasks after the first *old* ones to an even share, from what old tasks have above it."""
+        share = sum(self.loads) / len(self.tasks)
+        least, most = share * (1 - ROUNDING), share * (1 + ROUNDING)
+        for giver in sorted(range(old), key=lambda task: (-self.loads[task], task)):
+            for one in sorted(self.tasks[giver], key=lambda one: (-self.weights[one], one)):
+                taker = min(range(old, len(self.tasks)), key=lambda task: (self.loads[task], task))
+                weight = self.weights[one]
+                has_room = not self.tasks[taker] or self.loads[taker] + weight <= most
+                if has_room and self.loads[giver] - weight >= least:
+                    self.take(one, giver)
+                    self.put(one, taker)
+
+    def occupy(self) -> None:
+        """Give each empty task the partition with the least load from the busiest task with more than one."""
+        for task, had in enumerate(self.tasks):
+            if not had:
+                rich = [one for one, has in enumerate(self.tasks) if len(has) > 1]
+                giver = max(rich, key=lambda one: (self.loads[one], -one))
+                least = min(self.tasks[giver], key=lambda one: (self.weights[one], one))
+                self.take(least, giver)
+                self.put(least, task)
+
+    def best_move(
+        self, least: float, pinned: Collection[TopicPartition]
+    ) -> tuple[float, TopicPartition] | None:
+        """Make the move that best relieves a busy task; return (gain, partition), or None below *least*."""
+        order = sorted(range(len(self.tasks)), key=lambda task: (self.loads[task], task))
+        taker = order[0]
+        for giver in reversed(order):
+            gap = self.loads[giver] - self.loads[taker]
+            if gap < UNEVEN * self.loads[giver]:
+                return None
+            if len(self.tasks[giver]) == 1:
+                continue
+            free = (one for one in self.tasks[giver] if one not in pinned)
+            gain, one = max(
+                ((min(self.weights[one], gap - self.weights[one]), one) for one in free),
+                default=(0.0, None),
+            )
+            if one is not None and gain >= least:
+                self.take(one, giver)
+                self.put(one, taker)
+                return gain, one
+        return None

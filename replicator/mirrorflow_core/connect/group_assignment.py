@@ -1,0 +1,108 @@
+"""Assigns connectors and tasks to the members of a Connect group by cooperative rebalancing (KIP-415).
+
+    units held per member, units to run  ->  per member: units assigned in addition, units to revoke
+
+Guarantees in each rebalance: a unit is assigned to another member only after its holder has revoked it, which
+takes a rebalance of its own; a member keeps the units it holds that are still needed, up to its even share;
+an unassigned unit goes to the member with the fewest. As long as nothing changes, the rebalance after a
+revocation ends balanced, and a further one changes nothing. Balanced: member counts differ by at most one for
+connectors, for all tasks, and for the tasks of each connector. So one node never runs all tasks of a busy
+connector next to a node with the idle tasks of another.
+
+Units of a lost member are reassigned at once. Apache's leader holds them back for
+`scheduled.rebalance.max.delay.ms`, five minutes by default, in case the member returns, because moving a Java
+task is expensive. Here another process continues within seconds, and records do not wait.
+
+Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirrorflow_core.connect.even_shares import even_shares
+from mirrorflow_core.connect.group_protocol import CONNECTOR, Unit
+
+Units = frozenset[Unit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberShare:
+    """The units that one member gains and loses in a rebalance."""
+
+    assigned: Units = frozenset()
+    revoked: Units = frozenset()
+
+
+def share_out(held: Mapping[str, Iterable[Unit]], wanted: Iterable[Unit]) -> dict[str, MemberShare]:
+    """Return the next assignment per member.
+
+    *held* is what each member has, with at least one member; *wanted* is every unit to run.
+    """
+    members = {member: frozenset(units) for member, units in held.items()}
+    everything = frozenset(wanted)
+    disputed = _held_by_several(members) & everything
+    kept = {member: set(units & everything - disputed) for member, units in members.items()}
+    homeless = everything.difference(*members.values())
+    given: dict[str, set[Unit]] = {member: set() for member in members}
+    for kind_of in (_kind_of_connector, _kind_of_task):
+        kinds = sorted({kind for unit in everything if (kind := kind_of(unit)) is not None})
+        homes = {
+            kind: {
+                member: {unit for unit in units if kind_of(unit) == kind} for member, units in kept.items()
+            }
+            for kind in kinds
+        }
+        lost = {kind: sorted(unit for unit in homeless if kind_of(unit) == kind) for kind in kinds}
+        had = {
+            kind: {member: len(units) for member, units in by_member.items()}
+            for kind, by_member in homes.items()
+        }
+        # Reserve room for the disputed units, which the next rebalance assigns.
+        disputed_of = Counter(kind_of(unit) for unit in disputed)
+        counts = {kind: sum(had[kind].values()) + len(lost[kind]) + disputed_of[kind] for kind in kinds}
+        totals = {member: len(kept[member]) + len(given[member]) for member in members}
+        quotas = even_shares(had, counts, totals)
+        for kind in kinds:
+            for member, units in homes[kind].items():
+                kept[member].difference_update(sorted(units)[quotas[kind][member] :])
+            _give(lost[kind], homes[kind], quotas[kind], given)
+    return {
+        member: MemberShare(assigned=frozenset(given[member]), revoked=units - kept[member])
+        for member, units in members.items()
+    }
+
+
+def _kind_of_connector(unit: Unit) -> str | None:
+    """Return the one kind of all connectors; None for a task."""
+    return "" if unit.task == CONNECTOR else None
+
+
+def _kind_of_task(unit: Unit) -> str | None:
+    """Return the kind of a task, its connector's name; None for a connector."""
+    return None if unit.task == CONNECTOR else unit.connector
+
+
+def _held_by_several(members: Mapping[str, Units]) -> Units:
+    """Return the units that several members hold, which all of them must revoke, as with Java's leader.
+
+    One of the holders was considered dead and has not noticed. MirrorFlow's workers rejoin with nothing. A
+    Java worker rejoins with all it had, and its tasks, fenced meanwhile, have failed permanently.
+    """
+    holders = Counter(unit for units in members.values() for unit in units)
+    return frozenset(unit for unit, count in holders.items() if count > 1)
+
+
+def _give(
+    lost: Sequence[Unit],
+    homes: Mapping[str, set[Unit]],
+    quotas: Mapping[str, int],
+    given: Mapping[str, set[Unit]],
+) -> None:
+    """Assign unassigned units to members below their quota."""
+    counts = {member: min(len(units), quotas[member]) for member, units in homes.items()}
+    for unit in lost:
+        room = (member for member in homes if counts[member] < quotas[member])
+        member = min(room, key=lambda one: (counts[one], len(given[one]), one))
+        counts[member] += 1
+        given[member].add(unit)

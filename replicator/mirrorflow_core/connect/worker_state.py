@@ -1,0 +1,143 @@
+"""The current configs and statuses of a Connect worker group, replayed from the config and status topics.
+
+Equivalent to Java's ClusterConfigState and its status cache. Guarantees: task configs take effect with their
+commit, and only if all of them are present. Compaction may have removed one of an older set; the connector is
+then inconsistent until its task configs are written again (`KafkaConfigBackingStore`).
+"""
+
+from collections.abc import Mapping
+
+from mirrorflow_core.connect.session_keys import SessionKey
+from mirrorflow_core.connect.worker_records import (
+    ConfigRecord,
+    ConnectorConfig,
+    ConnectorTarget,
+    LogLevel,
+    RestartRequest,
+    TargetState,
+    TaskConfig,
+    TaskCount,
+    TasksCommit,
+    WorkerState,
+    WorkerStatus,
+)
+
+Properties = Mapping[str, str]
+
+
+class WorkerConfigs:
+    """The desired state by connector name: properties, task configs, target states; and the session key."""
+
+    def __init__(self) -> None:
+        self.connectors: dict[str, Properties] = {}
+        self.tasks: dict[str, tuple[Properties, ...]] = {}  # as last committed, task 0 first
+        self.inconsistent: set[str] = set()  # their task configs must be written again
+        self.session_key: SessionKey | None = None
+        self.fenced: dict[str, int] = {}  # how many transactional tasks Java's workers have admitted
+        self.unfenced: set[str] = set()  # their task configs were written again since
+        self._targets: dict[str, TargetState] = {}
+        self._uncommitted: dict[str, dict[int, Properties]] = {}
+
+    def target(self, connector: str) -> TargetState:
+        """Return the target state of *connector*; STARTED where none is stored."""
+        return self._targets.get(connector, TargetState.STARTED)
+
+    def take(self, record: ConfigRecord) -> None:
+        """Apply the next record of the config topic."""
+        match record:
+            case ConnectorConfig(connector=name, properties=None):
+                # As in Java, its task records stay in the topic but no longer count; a re-created connector
+                # writes new ones.
+                self.connectors.pop(name, None)
+                self.tasks.pop(name, None)
+                self._uncommitted.pop(name, None)
+                self.inconsistent.discard(name)
+                self.fenced.pop(name, None)
+            case ConnectorConfig(connector=name, properties=properties) if properties is not None:
+                self.connectors[name] = properties
+            case ConnectorTarget(connector=name, state=None):
+                self._targets.pop(name, None)
+            case ConnectorTarget(connector=name, state=state) if state is not None:
+                self._targets[name] = state
+            case TaskConfig(connector=name, task=task, properties=properties):
+                waiting = self._uncommitted.setdefault(name, {})
+                if properties is None:
+                    waiting.pop(task, None)
+                else:
+                    waiting[task] = properties
+            case TasksCommit(connector=name, tasks=count):
+                self.unfenced.add(name)
+                self._commit(name, count)
+            case RestartRequest() | LogLevel():
+                pass  # events leave no state
+            case TaskCount(connector=name, tasks=count):
+                self.fenced[name] = count
+                self.unfenced.discard(name)
+            case SessionKey():
+                self.session_key = record
+
+    def _commit(self, name: str, count: int) -> None:
+        waiting = self._uncommitted.pop(name, {})
+        if any(number not in waiting for number in range(count)):
+            self.inconsistent.add(name)
+            return
+        self.inconsistent.discard(name)
+        self.tasks[name] = tuple(waiting[number] for number in range(count))
+
+
+class WorkerStatuses:
+    """The latest status of each connector and task."""
+
+    def __init__(self) -> None:
+        self._connectors: dict[str, WorkerStatus] = {}
+        self._tasks: dict[str, dict[int, WorkerStatus]] = {}
+
+    def connector(self, name: str) -> WorkerStatus | None:
+        """Return the latest status of connector *name*; None if there is none."""
+        return self._connectors.get(name)
+
+    def tasks(self, name: str) -> dict[int, WorkerStatus]:
+        """Return the latest status of each of its tasks, by task number."""
+        return dict(sorted(self._tasks.get(name, {}).items()))
+
+    def connectors(self) -> frozenset[str]:
+        """Return the names of connectors with a known status, their own or a task's."""
+        return frozenset(self._connectors) | frozenset(name for name, tasks in self._tasks.items() if tasks)
+
+    def take(self, status: WorkerStatus) -> None:
+        """Apply the next record of the status topic."""
+        if status.state is WorkerState.DESTROYED:
+            self._forget(status)
+            return
+        known = self.last_word(status)
+        # A worker may report the loss of a task after another worker has started it (KAFKA-10413's race).
+        overtaken = (
+            known is not None and known.state is WorkerState.RUNNING and known.generation >= status.generation
+        )
+        if status.state is WorkerState.UNASSIGNED and overtaken:
+            return
+        if status.task is None:
+            self._connectors[status.connector] = status
+        else:
+            self._tasks.setdefault(status.connector, {})[status.task] = status
+
+    def may_write(self, status: WorkerStatus) -> bool:
+        """Return whether *status* may be written (Java's putSafe).
+
+        It may not where another worker has written a status of a later generation.
+        """
+        known = self.last_word(status)
+        return known is None or known.worker_id == status.worker_id or known.generation <= status.generation
+
+    def last_word(self, status: WorkerStatus) -> WorkerStatus | None:
+        """Return the latest status of the same connector or task as *status*."""
+        if status.task is None:
+            return self._connectors.get(status.connector)
+        return self._tasks.get(status.connector, {}).get(status.task)
+
+    def _forget(self, status: WorkerStatus) -> None:
+        if status.task is None:
+            self._connectors.pop(status.connector, None)
+            self._tasks.pop(status.connector, None)
+        else:
+            self._tasks.get(status.connector, {}).pop(status.task, None)

@@ -1,0 +1,183 @@
+"""Tracks the stream of one partition: ordinals, batches in flight and the last delivered record.
+
+A `Stream` holds a few integers and a queue of spans; sends, acknowledgements, refusals, alignments and
+markers change it. It guarantees that ordinals follow source order without a gap, that `delivered` never runs
+ahead of an acknowledgement, and that an acknowledgement that does not continue the previous one is reported
+(docs/exactly-once.md clause 5: then the target is queried).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirrorflow_core.exactly_once.alignment import OffsetPair, ResumeAt
+
+_new = tuple.__new__
+
+
+class Span(NamedTuple):
+    """Consecutive records of the stream in one batch. A tuple for speed, because each batch has one."""
+
+    first: int  # ordinal of the first record
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
+    base_offset: int  # source offset of the first record
+    next_offset: int  # source offset after the last record and after offsets skipped behind it
+    max_timestamp: int
+    size_bytes: int
+    offsets: Sequence[int] | None = None  # of each record, if they have gaps
+    source_epoch: int = -1  # leader epoch of the last offset before `next_offset`; -1: unknown
+
+    @property
+    def last(self) -> int:
+        """The ordinal of the last record."""
+        return self.first + self.count - 1
+
+    def source_offset(self, ordinal: int) -> int:
+        """Return the source offset of the record with *ordinal*."""
+        index = ordinal - self.first
+        if index == self.count - 1:
+            return self.next_offset - 1
+        return self.base_offset + index if self.offsets is None else self.offsets[index]
+
+
+def span_of(
+    first: int,
+    count: int,
+    base_offset: int,
+    next_offset: int,
+    max_timestamp: int,
+    size_bytes: int,
+    source_epoch: int,
+) -> Span:
+    """Return a span without gaps; twice as fast as calling the class."""
+    return _new(Span, (first, count, base_offset, next_offset, max_timestamp, size_bytes, None, source_epoch))
+
+
+class Stream:
+    """The mutable state of one partition's stream; see the module for its guarantees."""
+
+    __slots__ = (
+        "_counts_strays", "_next_offset", "delivered", "expected_target", "has_refusals", "has_strayed", "in_flight", "is_suspect", "markers", "next_ordinal",
+    )  # fmt: skip
+
+    def __init__(self, delivered: OffsetPair, *, counts_strays: bool = False) -> None:
+        """*counts_strays*: acknowledged records count at any offset: the task's transaction protects them."""
+        self._counts_strays = counts_strays
+        self.delivered = delivered
+        self.next_ordinal = delivered.ordinal + 1
+        # The target offset that the next acknowledgement must have; -1: any.
+        self.expected_target = -1
+        self.has_strayed = (
+            False  # since the last alignment, an acknowledgement had another offset than expected
+        )
+        self.in_flight: deque[Span] = deque()
+        self._next_offset = delivered.source_offset + 1
+        self.has_refusals = False  # since the last alignment, a batch was refused or its answer lost
+        self.is_suspect = False  # since the last alignment, an answer may be about another producer's batch
+        self.markers = 0  # number of our markers behind `delivered`
+
+    @property
+    def next_offset(self) -> int:
+        """The next source offset to send."""
+        return self._next_offset
+
+    @property
+    def known_end(self) -> int:
+        """The target's end offset if only this copier wrote; -1 if an unanswered batch may be there."""
+        if self.in_flight or self.has_refusals or self.has_strayed or self.delivered.target_offset < 0:
+            return -1
+        return self.delivered.target_offset + 1 + self.markers
+
+    def pass_over(self, next_offset: int, source_epoch: int) -> None:
+        """Skip the source offsets before *next_offset*, which hold no record of the stream.
+
+        These are markers, aborted records and gaps.
+
+        *source_epoch* is the leader epoch of the last of them; -1: unknown.
+        """
+        if next_offset < self._next_offset:
+            return
+        self._next_offset = next_offset
+        if self.in_flight:
+            self.in_flight[-1] = self.in_flight[-1]._replace(
+                next_offset=next_offset, source_epoch=source_epoch
+            )
+        else:
+            self.delivered = self.delivered._replace(source_offset=next_offset - 1, source_epoch=source_epoch)
+
+    def take(self, span: Span) -> None:
+        """Record that *span* was sent."""
+        assert span.first == self.next_ordinal, "ordinals are given in order"
+        self.in_flight.append(span)
+        self.next_ordinal += span.count
+        self._next_offset = span.next_offset
+
+    def acknowledge(self, base_offset: int) -> tuple[Span, bool]:
+        """Record that the oldest span in flight was written at *base_offset*.
+
+        Returns the span and whether it continues the previous one. Only a span that continues counts as
+        delivered: a leader that has forgotten the identity accepts any sequence number, also that of a batch
+        it refused before or that another copier wrote long ago. After a refused span, the offset must leave room for it. After a
+        suspect span, nothing counts.
+        """
+        span = self.in_flight.popleft()
+        first, count, _, next_offset, _, _, _, epoch = span
+        expected = self.expected_target
+        continues = expected in (base_offset, -1)
+        if not continues:
+            self.has_strayed = True
+        end = base_offset + count
+        is_next = expected == base_offset or (not self.has_refusals and (continues or self._counts_strays))
+        if is_next and not self.is_suspect:
+            self.delivered = _new(OffsetPair, (next_offset - 1, first + count - 1, end - 1, epoch))
+        self.expected_target = end
+        self.markers = 0
+        return span, continues
+
+    def pass_markers(self, count: int) -> None:
+        """Record that *count* markers of ours took the next target offsets."""
+        self.markers += count
+        if self.expected_target >= 0:
+            self.expected_target += count
+
+    def refuse(self, *, is_absent: bool = False) -> Span:
+        """Remove and return the oldest span in flight, which was refused or whose answer was lost.
+
+        The target must be queried for it, unless *is_absent*: the request was refused before the leader
+        checked the batch.
+        """
+        span = self.in_flight.popleft()
+        self.has_refusals = True
+        if self.expected_target >= 0 and not is_absent:
+            self.expected_target += span.count
+        return span
+
+    def suspect(self) -> Span:
+        """Remove and return the oldest span in flight, whose answer may be about another producer's batch."""
+        self.is_suspect = True
+        return self.refuse()
+
+    def align(self, at: OffsetPair) -> None:
+        """Restart behind *at*, the target's last record; everything after it is sent (again)."""
+        assert not self.in_flight, "what is in flight is answered or lost before the target is asked"
+        self.delivered = at
+        self.has_refusals = self.has_strayed = self.is_suspect = False
+        self.markers = 0
+        self.next_ordinal = at.ordinal + 1
+        self._next_offset = at.source_offset + 1
+        self.expected_target = at.target_offset + 1 if at.target_offset >= 0 else -1
+
+
+def known_pair(at: ResumeAt, unanswered: Sequence[Span]) -> OffsetPair | None:
+    """Return the pair of *at* if it is known or in an *unanswered* span, else None: read the source."""
+    if at.walk_records == 0:
+        return at.known._replace(target_offset=at.target_offset)
+    return pair_in(unanswered, at.ordinal, at.target_offset)
+
+
+def pair_in(spans: Sequence[Span], ordinal: int, target_offset: int) -> OffsetPair | None:
+    """Return the pair of the record with *ordinal* if one of *spans* holds it, else None."""
+    for span in spans:
+        if span.first <= ordinal <= span.last:
+            return OffsetPair(span.source_offset(ordinal), ordinal, target_offset, span.source_epoch)
+    return None

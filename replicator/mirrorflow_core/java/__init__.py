@@ -1,0 +1,1 @@
+"""Java's text formats: properties, JAAS, JSON, durations, regular expressions, secret references."""

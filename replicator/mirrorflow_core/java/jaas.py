@@ -1,0 +1,180 @@
+"""Parses and writes `sasl.jaas.config` as Java does: one login module, a control flag, options, a semicolon.
+
+The tokens are those of java.io.StreamTokenizer as Kafka's JaasConfig configures it, including its surprises:
+an unquoted value that begins with a digit is a number and therefore invalid, and an unquoted slash begins a
+comment. Errors show no word of the text except Kafka's own option names: where quotes are missing, any word
+may be part of a password. `security.client_security` decides which modules and options are supported.
+
+A reference that is an option's value or stands in quotes is replaced by its text, whatever characters that
+has: the text is quoted when it is resolved. Java instead replaces references first and parses the result, so
+there a quote in a password ends the value.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.references import Reference, reference_at
+
+KEY = "sasl.jaas.config"
+FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
+# More options have no use, and each one is kept in memory for the lifetime of the process.
+OPTIONS_MAX = 100
+
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+# Alternatives in the order of StreamTokenizer.nextToken; 0 to space are blanks, 0xA0 and above are letters.
+_TOKEN = re.compile(
+    r"""(?P<blank>[\x00-\x20]+ | //[^\r\n]* | /\*.*?(?:\*/|\Z) | /(?![/*])[^\r\n]*)
+      | (?P<number>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]*))
+      | (?P<word>[A-Za-z_$\u00a0-\U0010ffff][A-Za-z0-9_$.\u00a0-\U0010ffff-]*)
+      | (?P<quote>["'])
+      | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = {"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r": "\\r"}
+_OCTAL = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
+# Option names that errors may show: Kafka's own, never a word that could be part of a value.
+_NAMES = frozenset({"username", "password", "tokenauth", "clientId", "clientSecret", "scope"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginModule:
+    """One login module: its full class name, and its options, which hold secrets."""
+
+    class_name: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # "text": a word or a quoted string; "number"; "mark"
+    text: str = field(repr=False)
+
+
+def parse_jaas(text: str) -> LoginModule:
+    """Return the one login module of *text*.
+
+    Raises InvalidSettingError where Java would not read it either.
+    """
+    tokens = list(_tokens(text))
+    if not tokens:
+        raise InvalidSettingError(key=KEY, problem="no login module is named in it")
+    if len(tokens) < 2:
+        raise InvalidSettingError(
+            key=KEY, problem="the login module is not followed by a control flag such as required"
+        )
+    if tokens[0].kind != "text" or tokens[1].kind != "text" or tokens[1].text.lower() not in FLAGS:
+        raise InvalidSettingError(
+            key=KEY,
+            problem="it does not begin with a login module and a control flag",
+            action="write <module> required option=value ...; with one of " + ", ".join(sorted(FLAGS)),
+        )
+    options, end = _options(tokens, 2)
+    if end < len(tokens):
+        raise InvalidSettingError(
+            key=KEY, problem="more follows the semicolon; it must hold one login module"
+        )
+    return LoginModule(class_name=tokens[0].text, options=options)
+
+
+def format_jaas(class_name: str, options: Mapping[str, str]) -> str:
+    """Return the text of a required login module; each option is a reference, or from `escape_option`."""
+    return f"{class_name} required " + " ".join(f'{name}="{value}"' for name, value in options.items()) + ";"
+
+
+def escape_option(text: str) -> str:
+    """Return *text* escaped for quotes of either kind."""
+    return "".join(_ESCAPED.get(character, character) for character in text)
+
+
+def resolve_jaas(text: str, lookup: Callable[[Reference], str]) -> str:
+    """Return *text* with each reference replaced by the result of *lookup*.
+
+    The result is quoted where the reference is an option's value or stands in quotes. A reference that is the
+    whole text, or stands elsewhere, is replaced unquoted: it may name the module or hold everything.
+    """
+    parts: list[str] = []
+    at, quote, is_value = 0, "", False
+    while at < len(text):
+        if reference := reference_at(text, at):
+            found, at = lookup(reference), at + len(reference.text)
+            parts.append(
+                escape_option(found) if quote else f'"{escape_option(found)}"' if is_value else found
+            )
+            is_value = False
+        elif quote:
+            end = at + 2 if text[at] == "\\" else at + 1
+            quote = "" if text[at] == quote or text[at] in "\r\n" else quote
+            parts.append(text[at:end])
+            at = end
+        else:
+            match = _TOKEN.match(text, at)
+            assert match is not None  # `other` takes any character
+            end = match.end()
+            if match.lastgroup == "quote":
+                quote = match.group()
+            elif match.lastgroup == "word" and (dollar := text.find("${", at + 1, end + 1)) > 0:
+                end = dollar  # a dollar may be part of a word, but here begins a reference
+            if match.lastgroup != "blank":
+                is_value = match.group() == "="
+            parts.append(text[at:end])
+            at = end
+    return "".join(parts)
+
+
+def _options(tokens: list[_Token], at: int) -> tuple[dict[str, str], int]:
+    options: dict[str, str] = {}
+    while at < len(tokens) and tokens[at] != _Token("mark", ";"):
+        name = tokens[at]
+        known = name.kind == "text" and name.text in _NAMES
+        label = f"option {name.text}" if known else f"option {len(options) + 1}"
+        value = tokens[at + 2] if at + 2 < len(tokens) else _Token("mark", "")
+        if name.kind != "text" or tokens[at + 1 : at + 2] != [_Token("mark", "=")] or value.kind != "text":
+            raise InvalidSettingError(
+                key=KEY,
+                problem=f"{label} has no value that can be read",
+                action='write name="value", with \\" for a quote and \\\\ for a backslash in it',
+            )
+        options[name.text] = value.text
+        if len(options) > OPTIONS_MAX:
+            raise InvalidSettingError(key=KEY, problem=f"it has more than {OPTIONS_MAX} options")
+        at += 3
+    if at >= len(tokens):
+        raise InvalidSettingError(
+            key=KEY, problem="it does not end with a semicolon", action="add ; at its end"
+        )
+    return options, at + 1
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        assert match is not None  # `other` takes any character
+        at = match.end()
+        if match.lastgroup == "quote":
+            value, at = _quoted(text, at, match.group())
+            yield _Token("text", value)
+        elif match.lastgroup == "word":
+            yield _Token("text", match.group())
+        elif match.lastgroup == "number":
+            yield _Token("number", match.group())
+        elif match.lastgroup == "other":
+            yield _Token("mark", match.group())
+
+
+def _quoted(text: str, at: int, quote: str) -> tuple[str, int]:
+    """Return the string after the opening quote and the index after it; as in Java, a line end closes it."""
+    value = []
+    while at < len(text) and text[at] != quote and text[at] not in "\r\n":
+        if text[at] != "\\" or at + 1 == len(text):
+            value.append(text[at])
+            at += 1
+        elif octal := _OCTAL.match(text, at + 1):
+            value.append(chr(int(octal.group(), 8)))
+            at = octal.end()
+        else:
+            value.append(_ESCAPES.get(text[at + 1], text[at + 1]))
+            at += 2
+    return "".join(value), at + 1 if text[at : at + 1] == quote else at

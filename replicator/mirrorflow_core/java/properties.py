@@ -1,0 +1,144 @@
+r"""Reads and writes Java's `.properties` text exactly as `java.util.Properties` does.
+
+Guarantees Java's reading of every text, mistakes included: a `# comment` after a value belongs to the value.
+`trailing_comment` finds such mistakes; a caller that knows the expected value decides how to handle them.
+Source: the class documentation of `java.util.Properties.load(Reader)` and `store`. Text arrives decoded:
+Kafka's own tools read files as UTF-8, `Properties.load(InputStream)` as ISO-8859-1, and both agree on \u
+escapes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from mirrorflow_core.errors import InvalidSettingError
+
+_BLANK = " \t\f"
+_NATURAL_LINE = re.compile(r"\r\n|\r|\n")
+_ENDS_IN_BACKSLASH = re.compile(r"\\[\r\n]?\Z")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+_ESCAPED_IN_KEYS = " =:#!"  # `store` escapes all but the blank in values, too, where `load` needs none of it
+# Nearly all keys and most values: escaping each character took a tenth of the operator's CPU time.
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]*")
+_PLAIN_VALUE = re.compile(r"(?! )[ -\[\]-~]*")
+_COMMENT_BEHIND = re.compile(r"(?:^|[ \t\f]+)(?:#|//).*\Z", re.DOTALL)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    r"""Return the pairs of *text*; the last one counts where a key is repeated.
+
+    Raises InvalidSettingError for a malformed \u escape, the only mistake that Java refuses.
+    """
+    return dict(property_pairs(text))
+
+
+def property_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each pair of *text*, including duplicate keys. Raises as `parse_properties`."""
+    for line in _logical_lines(text.removeprefix("\ufeff")):
+        key, value = _split(line)
+        yield _unescape(key, key), _unescape(value, key)
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Return the text that Java reads as *properties*: one line each, in their order, ASCII only."""
+    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in properties.items())
+
+
+def trailing_comment(value: str) -> str | None:
+    """Return *value* without the `# ...` or `// ...` after it; None where there is none."""
+    found = _COMMENT_BEHIND.search(value)
+    return None if found is None else value[: found.start()]
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield logical lines, without comments and blank lines.
+
+    A line that ends in an odd number of backslashes is joined with the next one.
+    """
+    pending = ""
+    continued = dangling = False
+    for natural in _NATURAL_LINE.split(text):
+        line = natural.lstrip(_BLANK)
+        if not continued and (not line or line[0] in "#!"):
+            dangling = dangling and not natural
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        continued = backslashes % 2 == 1
+        pending += line[:-1] if continued else line
+        dangling = continued
+        # After a lone backslash the logical line is still empty, so Java skips blanks and comments as at its
+        # beginning.
+        continued = continued and bool(pending)
+        if not continued:
+            if pending:
+                yield pending
+            pending = ""
+    # Java reads a lone backslash at the end of the text, with at most one line terminator after it, as an
+    # empty line.
+    if pending or (dangling and _ENDS_IN_BACKSLASH.search(text)):
+        yield pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in _BLANK + "=:":
+        end += 2 if line[end] == "\\" else 1
+    end = min(end, len(line))
+    rest = line[end:].lstrip(_BLANK)
+    if rest[:1] in {"=", ":"}:
+        rest = rest[1:].lstrip(_BLANK)
+    return line[:end], rest
+
+
+def _unescape(text: str, key: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] != "\\":
+            out.append(text[at])
+            at += 1
+            continue
+        mark = text[at + 1 : at + 2]
+        if mark == "u":
+            digits = text[at + 2 : at + 6]
+            if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+                raise InvalidSettingError(
+                    key=key,
+                    problem="it holds \\u without four hexadecimal digits",
+                    action="write \\\\u for a plain \\u",
+                )
+            out.append(chr(int(digits, 16)))
+            at += 6
+        else:
+            out.append(_ESCAPED.get(mark, mark))
+            at += 2
+    # Two \u escapes of a surrogate pair are one character.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escape_key(key: str) -> str:
+    if _PLAIN_KEY.fullmatch(key):
+        return key
+    return "".join(
+        f"\\{character}" if character in _ESCAPED_IN_KEYS else _escape_character(character)
+        for character in key
+    )
+
+
+def _escape_value(value: str) -> str:
+    """Return the escaped value; only a leading blank would be read as part of the separator."""
+    if _PLAIN_VALUE.fullmatch(value):
+        return value
+    text = "".join(map(_escape_character, value))
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def _escape_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if " " <= character <= "~":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))

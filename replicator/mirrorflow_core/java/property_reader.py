@@ -1,0 +1,110 @@
+"""Reads properties as types, as Kafka's `ConfigDef` does: trimmed, lists split at commas.
+
+Raises InvalidSettingError, naming the key and what to write, where Java would refuse. References are resolved
+when read, except in client settings, which are not read here.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from mirrorflow_core.errors import InvalidSettingError
+
+_SIZE = re.compile(r"(\d+)\s*(|k|M|G|Ki|Mi|Gi)B?")
+_SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+
+def read_size_bytes(text: str) -> int | None:
+    """Return the bytes of *text*, a number with k, M, G, Ki, Mi or Gi; None if it is not one, or 0."""
+    found = _SIZE.fullmatch(text)
+    return None if found is None else int(found.group(1)) * _SIZE_UNITS[found.group(2)] or None
+
+
+class ReferenceResolver(Protocol):
+    """Replaces references such as `${env:NAME}`."""
+
+    def resolve_value(self, value: str) -> str:
+        """Return *value* with its references replaced."""
+
+
+class PropertyReader:
+    """Typed access to *properties*; without *resolver*, references are read as they are written."""
+
+    def __init__(self, properties: Mapping[str, str], resolver: ReferenceResolver | None = None) -> None:
+        self._properties = properties
+        self._resolver = resolver
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._properties
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return the trimmed, resolved value."""
+        value = self._properties.get(key)
+        if value is None:
+            return default
+        return (value if self._resolver is None else self._resolver.resolve_value(value)).strip()
+
+    def required(self, key: str, *, action: str) -> str:
+        """Return the value as `text` does; an absent or empty one is an error that asks for *action*."""
+        value = self.text(key)
+        if not value:
+            raise InvalidSettingError(key=key, problem="it is missing", action=action)
+        return value
+
+    def names(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a list, split at commas. An empty value is an empty list, which matches nothing."""
+        if key not in self._properties:
+            return default
+        return tuple(part.strip() for part in self.text(key).split(",") if part.strip())
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return the boolean of `true` or `false`, in any case."""
+        value = self._choice(key, ("true", "false"))
+        return default if value is None else value == "true"
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        """Return one of *choices*, as written there; the value may be in any case."""
+        value = self._choice(key, choices)
+        return default if value is None else value
+
+    def whole(self, key: str, default: int, *, minimum: int, maximum: int = 2**63 - 1) -> int:
+        """Return a whole number within the given bounds."""
+        if key not in self._properties:
+            return default
+        written = self.text(key)
+        if not re.fullmatch(r"[-+]?\d+", written):
+            raise InvalidSettingError(
+                key=key, problem=f"{written!r} is not a whole number", action="write digits only"
+            )
+        value = int(written)
+        if not minimum <= value <= maximum:
+            upper = "" if maximum == 2**63 - 1 else f" and at most {maximum}"
+            raise InvalidSettingError(
+                key=key, problem=f"{value} is out of bounds", action=f"write at least {minimum}{upper}"
+            )
+        return value
+
+    def size_bytes(self, key: str) -> int | None:
+        """Return a number of bytes, with k, M, G, Ki, Mi or Gi; None if absent or empty."""
+        if not self.text(key):
+            return None
+        written = self.text(key)
+        size = read_size_bytes(written)
+        if size is None:
+            raise InvalidSettingError(
+                key=key,
+                problem=f"{written!r} is not a number of bytes",
+                action="write for example 50Mi, or leave it out",
+            )
+        return size
+
+    def _choice(self, key: str, choices: tuple[str, ...]) -> str | None:
+        if key not in self._properties:
+            return None
+        known = {choice.lower(): choice for choice in choices}
+        written = self.text(key)
+        if written.lower() not in known:
+            raise InvalidSettingError(
+                key=key, problem=f"{written!r} is not known", action="write " + " or ".join(choices)
+            )
+        return known[written.lower()]

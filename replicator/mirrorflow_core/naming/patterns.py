@@ -1,0 +1,66 @@
+"""Compiles the regular expressions of a setting, which match names of topics, groups or settings.
+
+Syntax and time limits are those of `mirrorflow_core.java`; every error names the setting and the item.
+"""
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.errors import PatternSyntaxError, SlowPatternError
+from mirrorflow_core.java.pattern_lists import PatternList, syntax_problem
+from mirrorflow_core.java.patterns import Found, JavaPattern
+
+
+class SettingPattern:
+    """The expressions of setting *key*, joined into one. Raises PatternSyntaxError."""
+
+    def __init__(self, key: str, patterns: tuple[str, ...]) -> None:
+        self._key = key
+        self._list = PatternList(patterns)
+
+    @property
+    def pattern(self) -> JavaPattern:
+        """The joined expression."""
+        return self._list.joined
+
+    def matches(self, name: str) -> bool:
+        """Return whether all of *name* matches. Raises InvalidSettingError if that takes too long."""
+        try:
+            return self._list.matches(name)
+        except SlowPatternError as error:
+            raise InvalidSettingError(key=self._key, problem=str(error), action=error.action) from error
+
+    def find(self, name: str) -> Found | None:
+        """Return the first match in *name*, or None. Raises InvalidSettingError if that takes too long."""
+        try:
+            return self._list.find(name)
+        except SlowPatternError as error:
+            raise InvalidSettingError(key=self._key, problem=str(error), action=error.action) from error
+
+
+def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern | None:
+    """Return one expression for the list in setting *key*; None for an empty list, which matches nothing.
+
+    Raises InvalidSettingError with the item that is not a valid expression.
+    """
+    if not patterns:
+        return None
+    try:
+        return SettingPattern(key, patterns)
+    except PatternSyntaxError as error:
+        pattern, why = syntax_problem(patterns) or ("|".join(patterns), error)
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{pattern!r} cannot be used: {why}",
+            action="write Java regular expressions, separated by commas",
+        ) from error
+
+
+def compile_pattern(key: str, pattern: str) -> SettingPattern:
+    """Return the compiled expression of setting *key*. Raises InvalidSettingError if it is invalid."""
+    try:
+        return SettingPattern(key, (pattern,))
+    except PatternSyntaxError as error:
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{pattern!r} cannot be used: {error}",
+            action="write a Java regular expression",
+        ) from error

@@ -1,0 +1,183 @@
+"""Names topics on the target, and derives from a name which cluster and topic it came from.
+
+DefaultReplicationPolicy (`<alias><separator><topic>`) and IdentityReplicationPolicy (names unchanged) return
+the results of Kafka 4.x for every name, including pitfalls: under the default policy, a local topic
+`orders.v1` seems to come from a cluster `orders`. Internal topics follow KIP-1074. A user's own policy must
+implement `ReplicationPolicy`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from mirrorflow_core.settings import PolicyKind, PolicySettings
+
+HEARTBEATS = "heartbeats"
+_INTERNAL_SEPARATOR = "."
+
+
+@runtime_checkable
+class ReplicationPolicy(Protocol):
+    """The interface of MM2's `ReplicationPolicy`; None where Java returns null."""
+
+    def remote_topic(self, alias: str, topic: str) -> str:
+        """Return the target name for *topic* of cluster *alias*."""
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return the alias of the cluster that *topic* was copied from; None for a local topic."""
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Return the name of *topic* one hop closer to its origin; None for a local topic."""
+
+    def original_topic(self, topic: str) -> str:
+        """Return the name of *topic* on the cluster where it was first written."""
+
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        """Return whether *topic* holds heartbeats, of any cluster."""
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Return whether *topic* is internal to Kafka or MM2, and so never copied."""
+
+    def checkpoints_topic(self, alias: str) -> str:
+        """Return the name of the checkpoints topic of the flow *alias* -> this cluster."""
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """Return the name of the offset-syncs topic for cluster *alias*."""
+
+    def heartbeats_topic(self) -> str:
+        """Return the name of the heartbeats topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultPolicy:
+    """DefaultReplicationPolicy. `internal_separator` applies to internal topics (KIP-949)."""
+
+    separator: str = "."
+    internal_separator: str = "."
+
+    def remote_topic(self, alias: str, topic: str) -> str:
+        """Return `alias.topic`."""
+        return alias + self.separator + topic
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return the part before the first separator; trailing empty parts do not count (Java's `split`)."""
+        parts = topic.split(self.separator)
+        while parts and not parts[-1]:
+            parts.pop()
+        return parts[0] if len(parts) > 1 else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Return the part after the first separator."""
+        source = self.topic_source(topic)
+        return None if source is None else topic[len(source) + len(self.separator) :]
+
+    def original_topic(self, topic: str) -> str:
+        """Return *topic* without any aliases."""
+        while (upstream := self.upstream_topic(topic)) is not None:
+            topic = upstream
+        return topic
+
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        """Return whether *topic* is `heartbeats` after any number of aliases."""
+        return self.original_topic(topic) == HEARTBEATS
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Return whether *topic* is internal; since Kafka 4.0, a user's own `orders.internal` is not."""
+        if topic.startswith(("__", ".")):
+            return True
+        suffix = f"{self.internal_separator}internal"
+        return (topic.startswith("mm2") and topic.endswith(suffix)) or topic.endswith(
+            f"{self.internal_separator}checkpoints{suffix}"
+        )
+
+    def checkpoints_topic(self, alias: str) -> str:
+        """Return `alias.checkpoints.internal`."""
+        return self.internal_separator.join((alias, "checkpoints", "internal"))
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """Return `mm2-offset-syncs.alias.internal`."""
+        return self.internal_separator.join(("mm2-offset-syncs", alias, "internal"))
+
+    def heartbeats_topic(self) -> str:
+        """Return `heartbeats`, as every policy does."""
+        return HEARTBEATS
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityPolicy:
+    """IdentityReplicationPolicy: topics keep their names, except heartbeats, to avoid a collision."""
+
+    source_alias: str
+    default: DefaultPolicy = DefaultPolicy()
+
+    def remote_topic(self, alias: str, topic: str) -> str:
+        """Return *topic* unchanged, except heartbeats."""
+        return self.default.remote_topic(alias, topic) if self._looks_like_heartbeats(topic) else topic
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return the flow's source for every topic; None if the alias is unknown."""
+        if self._looks_like_heartbeats(topic):
+            return self.default.topic_source(topic)
+        return self.source_alias or None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Return *topic* unchanged, except heartbeats."""
+        return self.default.upstream_topic(topic) if self._looks_like_heartbeats(topic) else topic
+
+    def original_topic(self, topic: str) -> str:
+        """Return *topic* unchanged, except heartbeats."""
+        return self.default.original_topic(topic) if self._looks_like_heartbeats(topic) else topic
+
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        """Behave as the default policy."""
+        return self.default.is_heartbeats_topic(topic)
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Behave as the default policy."""
+        return self.default.is_internal_topic(topic)
+
+    def checkpoints_topic(self, alias: str) -> str:
+        """Behave as the default policy."""
+        return self.default.checkpoints_topic(alias)
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """Behave as the default policy."""
+        return self.default.offset_syncs_topic(alias)
+
+    def heartbeats_topic(self) -> str:
+        """Behave as the default policy."""
+        return self.default.heartbeats_topic()
+
+    def _looks_like_heartbeats(self, topic: str) -> bool:
+        return topic.endswith(HEARTBEATS)
+
+
+def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | None:
+    """Return the prefix of the remote names of exactly those topics of *alias* that start with *prefix*.
+
+    None for a user's own policy, which may return any name. Under IDENTITY, heartbeats are an exception.
+    """
+    match settings.kind:
+        case PolicyKind.DEFAULT:
+            return alias + settings.separator + prefix
+        case PolicyKind.IDENTITY:
+            return prefix
+        case PolicyKind.CUSTOM:
+            return None
+
+
+def make_policy(settings: PolicySettings) -> ReplicationPolicy:
+    """Return the built-in policy of *settings*.
+
+    Raises ValueError for CUSTOM, which `config.plugins` imports.
+    """
+    default = DefaultPolicy(
+        settings.separator,
+        settings.separator if settings.internal_separator_enabled else _INTERNAL_SEPARATOR,
+    )
+    match settings.kind:
+        case PolicyKind.DEFAULT:
+            return default
+        case PolicyKind.IDENTITY:
+            return IdentityPolicy(settings.source_alias, default)
+        case PolicyKind.CUSTOM:
+            raise ValueError(f"the policy {settings.custom} is not built in")

@@ -1,0 +1,166 @@
+"""Decides which topics of the source a flow copies, and why.
+
+Follows `MirrorSourceConnector.shouldReplicateTopic`: a flow copies topics that the filter selects, and
+heartbeats, but neither internal topics nor topics that came from the target. The cycle rule is that of Kafka
+4.4: a topic that already has the source's own alias is refused too, because its copy would have the alias
+twice. One rule is MirrorFlow's own: internal topics of flows and Connect workers are never copied.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from mirrorflow_core.naming.patterns import compile_patterns
+from mirrorflow_core.naming.replication_policy import HEARTBEATS, ReplicationPolicy
+from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.naming.worker_topics import is_worker_topic
+
+# A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
+HOPS_MAX = 250
+REASONS_SAID_MAX = 3
+SIMILARITY_MIN = 0.75  # one letter of four may differ; a lower value matches unrelated names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDecision:
+    """Whether a topic is copied; `why` is a clause for users."""
+
+    selected: bool
+    why: str
+
+
+class TopicSelection:
+    """Selects the topics of one flow.
+
+    The constructor raises InvalidSettingError for an invalid expression, and any method for one that takes
+    too long. *admits* is the user's own filter; it replaces *include* and *exclude*. *naming* defaults to
+    that of the policy.
+    """
+
+    def __init__(
+        self,
+        *,
+        include: tuple[str, ...],
+        exclude: tuple[str, ...],
+        policy: ReplicationPolicy,
+        source_alias: str,
+        target_alias: str,
+        heartbeats: bool,
+        admits: Callable[[str], bool] | None = None,
+        naming: TopicTransforms | None = None,
+    ) -> None:
+        self._patterns = include
+        self._include = compile_patterns("topics", include)
+        self._exclude = compile_patterns("topics.exclude", exclude)
+        self._policy = policy
+        self._naming = naming or TopicTransforms(policy, source_alias, Transforms())
+        self._source_alias = source_alias
+        self._target_alias = target_alias
+        self._heartbeats = heartbeats
+        self._admits = admits
+        self._given = (include, exclude, self._naming, target_alias, heartbeats, admits)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicSelection) and self._given == other._given
+
+    def __hash__(self) -> int:
+        return hash(self._given)
+
+    @property
+    def prefix(self) -> str:
+        """What the policy puts before the names of copies; "" if it keeps names."""
+        return self._policy.remote_topic(self._source_alias, "")
+
+    def copies(self, topic: str) -> bool:
+        """Return whether *topic* is selected and can have a copy."""
+        return self.selects(topic) and not self.obstacle(topic)
+
+    def selects(self, topic: str) -> bool:
+        """Return whether *topic* of the source is copied."""
+        return self.decide(topic).selected
+
+    def why(self, topic: str) -> str:
+        """Return why *topic* is copied or not."""
+        return self.decide(topic).why
+
+    def target_topic(self, topic: str) -> str:
+        """Return the name of the copy."""
+        return self._naming.target_topic(topic)
+
+    def obstacle(self, topic: str) -> str:
+        """Return why the selected *topic* cannot have a copy on the target; "" if it can."""
+        return self._naming.obstacle(topic)
+
+    def decide(self, topic: str) -> TopicDecision:
+        """Return whether *topic* is copied, and why."""
+        if self._policy.is_internal_topic(topic) or is_worker_topic(topic):
+            return TopicDecision(selected=False, why="it is an internal topic")
+        cycle = self._cycle(topic)
+        if cycle:
+            return TopicDecision(selected=False, why=cycle)
+        dropped_by = self._naming.route(topic).dropped_by
+        if dropped_by:
+            return TopicDecision(selected=False, why=f"{dropped_by} drops its records")
+        filtered = self._filter(topic)
+        if not filtered.selected and self._heartbeats and self._policy.is_heartbeats_topic(topic):
+            return TopicDecision(selected=True, why="it holds heartbeats")
+        return filtered
+
+    def nothing_selected(self, topics: Collection[str]) -> str:
+        """Return a sentence if none of the source's *topics* except heartbeats is copied, else ""."""
+        data = [
+            topic
+            for topic in sorted(topics)
+            if not self._policy.is_internal_topic(topic) and not self._policy.is_heartbeats_topic(topic)
+        ]
+        # `orders.heartbeats` may be a user's own topic; so it counts if the filter selects it.
+        named_alike = [
+            topic for topic in topics if self._policy.is_heartbeats_topic(topic) and topic != HEARTBEATS
+        ]
+        if any(map(self.selects, data)) or any(
+            self._filter(topic).selected and self.selects(topic) for topic in named_alike
+        ):
+            return ""
+        opening = f"No topic of {self._source_alias} is selected"
+        if not data:
+            return f"{opening}: it has none, or Describe on them is not granted."
+        reasons = Counter(self.why(topic) for topic in data)
+        said = "; ".join(f"{count} are not, as {why}" for why, count in reasons.most_common(REASONS_SAID_MAX))
+        return f"{opening}. Of {len(data)} topics {said}.{self._meant(data)}"
+
+    def _meant(self, topics: Collection[str]) -> str:
+        """Return a hint with the topic whose name is closest to a configured one."""
+        for pattern in self._patterns:
+            for name in difflib.get_close_matches(pattern, topics, n=1, cutoff=SIMILARITY_MIN):
+                return f" `topics` has {pattern}: is {name} meant?"
+        return " There may be others, if Describe on them is not granted."
+
+    def _filter(self, topic: str) -> TopicDecision:
+        if self._admits is not None:
+            admitted = self._admits(topic)
+            return TopicDecision(
+                selected=admitted, why=f"the topic filter {'admits' if admitted else 'refuses'} it"
+            )
+        if self._include is None or not self._include.matches(topic):
+            return TopicDecision(selected=False, why="`topics` does not match it")
+        if self._exclude is not None and self._exclude.matches(topic):
+            return TopicDecision(selected=False, why="`topics.exclude` matches it")
+        return TopicDecision(selected=True, why="`topics` matches it")
+
+    def _cycle(self, topic: str) -> str:
+        name = topic
+        for _ in range(HOPS_MAX):
+            source = self._policy.topic_source(name)
+            if source is None:
+                return ""
+            if source == self._target_alias:
+                return f"it came from the target, {self._target_alias}"
+            upstream = self._policy.upstream_topic(name)
+            # A policy that keeps names reports the source for every topic, which is no sign of a cycle.
+            if upstream is None or upstream == name:
+                return ""
+            if source == self._source_alias:
+                return f"its name says that it was copied from the source, {self._source_alias}, before"
+            name = upstream
+        return "its name goes through more clusters than a name can"

@@ -1,0 +1,1 @@
+"""Translates consumer group offsets: offset map, offset syncs, checkpoints and group selection."""

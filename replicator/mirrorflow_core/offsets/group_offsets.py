@@ -1,0 +1,135 @@
+"""Reports group offsets: source offset, translation, whether the target's group has it, and if not, why.
+
+Also reports the cost of a failover: how many records the group would read again on the target now.
+
+This module does no I/O: `connectors.checkpoint_passes` and the command `mirrorflow offsets` collect the
+facts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mirrorflow_core.offsets.checkpoints import Offset, Points, Standing, Standings
+from mirrorflow_core.offsets.groups import Writable
+from mirrorflow_core.partitions import TopicPartition
+
+NOT_KNOWN = "nothing is known of where it stands on the target: that lies before all that was copied, or nothing is copied yet"
+NOT_ASKED = "sync.group.offsets.enabled is false, so only the checkpoint says it"
+HAS_MEMBERS = "the target's group has members, which say themselves where it stands"
+OTHER_KIND = "the target has a group of another kind under that name"
+NO_CHECKPOINT = "no checkpoint says it yet"
+SET_BACK = "the group was set back on the source, and the target's group never goes back"
+DUE = "it is due with the next pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """The facts about one group, by target partition. `target` None: its offsets there were not read."""
+
+    group: str
+    standings: Standings
+    points: Points
+    written_ms: Callable[[str, TopicPartition], int]
+    target: Mapping[TopicPartition, Offset] | None = None
+    ends: Mapping[TopicPartition, int] | None = None  # end offsets of the copies
+    writable: Writable = Writable.YES
+    is_synchronised: bool = False  # whether the flow moves the target's group at all
+    problem: str = ""  # why the last attempt failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """The report on one group and partition. None: unknown or missing."""
+
+    group: str
+    topic: str  # on the source
+    partition: int
+    target_topic: str
+    source_offset: int
+    target_offset: int | None  # from here the group skips nothing
+    at_most: int | None  # records read again lie before this offset
+    checkpoint_offset: int | None
+    checkpoint_written_ms: int | None
+    group_offset: int | None  # of the target's own group
+    written: bool  # the target's group is at `target_offset` or ahead of it
+    why: str  # why it is not written, or differs; "": no remark
+
+    @property
+    def translation(self) -> str:
+        """The precision of the translation: exact, bound or unknown."""
+        if self.target_offset is None:
+            return "unknown"
+        return "exact" if self.target_offset == self.at_most else "bound"
+
+    @property
+    def begins_at(self) -> int | None:
+        """The target offset at which the group would start now; its checkpoint if it has no offset there."""
+        return self.checkpoint_offset if self.group_offset is None else self.group_offset
+
+    @property
+    def again(self) -> tuple[int, int | None]:
+        """The number of records it would read again: (minimum, maximum).
+
+        Maximum None: no start offset, or unknown.
+        """
+        begin, place = self.begins_at, self.target_offset
+        if begin is None or place is None:
+            return 0, None
+        most = None if self.at_most is None else max(0, self.at_most - begin)
+        return max(0, place - begin), most
+
+
+def group_offsets(facts: GroupFacts) -> Iterator[GroupOffset]:
+    """Yield one report for each partition with an offset of the group, sorted by target partition."""
+    for target, standing in sorted(facts.standings.items()):
+        source = standing.source or target
+        point = facts.points.get(target)
+        own = None if facts.target is None else facts.target.get(target)
+        end = None if facts.ends is None else facts.ends.get(target)
+        written_ms = facts.written_ms(facts.group, target)
+        place = standing.downstream_offset
+        at_most = standing.at_most
+        if at_most is None and place is not None and end is not None:
+            at_most = max(end, place)  # the copy holds no more to read again
+        written = own is not None and place is not None and own.offset >= place
+        yield GroupOffset(
+            group=facts.group,
+            topic=source.topic,
+            partition=source.partition,
+            target_topic=target.topic,
+            source_offset=standing.upstream_offset,
+            target_offset=place,
+            at_most=at_most,
+            checkpoint_offset=None if point is None else point.downstream_offset,
+            checkpoint_written_ms=None if written_ms < 0 else written_ms,
+            group_offset=None if own is None else own.offset,
+            written=written,
+            why=_ahead(own, place) if written else _why_not(facts, target, standing, end),
+        )
+
+
+def _ahead(own: Offset | None, place: int | None) -> str:
+    if own is None or place is None or own.offset == place:
+        return ""
+    return f"the target's group is ahead, at {own.offset}, and never goes back"
+
+
+def _why_not(facts: GroupFacts, target: TopicPartition, standing: Standing, end: int | None) -> str:
+    point = facts.points.get(target)
+    if standing.downstream_offset is None:
+        return NOT_KNOWN
+    if not facts.is_synchronised:
+        return NOT_ASKED
+    if facts.problem:
+        return facts.problem
+    if facts.writable is Writable.ACTIVE:
+        return HAS_MEMBERS
+    if facts.writable is Writable.OTHER_KIND:
+        return OTHER_KIND
+    if point is None:
+        return NO_CHECKPOINT
+    if standing.upstream_offset < point.upstream_offset:
+        return SET_BACK
+    if end is not None and point.downstream_offset > end:
+        return f"the copy ends at {end}"
+    return DUE

@@ -1,0 +1,204 @@
+"""The reports that tasks and connectors send about themselves and each partition.
+
+Tasks send these values as JSON lines. The worker keeps the newest report of each partition and renders REST,
+metrics and progress from them. Only partitions with a changed report are sent, so ten thousand idle ones cost
+nothing. A report never contains record data or a secret.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from mirrorflow_core.offsets.group_offsets import GroupOffset
+
+
+class PartitionPhase(Enum):
+    """The state of copying a partition."""
+
+    STARTING = "starting"  # querying the target where to continue
+    COPYING = "copying"
+    WAITING = "waiting"  # another copier of the flow is active (docs/exactly-once.md, clause 10)
+    STOPPED = "stopped"  # by the error in `reason` and `message`
+
+
+class Guarantee(Enum):
+    """The guarantee for the records of a partition (docs/exactly-once.md).
+
+    A partition for which neither guarantee can be shown stops with an error, unless the loss policy lets it
+    continue.
+    """
+
+    EXACTLY_ONCE = "exactly-once"
+    SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget the identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideReport:
+    """Whether a cluster can be used. `reason`: PascalCase error, "" if it can, None if not yet tried."""
+
+    reason: str | None = None
+    since_s: float = 0.0  # wall clock; start of this state
+    cluster_id: str = ""
+
+
+UNKNOWN_SIDE = SideReport()
+
+
+def worst_side(sides: Iterable[SideReport]) -> SideReport:
+    """Return one report for several clients of a cluster: the longest failure if any client fails."""
+    known = [side for side in sides if side.reason is not None]
+    if not known:
+        return UNKNOWN_SIDE
+    worst = min(known, key=lambda side: (not side.reason, side.since_s))
+    cluster_id = worst.cluster_id or next((side.cluster_id for side in known if side.cluster_id), "")
+    return replace(worst, cluster_id=cluster_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """The report on one partition.
+
+    Offsets are of the next record; -1: unknown. Counts start with the task.
+    """
+
+    topic: str  # on the source
+    target_topic: str
+    partition: int
+    phase: PartitionPhase
+    source_offset: int = -1  # next to be delivered
+    source_end_offset: int = -1  # last known high watermark (last stable offset with read_committed)
+    target_offset: int = -1  # end of the target as last acknowledged
+    records: int = 0
+    bytes: int = 0
+    value_bytes: int = 0  # MM2's byte-count; equals `bytes` where values were not decoded
+    batches_raw: int = 0
+    batches_coalesced: int = 0
+    batches_reencoded: int = 0
+    skipped_records: int = 0  # aborted and control records, never delivered
+    lost_records: int = 0  # source offsets that were gone, where the loss policy continued
+    losses: int = (
+        0  # number of certain or possible losses, on either cluster, where the loss policy continued
+    )
+    refused_writes: int = 0  # answers after which the target was queried again
+    record_timestamp_ms: int = -1  # of the newest delivered record
+    record_age_ms: float = -1  # at fetch, last sample (MM2 record-age-ms)
+    latency_ms: float = -1  # at acknowledgement, last sample (MM2 replication-latency-ms)
+    reached_start_end: bool = False  # delivered up to the end offset seen when the task began
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    guarantee_reason: str = ""
+    reason: str = ""  # PascalCase, of the error that stops or delays it, or of its stall
+    message: str = ""
+    stalled_since_ms: int = -1  # wall clock; -1: not stalled
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it makes no progress although it has something to copy."""
+        return self.stalled_since_ms >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """The report on one task. `partitions` holds only those that changed since the last report."""
+
+    task: int
+    state: str  # as in Connect: RUNNING, FAILED, PAUSED, UNASSIGNED
+    trace: str = ""  # message of the error that failed it
+    reason: str = ""  # PascalCase, of the same error
+    partitions: tuple[PartitionReport, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)  # number by reason since the task began
+    throttle_ms: int = 0  # time waited for broker throttling, since the task began
+    refused_settings: tuple[str, ...] = ()
+    offset_syncs: int = 0  # written since the task began
+    active_records: int = -1  # sent and not yet acknowledged; -1: unknown, as below
+    buffer_free_bytes: int = -1  # free part of the buffer for fetched data
+    commit_ms: float = -1  # mean duration of the newest offset commits
+    is_here: bool = True  # on this node of a group
+    worker_id: str = ""  # of the node that runs it; "": the connector's
+    warnings: tuple[str, ...] = ()  # side duties that are not done, and why
+    source: SideReport = UNKNOWN_SIDE
+    target: SideReport = UNKNOWN_SIDE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReport:
+    """The newest heartbeat known in one topic: written there by this connector, or copied there."""
+
+    cluster: str  # alias of the cluster with the topic
+    topic: str
+    timestamp_ms: int  # from the heartbeat, by its writer's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLatency:
+    """The time until the last checkpoint of a group and target partition was acknowledged (MM2's metric)."""
+
+    group: str
+    topic: str  # on the target
+    partition: int
+    latency_ms: float
+    spread_ms: tuple[float, float, float] | None = (
+        None  # minimum, maximum, mean of the window; None: no sample
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsReport:
+    """The report of a checkpoint connector.
+
+    Numbers of groups are current, other counts start with the connector.
+    """
+
+    selected: int = 0  # groups of the source whose offsets are translated
+    failing: int = 0  # of these, groups that cannot be read or written; `warnings` name them
+    unlike: int = 0  # selected groups of a type without offsets to translate
+    active: int = 0  # selected groups with members on the target, which are not moved
+    checkpoints: int = 0  # written
+    moved: int = 0  # offsets committed for target groups
+    passed_s: float | None = None  # wall clock of the last successful pass over all groups
+    interval_s: float | None = None  # between passes
+    translations: Mapping[str, int] = field(
+        default_factory=dict
+    )  # number of group partitions by precision: exact, bound, unknown
+    latencies: tuple[CheckpointLatency, ...] = ()
+    # Returns the offsets of one group, or of all (None), at the last pass. Lazy, because there may be a
+    # million.
+    offsets: Callable[[str | None], Iterable[GroupOffset]] = field(
+        default=lambda _: (), compare=False, repr=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorReport:
+    """The report on one connector, from which REST, /metrics and /progress are rendered."""
+
+    name: str
+    connector_class: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    properties: Mapping[str, str]  # unresolved
+    state: str
+    trace: str = ""
+    reason: str = ""  # PascalCase, of the error in `trace`
+    worker_id: str = ""
+    version: str = ""  # of this program, as Connect reports a plug-in's
+    started_at_s: float = 0.0  # wall clock
+    now_s: float = 0.0
+    tasks: tuple[TaskReport, ...] = ()  # with all `partitions`, sorted by topic and partition
+    task_properties: tuple[Mapping[str, str], ...] = ()
+    topics: tuple[str, ...] = ()  # active target topics
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    lag_s: float = -1.0
+    warnings: tuple[str, ...] = ()
+    heartbeats: tuple[HeartbeatReport, ...] = ()
+    groups: GroupsReport | None = None  # of a checkpoint connector
+    heard_of_all: bool = False  # every partition has reported, so totals are complete
+    is_here: bool = True  # whether the connector itself is on this node of a group
+    uncopied: tuple[str, ...] = ()  # a sentence for each selected topic that is not, or not fully, copied
+    nothing_selected: str = ""  # a sentence if no topic except heartbeats is selected
+    source: SideReport = UNKNOWN_SIDE
+    target: SideReport = UNKNOWN_SIDE
+    missing: tuple[str, str] | None = (
+        None  # folder and file that a setting names and that do not exist on this host
+    )

@@ -1,0 +1,380 @@
+"""The typed settings of a connector process.
+
+`config.worker` and `config.source` build these values from Java's property names; all other code reads only
+these. References to secrets stay unresolved in `ClientSettings.properties`: they are resolved when a client
+is built (KIP-710), so a secret may rotate while the process runs, and no settings value can leak one.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+# An abandoned transaction must not block read_committed consumers for long.
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+class PolicyKind(Enum):
+    """How remote topics are named (MM2 `replication.policy.class`)."""
+
+    DEFAULT = "default"  # alias + separator + topic
+    IDENTITY = "identity"  # names unchanged
+    CUSTOM = "custom"  # python:package.module:Class
+
+
+class StartPosition(Enum):
+    """Where a partition starts that was never copied.
+
+    Partitions that appear later are read from their beginning.
+    """
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+
+
+class LossPolicy(Enum):
+    """What to do when source records are lost, or rewritten, before they were copied."""
+
+    FAIL = "fail"  # the partition stops with an error
+    ALERT = "alert"  # continue from the remaining records, count the loss
+    RESTART = "restart"  # copy the partition again from its beginning
+
+
+class OffsetStore(Enum):
+    """Where source offsets are stored (KIP-304 `offset.storage.store`)."""
+
+    KAFKA = "kafka"  # MM2's own offsets topic on the target
+    FILE = "file"  # `offset.storage.file.filename`, for a laptop
+
+
+class MetricsLevel(Enum):
+    """The level of detail of /metrics (`metrics.level`)."""
+
+    FLOW = "flow"
+    TOPIC = "topic"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """One client of one cluster, with Java's property names; values may contain ${provider:path:key}."""
+
+    alias: str
+    client_id: str
+    # Not in the repr: a file may contain a password in plain text.
+    properties: Mapping[str, str] = field(repr=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses as the user wrote them, `host:port,host:port`."""
+        return self.properties.get("bootstrap.servers", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """MM2's `replication.policy.*`; IDENTITY needs `source_alias`."""
+
+    kind: PolicyKind = PolicyKind.DEFAULT
+    separator: str = "."
+    # False: internal topics keep "." although `separator` differs (KIP-949).
+    internal_separator_enabled: bool = True
+    source_alias: str = ""
+    custom: str = ""
+
+    @property
+    def words(self) -> str:
+        """The naming policy as text, stored in decisions; a different text means a different naming."""
+        return f"{self.custom or self.kind.value} {self.separator}"
+
+
+class TransformKind(Enum):
+    """A built-in transformation of Kafka Connect, by its class name."""
+
+    RENAME = "RegexRouter"
+    DROP = "Filter"
+    INSERT_HEADER = "InsertHeader"
+    DROP_HEADERS = "DropHeaders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSettings:
+    """One of `transforms`.
+
+    A *predicate*, a pattern of TopicNameMatches, limits it to the topics that match.
+    """
+
+    key: str  # transforms.<its name>
+    kind: TransformKind
+    predicate: str = ""
+    predicate_key: str = ""
+    negate: bool = False  # limits it to the topics that do not match
+    regex: str = ""
+    replacement: str = ""
+    header: str = ""
+    value: bytes | None = None  # of the header
+    headers: tuple[str, ...] = ()  # to be removed
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Everything that defines the transformation, except its name."""
+        value = "" if self.value is None else f"={self.value.decode()}"
+        about = (self.regex, self.replacement, self.header, value, *self.headers)
+        return (self.kind.value, "not" if self.negate else "", self.predicate, *about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageTopicSettings:
+    """A compacted internal topic of Connect on the target, and the client for it."""
+
+    topic: str
+    partitions: int = 25
+    replication_factor: int = -1
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    client: ClientSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetStorageSettings(StorageTopicSettings):
+    """Where and how source offsets are stored; the default topic is mm2-offsets.<source>.internal."""
+
+    store: OffsetStore
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTopicsSettings:
+    """The config topic and the status topic of a distributed worker."""
+
+    configs: StorageTopicSettings  # `config.storage.*`, always one partition
+    statuses: StorageTopicSettings  # `status.storage.*`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSyncSettings:
+    """The offset syncs of a source connector: topic location, frequency and clients."""
+
+    on_source: bool = True  # `offset-syncs.topic.location`; else the topic is on the target
+    replication_factor: int = 3  # of the topic, when it is created
+    lag_max: int = 100  # `offset.lag.max`, downstream offsets without a sync; 0 or less: as few as possible
+    producer: ClientSettings
+    admin: ClientSettings  # creates the topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """The settings of a MirrorSourceConnector. Durations are in seconds, sizes in bytes."""
+
+    name: str  # the connector's name: part of the key of each stored offset
+    flow: str  # the flow name with which the connector claims the source alias, see the identity topic
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topic_filter: str = ""  # python:package.module:Class
+    heartbeats_replication: bool = True
+    transforms: tuple[TransformSettings, ...] = ()
+    headers_in_base64: bool = False  # `header.converter=SimpleHeaderConverter`
+    replication_factor: int = 2
+    refresh_topics_s: float | None = 600.0  # None: never
+    sync_configs_s: float | None = 600.0  # None: never
+    configs_report_only: bool = False
+    config_exclude: tuple[str, ...] = ()
+    config_exceptions: tuple[
+        tuple[str, str], ...
+    ] = ()  # pairs of topics and their settings that are not changed
+    config_filter: str = ""  # python:package.module:Class
+    use_defaults_from_source: bool = False
+    sync_acls_s: float | None = 600.0  # None: never
+    acls_report_only: bool = False
+    tasks_max: int = 1
+    balance_tasks_s: float | None = (
+        60.0  # between nodes: balance by load, checked at this interval; None: by count
+    )
+    start: StartPosition = StartPosition.EARLIEST
+    start_timestamp_ms: int = 0
+    on_source_loss: LossPolicy = LossPolicy.FAIL
+    read_committed: bool = False
+    flush_interval_s: float = 5.0
+    # The target's coordinator aborts a transaction open for this long; its old records are then copied again.
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    bytes_per_second: int | None = None
+    offsets: OffsetStorageSettings
+    syncs: OffsetSyncSettings | None = None  # None: `emit.offset-syncs.enabled=false`
+    source_consumer: ClientSettings
+    source_admin: ClientSettings
+    target_producer: ClientSettings
+    target_admin: ClientSettings
+    # `config.providers` and its keys, which resolve the references in the clients' properties.
+    providers: Mapping[str, str] = field(default_factory=dict)
+    # Java's tasks may take over, so our tasks write in their own transactions, as Java's do.
+    with_java: bool = False
+
+    @property
+    def naming_words(self) -> str:
+        """The naming as text, for decisions and ACL marks: the policy and all renamings."""
+        renamings = [one.words for one in self.transforms if one.kind is TransformKind.RENAME]
+        return f"{self.policy.words} {json.dumps(renamings)}" if renamings else self.policy.words
+
+    @property
+    def header_words(self) -> str:
+        """A digest of the header edits; "": none.
+
+        It includes renamings, because predicates match the new names.
+        """
+        of_headers = {TransformKind.INSERT_HEADER, TransformKind.DROP_HEADERS}
+        if not self.headers_in_base64 and not any(one.kind in of_headers for one in self.transforms):
+            return ""
+        chain = [one.words for one in self.transforms if one.kind is not TransformKind.DROP]
+        return hashlib.sha256(json.dumps([self.headers_in_base64, chain]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """The settings of a MirrorCheckpointConnector. Durations are in seconds."""
+
+    name: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+    topic_filter: str = ""  # python:package.module:Class
+    transforms: tuple[TransformSettings, ...] = ()  # the source connector's, for the names of copies
+    groups: tuple[str, ...] = (".*",)
+    groups_exclude: tuple[str, ...] = ("console-consumer-.*", "connect-.*", "__.*")
+    group_filter: str = ""  # python:package.module:Class
+    refresh_groups_s: float | None = 600.0  # None: never
+    emit_s: float | None = 60.0  # None: no checkpoint is written
+    sync_s: float | None = None  # None: no group of the target is moved
+    replication_factor: int = 3  # of the checkpoints topic
+    syncs_on_source: bool = True  # the offset-syncs topic is on the source; else on the target
+    source_admin: ClientSettings
+    source_consumer: ClientSettings
+    target_admin: ClientSettings
+    target_consumer: ClientSettings
+    target_producer: ClientSettings
+    # `config.providers` and its keys, which resolve the references in the clients' properties.
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatSettings:
+    """One cluster that heartbeats are written to, and the aliases in these heartbeats."""
+
+    source_alias: str  # as in the heartbeat
+    target_alias: str  # the cluster itself
+    producer: ClientSettings
+    admin: ClientSettings  # creates the topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSettings:
+    """The settings of a MirrorHeartbeatConnector."""
+
+    name: str
+    flow: str
+    source_alias: str
+    target_alias: str
+    policy: PolicySettings
+    interval_s: float = 1.0
+    replication_factor: int = 3  # of the topic, when it is created
+    beats: tuple[BeatSettings, ...]  # the target first; the source only with `mirrorflow.heartbeats.emit.to`
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The HTTP server of the process."""
+
+    listeners: tuple[str, ...] = ()  # http://host:port, https://host:port; port 0: any free port
+    internal: tuple[str, ...] = ()  # for calls between nodes of a group; other clients are refused
+    modify_enabled: bool = False  # `rest.modify.enable`
+    # The effective ssl.* for HTTPS: those of listeners.https.* (without the prefix) if any exist, else the
+    # plain ones.
+    tls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # `ssl.client.auth` of listeners that no node calls: all `listeners` if `internal` is set, else all but
+    # the first; "": as in `tls`.
+    others_client_auth: str = ""
+    # The worker's address in statuses and for other nodes; "" and 0: as it listens.
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSettings:
+    """A connector: its properties as REST shows them (unresolved), and its typed settings."""
+
+    name: str
+    connector_class: str  # MirrorSourceConnector, MirrorCheckpointConnector, MirrorHeartbeatConnector
+    properties: Mapping[str, str] = field(repr=False)
+    source: SourceSettings | None = None  # None: not a source connector, or `enabled=false`
+    heartbeat: HeartbeatSettings | None = (
+        None  # None: no heartbeat connector, or `emit.heartbeats.enabled=false`
+    )
+    checkpoint: CheckpointSettings | None = None  # None: not a checkpoint connector, or `enabled=false`
+    is_paused: bool = False
+    warnings: tuple[str, ...] = ()  # settings of the connector or its worker that have no effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeySettings:
+    """`inter.worker.*`: session keys of a group, their lifetime, and the MAC for signed requests."""
+
+    algorithm: str = "HmacSHA256"
+    size_bytes: int = 32
+    ttl_ms: int = 3_600_000  # 0: for ever
+    signature: str = "HmacSHA256"
+    accepted: tuple[str, ...] = ("HmacSHA256",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The group of workers that this process belongs to."""
+
+    group_id: str
+    client: ClientSettings
+    protocols: tuple[str, ...] = ("sessioned", "compatible")  # preferred first
+    session_s: float = 10.0  # session timeout: a node without a heartbeat for this long has left
+    heartbeat_s: float = 0.5
+    rebalance_s: float = 30.0  # rebalance timeout, for all members to join
+    keys: SessionKeySettings = field(default_factory=SessionKeySettings)
+    server_name: str = ""  # name required in certificates of other nodes; "": their own hosts
+    # Aliases of source and target in MM2's dedicated mode, where internal calls name their flow.
+    flow: tuple[str, str] | None = None
+    # Java nodes in the group write in transactions; their tasks are fenced before ours start.
+    fences_java: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedSettings:
+    """A worker whose connectors are stored in Connect's config topic and changed over REST."""
+
+    topics: WorkerTopicsSettings
+    # None: the worker names no offsets topic, and each connector has its own.
+    offsets: OffsetStorageSettings | None = None
+    # The worker's own properties, unresolved; the defaults of connectors that are created later.
+    worker: Mapping[str, str] = field(repr=False)
+    seeds: tuple[Mapping[str, str], ...] = field(default=(), repr=False)  # connectors configured in files
+    group: GroupSettings | None = None  # None: the only node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """The settings of one process: its connectors, its HTTP server, and warnings about settings."""
+
+    name: str  # "standalone", "distributed", or "A->B" per herder in mm2 mode
+    connectors: tuple[ConnectorSettings, ...]
+    http: HttpSettings = field(default_factory=HttpSettings)
+    metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    shutdown_s: float = 5.0
+    warnings: tuple[str, ...] = ()
+    # `config.providers` and its keys, which resolve the references in `http.tls`.
+    providers: Mapping[str, str] = field(default_factory=dict)
+    # Addresses, TLS and SASL of the target, the defaults for connectors; unresolved.
+    shared: Mapping[str, str] = field(default_factory=dict, repr=False)
+    distributed: DistributedSettings | None = None  # None: not distributed, `connectors` is complete

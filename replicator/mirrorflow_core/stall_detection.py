@@ -1,0 +1,318 @@
+"""Decides whether a partition is stalled, and why, in a sentence that says what to do. No I/O.
+
+A partition is *stalled* when it has something to copy, or cannot tell whether it has, and made no progress
+for `STALLED_AFTER_S`. Progress is an acknowledged batch, or reaching the end of the source. A partition that
+an error has stopped is not stalled, nor is one that a rate limit or a quota delays.
+
+An *obstacle* is the newest event that kept the partition from copying. It explains a stall while it may be
+the cause (`_EXPLAINS_S`). A stalled partition without an obstacle waits for a missing answer.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mirrorflow_core.reports import PartitionPhase
+
+# An election, a broker restart or a lost connection takes less. With a much longer limit, a source with a
+# short retention could delete records that were not copied before a user is warned.
+STALLED_AFTER_S: Final = 30.0
+
+
+class StallReason(Enum):
+    """Why a partition is stalled, if no error explains it better.
+
+    The values of `reason` in status and metrics.
+    """
+
+    WRITES_REFUSED = "WritesRefused"
+    NO_DECISION = "NoDecision"  # the target's answers do not determine where to continue
+    RESUMING = "Resuming"  # the logs are still being read to find where to continue
+    WAITING_FOR_COPIER = "WaitingForCopier"
+    COMMIT_PENDING = "CommitPending"
+    SOURCE_NOT_ANSWERING = "SourceNotAnswering"
+    TARGET_NOT_ANSWERING = "TargetNotAnswering"
+
+
+class ObstacleKind(Enum):
+    """The kind of event that kept a partition from copying."""
+
+    WRITE_REFUSED = "write refused"  # by the target; `name`: the Kafka error code's name
+    FETCH_REFUSED = "fetch refused"  # by the source; `name` likewise
+    EPOCH_REFUSED = "epoch refused"  # OffsetForLeaderEpoch, for the last copied record; `name` likewise
+    DIVERGED = (
+        "diverged"  # the source answers a fetch with DivergingEpoch: its log differs from the copied one
+    )
+    UNSETTLED = "unsettled"  # the target's answer does not determine where to continue
+    FAILED = "failed"  # a retriable error: `name` is its reason, `message` its text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """The newest event that kept a partition from copying."""
+
+    kind: ObstacleKind
+    name: str = ""
+    message: str = ""
+    times: int = 1  # including those of the same kind directly before it
+
+    def after(self, before: "Obstacle | None") -> "Obstacle":
+        """Return this obstacle with the count of *before* added if both are of one kind."""
+        if before is None or before.kind is not self.kind:
+            return self
+        return replace(self, times=before.times + 1)
+
+
+# Most retry loops take less than 3 s. A broker that waits for its replicas refuses after 30 s
+# (REQUEST_TIMED_OUT); then the target is queried, and the batch is sent again.
+_EXPLAINS_S: Final = 45.0
+# So many queries within STALLED_AFTER_S are a loop; a new connection, an election or a process pause causes
+# one or two.
+_ASKED_AGAIN_MIN: Final = 5
+# A successful fetch without records is not recorded here, so an older refusal may be over. Leaders are looked
+# up and queried again four times a second, and within 2 s after a diverging answer.
+_FETCH_EXPLAINS_S: Final = 5.0
+# Answers of the source without records; then the known end of its log may be outdated.
+OF_FETCHES: Final = frozenset({ObstacleKind.FETCH_REFUSED, ObstacleKind.DIVERGED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFacts:
+    """The facts about one partition at one moment. Aliases and names are used in the message."""
+
+    partition: str  # on the source: orders-3
+    target_partition: str
+    source: str
+    target: str
+    phase: PartitionPhase  # STARTING: the target is queried where to continue
+    # Counts while there was something to copy, or that was unknown. 0 for an idle partition.
+    without_progress_s: float
+    obstacle: Obstacle | None = None
+    obstacle_age_s: float = 0.0
+    times_asked: int = 0  # queries of the target where to continue, without progress since
+    is_in_flight: bool = False  # batches were sent and not yet answered
+    is_fetched: bool = False  # records were fetched and not yet sent
+    is_crowded_out: bool = False  # nothing is fetched, because other partitions fill the buffer
+    is_reading_limited: bool = False  # a rate limit or a quota recently delayed its reader
+    is_writing_limited: bool = False  # a quota recently delayed the connection for its writes
+    # Its reader received records often enough for each partition to have its turn, so no limit explains the
+    # stall.
+    is_passed_over: bool = False
+    is_reading_logs: bool = False  # the target has answered, and the logs are read to find where to continue
+    awaits_commit: bool = False  # sending waits for the flow's transaction to begin or end
+    transactional_id: str = ""
+    waits_for: str = ""  # id of the copier that wrote the newest stored offset
+    source_has_leader: bool = True
+    target_has_leader: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Why a partition is stalled.
+
+    *reason*: a `StallReason` or an error's reason; *detail* separates stalls of one reason.
+    """
+
+    reason: str
+    detail: str = ""
+    sentence: str
+
+    def is_same(self, other: "Stall | None") -> bool:
+        """Return whether *other* has the same cause; counts in the sentence may differ."""
+        return other is not None and (self.reason, self.detail) == (other.reason, other.detail)
+
+
+class Stalled(NamedTuple):
+    """The stall of a partition, and since when it has made no progress (wall clock)."""
+
+    stall: Stall
+    since_ms: int
+
+
+def explains(obstacle: Obstacle, age_s: float) -> bool:
+    """Return whether an obstacle that is *age_s* old may still keep the partition from copying."""
+    return age_s <= (_FETCH_EXPLAINS_S if obstacle.kind in OF_FETCHES else _EXPLAINS_S)
+
+
+def find_stall(facts: CopyFacts) -> Stall | None:
+    """Return the stall that *facts* show; None if the partition is idle, copying, limited or stopped."""
+    if facts.phase is PartitionPhase.STOPPED or facts.without_progress_s < STALLED_AFTER_S:
+        return None
+    obstacle = facts.obstacle
+    if obstacle is not None and not explains(obstacle, facts.obstacle_age_s):
+        obstacle = None
+    if obstacle is not None and obstacle.kind is ObstacleKind.FAILED:
+        return _failed(facts, obstacle)
+    if facts.phase is PartitionPhase.WAITING:
+        return _waiting_for_copier(facts)
+    if obstacle is not None:
+        return _BY_OBSTACLE[obstacle.kind](facts, obstacle)
+    if facts.times_asked >= _ASKED_AGAIN_MIN:
+        return _asked_again(facts)
+    if not facts.target_has_leader:
+        return _without_leader(facts, facts.target_partition, facts.target, StallReason.TARGET_NOT_ANSWERING)
+    if not facts.source_has_leader:
+        return _without_leader(facts, facts.partition, facts.source, StallReason.SOURCE_NOT_ANSWERING)
+    return _unanswered(facts)
+
+
+def _unanswered(facts: CopyFacts) -> Stall | None:
+    """Return the stall by the missing answer, where nothing was refused."""
+    if facts.is_in_flight:
+        return None if facts.is_writing_limited else _target_silent(facts, "what was written")
+    if facts.awaits_commit:
+        return _commit_pending(facts)
+    if facts.phase is PartitionPhase.STARTING:
+        return _resuming(facts) if facts.is_reading_logs else _target_silent(facts, "where to continue")
+    is_limited = facts.is_writing_limited or (facts.is_reading_limited and not facts.is_passed_over)
+    if is_limited:
+        return None
+    if facts.is_fetched:
+        return _target_silent(facts, "what was written")
+    if facts.is_crowded_out:
+        text = (
+            "nothing is fetched, because records of other partitions wait for the target and fill the buffer; "
+            "the reasons of those partitions say what to do"
+        )
+        return _stall(facts, StallReason.TARGET_NOT_ANSWERING, text, detail="buffer")
+    text = (
+        f"cluster {facts.source} has records and sends none; check the broker that leads the partition, its log, "
+        "and the network to it"
+    )
+    return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text)
+
+
+def _stall(facts: CopyFacts, reason: StallReason, text: str, *, detail: str = "") -> Stall:
+    sentence = f"{facts.partition}: nothing was copied for more than {STALLED_AFTER_S:g} s: {text}."
+    return Stall(reason=reason.value, detail=detail, sentence=sentence)
+
+
+def _failed(facts: CopyFacts, failed: Obstacle) -> Stall:
+    """Return a stall with the error's own reason and message, which say more than a `StallReason`."""
+    own = f"{facts.partition}: "
+    text = failed.message.removeprefix(own)
+    return Stall(
+        reason=failed.name, sentence=f"{own}nothing was copied for more than {STALLED_AFTER_S:g} s: {text}"
+    )
+
+
+_OUT_OF_SYNC: Final = "bring the replicas of {target} back in sync, or lower its min.insync.replicas"
+_TOO_LARGE: Final = (
+    "compare compression.type and max.message.bytes of {target} with those of the source topic: a target that compresses "
+    "less makes batches larger, and then they may exceed its limit"
+)
+# By name of the error code; {target} is the target partition. For other codes only the broker's log helps.
+_ADVICE: Final = {
+    "NOT_ENOUGH_REPLICAS": _OUT_OF_SYNC,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _OUT_OF_SYNC,
+    "REQUEST_TIMED_OUT": "find out why the followers of {target} do not fetch from its leader",
+    "MESSAGE_TOO_LARGE": _TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
+    "OUT_OF_ORDER_SEQUENCE_NUMBER": "stop any second copier of this flow; if there is none, let another broker lead "
+    "{target}, and report this with the log of the broker that led it",
+    "INVALID_TXN_STATE": "stop any second copier of this flow; if there is none, check the transaction coordinator of the target",
+}
+_ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
+
+
+def _writes_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
+    advice = _ADVICE.get(refused.name, _ADVICE_ELSE).format(target=facts.target_partition)
+    said = f" ({refused.message.rstrip('.')})" if refused.message else ""
+    text = f"cluster {facts.target} refused {_times(refused.times, 'write')}, the last with {refused.name}{said}; {advice}"
+    return _stall(facts, StallReason.WRITES_REFUSED, text, detail=refused.name)
+
+
+def _fetches_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
+    text = (
+        f"cluster {facts.source} refused {_times(refused.times, 'fetch', 'fetches')}, the last with {refused.name}; "
+        "the log of the broker that leads the partition says more"
+    )
+    return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text, detail=refused.name)
+
+
+def _epochs_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
+    text = (
+        f"cluster {facts.source} refused {_times(refused.times, 'time')} to report where the leader epoch of the record copied "
+        f"last ended (OffsetForLeaderEpoch), the last with {refused.name}, so nothing shows whether its log was rewritten; "
+        "the log of the broker that leads the partition says more"
+    )
+    return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text, detail=f"epoch {refused.name}")
+
+
+def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
+    text = (
+        f"cluster {facts.source} answered {_times(diverged.times, 'fetch', 'fetches')} with DivergingEpoch: its log does not "
+        "hold what was copied, and its other answers do not show where the two differ; check its leader epochs "
+        "(`leader-epoch-checkpoint` of the broker that leads the partition); `mirrorflow dump resumption` shows what is known"
+    )
+    return _stall(facts, StallReason.NO_DECISION, text, detail="diverged")
+
+
+def _no_decision(facts: CopyFacts, unsettled: Obstacle) -> Stall:
+    text = (
+        f"cluster {facts.target} was asked {_times(unsettled.times, 'time')} where to continue in "
+        f"{facts.target_partition}, and its answers do not settle it ({unsettled.message}); check that its replicas are in "
+        "sync; `mirrorflow dump resumption` shows what is known"
+    )
+    return _stall(facts, StallReason.NO_DECISION, text, detail=unsettled.message)
+
+
+def _asked_again(facts: CopyFacts) -> Stall:
+    """Return the stall where nothing was refused, but answers were lost or had unexpected offsets."""
+    text = (
+        f"cluster {facts.target} was asked {facts.times_asked} times where to continue in {facts.target_partition}, and "
+        "none of the batches sent since counts as delivered; check the network to the broker that leads it, and who else "
+        "writes there"
+    )
+    return _stall(facts, StallReason.NO_DECISION, text)
+
+
+_BY_OBSTACLE: Final = {
+    ObstacleKind.WRITE_REFUSED: _writes_refused,
+    ObstacleKind.FETCH_REFUSED: _fetches_refused,
+    ObstacleKind.EPOCH_REFUSED: _epochs_refused,
+    ObstacleKind.DIVERGED: _diverged,
+    ObstacleKind.UNSETTLED: _no_decision,
+}
+
+
+def _resuming(facts: CopyFacts) -> Stall:
+    text = (
+        f"the place to continue is still being looked for in the log of {facts.target_partition} and of the source; it ends "
+        "by itself, and takes the longer the more was written since the last position"
+    )
+    return _stall(facts, StallReason.RESUMING, text)
+
+
+def _waiting_for_copier(facts: CopyFacts) -> Stall:
+    other = f"copier {facts.waits_for}" if facts.waits_for else "another copier"
+    text = (
+        f"{other} of this flow seems to be at work, because {facts.target_partition} grows; this one starts when that "
+        "one stops. Stop the one that is not wanted; if there is none, find out who else writes to the target topic"
+    )
+    return _stall(facts, StallReason.WAITING_FOR_COPIER, text, detail=facts.waits_for)
+
+
+def _commit_pending(facts: CopyFacts) -> Stall:
+    text = (
+        f"cluster {facts.target} has not finished a step of transaction {facts.transactional_id}, in which older records "
+        "are written; check its transaction coordinator (`kafka-transactions.sh describe`)"
+    )
+    return _stall(facts, StallReason.COMMIT_PENDING, text)
+
+
+def _without_leader(facts: CopyFacts, partition: str, cluster: str, reason: StallReason) -> Stall:
+    text = f"{partition} of cluster {cluster} has no leader; start the brokers that hold its replicas"
+    return _stall(facts, reason, text, detail="no leader")
+
+
+def _target_silent(facts: CopyFacts, what: str) -> Stall:
+    text = (
+        f"cluster {facts.target} does not answer {what} for {facts.target_partition}; check the broker that leads it, its "
+        "log, and the network to it"
+    )
+    return _stall(facts, StallReason.TARGET_NOT_ANSWERING, text)
+
+
+def _times(count: int, one: str, several: str = "") -> str:
+    return f"1 {one}" if count == 1 else f"{count} {several or one + 's'}"

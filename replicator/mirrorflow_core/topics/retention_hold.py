@@ -1,0 +1,155 @@
+"""Retention holds: which target topics keep everything while a bulk job runs, and their earlier settings.
+
+A bulk job writes records older than the target would keep, so it sets the retention to unlimited. Before that
+it writes a hold to the identity topic (`exactly_once.identity`), so that the settings are restored for
+certain: by the job when it ends, or, if it was killed and its lease has expired, by the next job or the
+connector's sync of settings. This module does no I/O and reads no clock.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+
+RETENTION: Final = ("retention.ms", "retention.bytes")
+FOR_EVER: Final = "-1"
+LEASE_MS: Final = 15 * 60_000  # a job renews it several times within this time
+OVER_MS: Final = 1  # `until_ms` of a lease that was given up, settings not yet restored
+RESTORED_MS: Final = 0
+# Records that expire within a day count as old too, because a seed takes hours.
+MARGIN_MS: Final = 86_400_000
+SIZE_SHARE: Final = 0.8  # of retention.bytes; the copy's batches may be larger than the source's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A hold of `holder` on target topic `topic`.
+
+    `before`: the topic's own settings before the hold, None: inherited. `is_change`: these settings were
+    changed during the hold, and are restored to these values when it ends.
+    """
+
+    holder: str
+    topic: str
+    before: Mapping[str, str | None]
+    is_change: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLease:
+    """All holds of `holder` are valid until `until_ms`."""
+
+    holder: str
+    until_ms: int
+
+
+class Holds:
+    """The holds in the records read so far; the first record of a hold and the last of a lease count."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, dict[str, Hold]] = {}  # by topic and holder, oldest first
+        self._changes: dict[str, dict[str, str | None]] = {}  # by topic, changes during the hold
+        self._leases: dict[str, int] = {}
+
+    def take(self, record: Hold | RetentionLease) -> None:
+        """Apply the next record."""
+        if isinstance(record, RetentionLease):
+            self._leases[record.holder] = record.until_ms
+            return
+        if record.is_change:
+            self._changes.setdefault(record.topic, {}).update(record.before)
+            return
+        if not self._open(record.topic):
+            self._changes.pop(record.topic, None)  # changes during earlier holds
+        self._holds.setdefault(record.topic, {}).setdefault(record.holder, record)
+
+    def active(self, now_ms: int) -> frozenset[str]:
+        """Return the topics under a valid hold, whose retention must not be changed."""
+        return frozenset(
+            topic
+            for topic, holders in self._holds.items()
+            if any(self._leases.get(holder, RESTORED_MS) > now_ms for holder in holders)
+        )
+
+    def before(self, topic: str) -> Mapping[str, str | None]:
+        """Return the settings to restore on *topic*; empty if it has no hold.
+
+        These are its settings before the oldest hold that is not restored, with later changes by users.
+        """
+        open_ = self._open(topic)
+        return {**open_[0].before, **self._changes.get(topic, {})} if open_ else {}
+
+    def over(self, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Return holders with expired leases, not yet restored, and their topics without a valid hold."""
+        holders = frozenset(
+            holder for holder, until_ms in self._leases.items() if RESTORED_MS < until_ms <= now_ms
+        )
+        active = self.active(now_ms)
+        topics = frozenset(
+            topic
+            for topic, of_topic in self._holds.items()
+            if topic not in active and holders & of_topic.keys()
+        )
+        return holders, topics
+
+    def _open(self, topic: str) -> list[Hold]:
+        """Return the holds of *topic* that are not restored, oldest first."""
+        return [
+            hold
+            for holder, hold in self._holds.get(topic, {}).items()
+            if self._leases.get(holder, RESTORED_MS) != RESTORED_MS
+        ]
+
+
+def would_delete(entries: Collection[ConfigEntry], *, has_old: bool, bytes_max: int) -> dict[str, str | None]:
+    """Return the current settings of a target topic that would delete arriving records; None: inherited.
+
+    *has_old*: the source has records older than the topic keeps, or soon will. *bytes_max*: size of its
+    largest source partition.
+    """
+    by_name = {entry.name: entry for entry in entries}
+    policy = by_name.get("cleanup.policy")
+    if policy is None or "delete" not in (policy.value or ""):
+        return {}
+    found: dict[str, str | None] = {}
+    for name, matters in (
+        ("retention.ms", has_old),
+        ("retention.bytes", bytes_max > SIZE_SHARE * limit_of(by_name.get("retention.bytes"))),
+    ):
+        entry = by_name.get(name)
+        if entry is not None and limit_of(entry) != float("inf") and matters:
+            found[name] = own_value(entry)
+    return found
+
+
+def limit_of(entry: ConfigEntry | None) -> float:
+    """Return a limit as a number; infinite for -1 and for values that are not shown."""
+    value = "" if entry is None else entry.value or ""
+    return float(value) if value.isdecimal() else float("inf")
+
+
+def changed(
+    entries: Collection[ConfigEntry], names: Collection[str], before: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Return the held settings *names* that were changed meanwhile, with values; None: removed."""
+    return {
+        entry.name: own_value(entry)
+        for entry in entries
+        if entry.name in names and entry.value != FOR_EVER and own_value(entry) != before.get(entry.name)
+    }
+
+
+def own_value(entry: ConfigEntry) -> str | None:
+    """Return the topic's own value; None if it is inherited."""
+    return entry.value if entry.source is ConfigSource.TOPIC else None
+
+
+def restoring(entries: Collection[ConfigEntry], before: Mapping[str, str | None]) -> tuple[ConfigChange, ...]:
+    """Return the changes that restore a topic's retention; settings changed during the hold are kept."""
+    now = {entry.name: entry.value for entry in entries if entry.source is ConfigSource.TOPIC}
+    return tuple(
+        ConfigChange(name=name, value=value)
+        for name, value in sorted(before.items())
+        if now.get(name) == FOR_EVER and value != FOR_EVER
+    )

@@ -1,0 +1,216 @@
+"""Plans which ACLs of the copies to create and to remove on the target. No I/O.
+
+Follows MM2's rules (`MirrorSourceConnector`: syncTopicAcls, targetAclBinding): topic ACLs are copied with the
+copies' names, except ALLOW WRITE; ALLOW ALL becomes ALLOW READ. Three things go beyond MM2: prefixed ACLs and
+`*` are copied if the naming keeps prefixes; only differences are written; and ACLs that this flow created are
+removed when the source no longer has a matching ACL (docs/decisions/007-acl-sync.md). An ACL that the flow
+did not create is never removed.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from enum import IntEnum
+from typing import Any
+
+ANY_NAME = "*"  # as a LITERAL pattern: all resources of the type
+TOPIC = 2  # ResourceType
+
+
+class PatternType(IntEnum):
+    """How an ACL matches resource names (org.apache.kafka.common.resource.PatternType)."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """org.apache.kafka.common.acl.AclPermissionType."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+class Operation(IntEnum):
+    """org.apache.kafka.common.acl.AclOperation, those of topics."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AclBinding:
+    """One ACL; the numbers are those of ResourceType, PatternType, AclOperation and AclPermissionType."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+    def __str__(self) -> str:
+        """Return the ACL as text: `Allow Read on topic orders for User:alice`."""
+        prefixed = "topics that begin with" if self.pattern_type == PatternType.PREFIXED else "topic"
+        host = "" if self.host == "*" else f" from host {self.host}"
+        permission = _word(Permission, self.permission_type)
+        operation = _word(Operation, self.operation)
+        return f"{permission} {operation} on {prefixed} {self.resource_name} for {self.principal}{host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRules:
+    """The flow's selection and naming, for ACLs.
+
+    `target_prefix` returns None where the naming does not keep prefixes. `own_names`: only this flow uses the
+    copies' names (they begin with the source's alias). Then a prefix may match more than the flow copies,
+    because no other topic has it. Otherwise it would open, or close, topics that are not copies.
+    """
+
+    selects: Callable[[str], bool]
+    target_topic: Callable[[str], str]
+    target_prefix: Callable[[str], str | None]
+    own_names: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclPlan:
+    """The changes of the target's ACLs, sorted. `forget`: ACLs that the flow created and others removed.
+
+    `left_out`: a sentence for each source ACL that cannot be copied, and for outdated target ACLs that stay.
+    """
+
+    create: tuple[AclBinding, ...] = ()
+    remove: tuple[AclBinding, ...] = ()
+    forget: tuple[AclBinding, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def plan_acls(
+    *,
+    source: Collection[AclBinding],
+    target: Collection[AclBinding],
+    ours: Collection[AclBinding],
+    topics: Collection[str],
+    rules: AclRules,
+) -> AclPlan:
+    """Compare both clusters.
+
+    *ours*: ACLs that the flow created; *topics*: source topics that it copies now.
+    """
+    wanted: set[AclBinding] = set()
+    # Target ACLs with a matching source ACL, even if the flow does not copy that topic now. So the copy of a
+    # topic that is temporarily hidden, or newly excluded, keeps its ACLs.
+    kept: set[AclBinding] = set()
+    left_out = []
+    known = sorted(topics)
+    of_topics = sorted(acl for acl in source if acl.resource_type == TOPIC)
+    for acl in of_topics:
+        if _writes(acl):
+            continue
+        copy = target_acl(acl, rules)
+        if copy is not None:
+            kept.add(copy)
+        if copy is not None and _is_of_flow(acl, known, rules):
+            wanted.add(copy)
+        elif _reaches_flow(acl, known):
+            why = (
+                "the naming does not keep prefixes"
+                if copy is None
+                else "it would reach topics that are no copies"
+            )
+            left_out.append(f"{acl} is not copied: {why}.")
+    there = set(target)
+    gone = {*ours} & there - kept
+    if gone and not of_topics:
+        # Most likely the authorizer has lost its data. ACLs that a user removes one by one are removed here
+        # one by one.
+        left_out.append(
+            f"{len(gone)} ACLs of the copies stay, for the source shows no ACL of any topic any more; remove them yourself."
+        )
+        gone = set()
+    return AclPlan(
+        create=tuple(sorted(wanted - there)),
+        remove=tuple(sorted(gone)),
+        forget=tuple(sorted({*ours} - there - wanted)),
+        left_out=tuple(left_out),
+    )
+
+
+def target_acl(acl: AclBinding, rules: AclRules) -> AclBinding | None:
+    """Return *acl* for the copies; None if it cannot be copied."""
+    name, pattern = acl.resource_name, acl.pattern_type
+    if pattern == PatternType.LITERAL and name != ANY_NAME:
+        name = rules.target_topic(name)
+    else:
+        prefix = rules.target_prefix(name if pattern == PatternType.PREFIXED else "")
+        if prefix is None:
+            return None
+        # `*` on the source means all topics with the source's alias on the target, or all topics if names are
+        # unchanged.
+        name, pattern = (prefix, int(PatternType.PREFIXED)) if prefix else (ANY_NAME, pattern)
+    copy = replace(acl, resource_name=name, pattern_type=pattern)
+    # Only the flow writes to copies, so ALLOW ALL on a topic becomes ALLOW READ on its copy.
+    if (acl.permission_type, acl.operation) == (Permission.ALLOW, Operation.ALL):
+        copy = replace(copy, operation=int(Operation.READ))
+    return copy
+
+
+def encode_mark(acl: AclBinding, *, naming: str, ours: bool) -> tuple[bytes, bytes]:
+    """Return key and value of the record that marks whether the flow created *acl* under *naming*."""
+    return _dump({"type": "acl", "naming": naming, **asdict(acl)}), _dump({"ours": ours})
+
+
+def decode_mark(key: bytes, value: bytes, *, naming: str | None = None) -> tuple[AclBinding, bool] | None:
+    """Return the ACL and mark that `encode_mark` wrote; None for other records, and for another *naming*."""
+    try:
+        head: dict[str, Any] = json.loads(key)
+        written = head.pop("naming")
+        if head.pop("type") != "acl" or naming not in {None, written}:
+            return None
+        names = {field.name for field in fields(AclBinding)}
+        acl = AclBinding(**{name: item for name, item in head.items() if name in names})
+        return acl, json.loads(value)["ours"] is True
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _writes(acl: AclBinding) -> bool:
+    """Return whether *acl* is ALLOW WRITE, which is never copied: only the flow writes to its copies."""
+    return (acl.permission_type, acl.operation) == (Permission.ALLOW, Operation.WRITE)
+
+
+def _is_of_flow(acl: AclBinding, topics: Sequence[str], rules: AclRules) -> bool:
+    return rules.selects(acl.resource_name) or (rules.own_names and _reaches_flow(acl, topics))
+
+
+def _reaches_flow(acl: AclBinding, topics: Sequence[str]) -> bool:
+    """Return whether *acl* matches one of *topics*. By bisection in sorted topics: both may be thousands."""
+    if acl.resource_name == ANY_NAME and acl.pattern_type == PatternType.LITERAL:
+        return bool(topics)
+    at = bisect_left(topics, acl.resource_name)
+    first = topics[at] if at < len(topics) else ""
+    if acl.pattern_type == PatternType.PREFIXED:
+        return first.startswith(acl.resource_name)
+    return first == acl.resource_name
+
+
+def _word(kind: type[IntEnum], number: int) -> str:
+    """Return the name as in kafka-acls (`DescribeConfigs`), or an unknown number of a later Kafka."""
+    try:
+        return kind(number).name.title().replace("_", "")
+    except ValueError:
+        return str(number)
+
+
+def _dump(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

@@ -1,0 +1,141 @@
+"""Decides the settings of new target topics, and which settings of existing ones must change. No I/O.
+
+Follows MM2's rules (`MirrorSourceConnector`: targetConfig, syncTopicConfigs), with two improvements: only
+differences are written, so an unchanged topic is never altered; and dynamic defaults of the source's brokers
+are not copied, because they are not properties of the topic.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from mirrorflow_core.naming.patterns import SettingPattern
+
+
+class ConfigSource(IntEnum):
+    """Where a topic's setting comes from (DescribeConfigs, `ConfigSource`)."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+_INHERITED = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting of a topic as a cluster describes it; `value` None: the cluster does not show it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource = ConfigSource.TOPIC
+    read_only: bool = False
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigException:
+    """Settings that are not changed on the copies of some topics.
+
+    Both match whole names; topics by source name.
+    """
+
+    topics: SettingPattern
+    settings: SettingPattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRules:
+    """Which settings follow the source. `selects` is the filter by setting name."""
+
+    selects: Callable[[str], bool]
+    defaults_from_source: bool = False  # `use.defaults.from=source`
+    exceptions: tuple[ConfigException, ...] = ()
+
+    def of(self, topic: str) -> "ConfigRules":
+        """Return the rules for one topic of the source."""
+        alone = [one.settings for one in self.exceptions if one.topics.matches(topic)]
+        if not alone:
+            return self
+
+        def selects(name: str) -> bool:
+            return self.selects(name) and not any(pattern.matches(name) for pattern in alone)
+
+        return replace(self, selects=selects, exceptions=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """Set `name` of a target topic to `value`, or delete its override if `value` is None."""
+
+    name: str
+    value: str | None
+
+
+def creation_configs(entries: Collection[ConfigEntry], rules: ConfigRules) -> dict[str, str]:
+    """Return the settings for a new target topic."""
+    return {
+        entry.name: entry.value
+        for entry in entries
+        if entry.value is not None
+        and _follows(entry, rules)
+        and (entry.source not in _INHERITED or rules.defaults_from_source)
+    }
+
+
+def config_changes(
+    source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
+) -> tuple[ConfigChange, ...]:
+    """Return the changes that make the target's settings follow the source's, sorted by name.
+
+    An override of the source is set where the target's effective value differs. For a setting that the source
+    inherits, the target's override is deleted, or the value is set with `use.defaults.from=source`. Static
+    broker settings of the source are ignored, as in MM2. Names that the target does not know are skipped:
+    `unknown_names` returns them.
+    """
+    present = {entry.name: entry for entry in target}
+    changes = []
+    for entry in source:
+        there = present.get(entry.name)
+        if there is None or not _follows(entry, rules):
+            continue
+        if entry.source in _INHERITED and not rules.defaults_from_source:
+            if there.source is ConfigSource.TOPIC:
+                changes.append(ConfigChange(name=entry.name, value=None))
+        elif entry.value is not None and entry.value != there.value:
+            changes.append(ConfigChange(name=entry.name, value=entry.value))
+    return tuple(sorted(changes, key=lambda change: change.name))
+
+
+def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
+    """Return *change* as text: `retention.ms=1 (now 2)`."""
+    now = next((entry.value for entry in target if entry.name == change.name), None)
+    wanted = "the target's default" if change.value is None else change.value
+    return f"{change.name}={wanted} (now {now})"
+
+
+def unknown_names(
+    source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
+) -> tuple[str, ...]:
+    """Return the overrides of the source that are skipped because the target does not know them."""
+    present = {entry.name for entry in target}
+    return tuple(
+        sorted(
+            entry.name
+            for entry in source
+            if entry.source is ConfigSource.TOPIC and _follows(entry, rules) and entry.name not in present
+        )
+    )
+
+
+def _follows(entry: ConfigEntry, rules: ConfigRules) -> bool:
+    return (
+        not entry.read_only
+        and not entry.sensitive
+        and entry.source is not ConfigSource.STATIC_BROKER
+        and rules.selects(entry.name)
+    )

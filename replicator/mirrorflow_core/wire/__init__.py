@@ -1,0 +1,1 @@
+"""Kafka record batches, and the fetch and produce messages that carry them, as bytes."""

@@ -1,0 +1,167 @@
+"""Writes fetch requests and reads fetch responses without copying records.
+
+Supports versions 11 (Kafka 2.3: preferred replica), 12 (2.7: flexible, log divergence) and 13 (3.1: topic
+ids, so the first fetch detects a re-created topic). Later versions add nothing that a copier needs. Source:
+FetchRequest.json, FetchResponse.json.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrorflow_core.wire.cursor import Cursor, uvarint
+
+API_KEY = 1
+VERSIONS = (11, 12, 13)
+_HEAD = struct.Struct(">iiiibii")
+_PARTITION_V11 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqib")  # ends with an empty tagged-field section
+_ANSWER = struct.Struct(">ihqqq")
+_PLAIN_ANSWER = struct.Struct(
+    ">ihqqqBi"
+)  # Flexible form up to the preferred replica, for a response without aborted transactions.
+_NOTHING = (0, 1)  # encoded length of a null and of an empty array, flexible form
+_ABORTED = struct.Struct(">qq")
+
+
+class FetchKey(NamedTuple):
+    """A partition as the fetch session identifies it: by topic id from version 13, by topic name before."""
+
+    topic: bytes  # 16-byte topic id, or the name in UTF-8
+    partition: int
+
+
+class FetchFrom(NamedTuple):
+    """The offset and epochs to fetch a partition from."""
+
+    offset: int
+    leader_epoch: int = -1  # the expected leader epoch; the broker refuses a stale one
+    last_epoch: int = -1  # epoch of the record before `offset`, by which the broker detects divergence
+    max_bytes: int = 1 << 20
+
+
+class FetchedPartition(NamedTuple):
+    """The response for one partition. `records` is a writable view; offsets are -1 with an error.
+
+    The view lies in the response frame. A tuple, because light traffic over many partitions creates one for
+    nearly every record.
+    """
+
+    key: FetchKey
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]  # (producer id, first offset)
+    preferred_replica: int
+    records: memoryview
+    diverging: tuple[int, int] | None = None  # (epoch, end offset): beyond it our log is not the leader's
+    leader: tuple[int, int] | None = None  # (leader id, leader epoch) known to the broker
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fetch response."""
+
+    throttle_ms: int
+    error: int
+    session_id: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+def fetch_request(
+    version: int,
+    *,
+    session_id: int,
+    session_epoch: int,
+    partitions: Iterable[tuple[FetchKey, FetchFrom]],
+    forgotten: Iterable[FetchKey] = (),
+    read_committed: bool = False,
+    max_wait_ms: int,
+    min_bytes: int = 1,
+    max_bytes: int,
+    rack: str = "",
+) -> bytes:
+    """Return the body of a fetch request."""
+    flexible = version >= 12
+    out = [_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, read_committed, session_id, session_epoch)]
+    grouped: dict[bytes, list[bytes]] = {}
+    for key, at in partitions:
+        if flexible:
+            packed = _PARTITION_V12.pack(
+                key.partition, at.leader_epoch, at.offset, at.last_epoch, -1, at.max_bytes, 0
+            )
+        else:
+            packed = _PARTITION_V11.pack(key.partition, at.leader_epoch, at.offset, -1, at.max_bytes)
+        grouped.setdefault(key.topic, []).append(packed)
+    _topics(out, version, grouped)
+    dropped: dict[bytes, list[bytes]] = {}
+    for key in forgotten:
+        dropped.setdefault(key.topic, []).append(struct.pack(">i", key.partition))
+    _topics(out, version, dropped)
+    encoded = rack.encode()
+    out.append(
+        uvarint(len(encoded) + 1) + encoded + b"\0" if flexible else struct.pack(">h", len(encoded)) + encoded
+    )
+    return b"".join(out)
+
+
+def _topics(out: list[bytes], version: int, grouped: dict[bytes, list[bytes]]) -> None:
+    if version < 12:
+        out.append(struct.pack(">i", len(grouped)))
+        for topic, packed in grouped.items():
+            out += (struct.pack(">h", len(topic)), topic, struct.pack(">i", len(packed)), *packed)
+        return
+    out.append(uvarint(len(grouped) + 1))
+    for topic, packed in grouped.items():
+        name = topic if version >= 13 else uvarint(len(topic) + 1) + topic
+        out += (name, uvarint(len(packed) + 1), *packed, b"\0")
+
+
+def read_fetched(version: int, body: memoryview) -> Fetched:
+    """Parse a response body; the result holds views of *body*.
+
+    Raises struct.error or IndexError where the body is too short.
+    """
+    cursor = Cursor(body, flexible=version >= 12)
+    throttle_ms, error, session_id = cursor.int32(), cursor.int16(), cursor.int32()
+    partitions = []
+    for _ in range(cursor.count()):
+        topic = bytes(cursor.raw(16)) if version >= 13 else cursor.string().encode()
+        partitions += [_partition(cursor, topic) for _ in range(cursor.count())]
+        cursor.tags()
+    return Fetched(throttle_ms, error, session_id, tuple(partitions))
+
+
+def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
+    partition, error, high_watermark, last_stable, log_start, count, preferred = _PLAIN_ANSWER.unpack_from(
+        cursor.data, cursor.at
+    )
+    aborted: list[tuple[int, int]] = []
+    if cursor.flexible and count in _NOTHING:
+        cursor.at += _PLAIN_ANSWER.size
+    else:
+        cursor.at += _ANSWER.size
+        for _ in range(cursor.count()):
+            aborted.append(_ABORTED.unpack(cursor.raw(16)))
+            cursor.tags()
+        preferred = cursor.int32()
+    records = cursor.records()
+    diverging = leader = None
+    tags = cursor.tags()
+    if tags:
+        diverging = struct.unpack_from(">iq", tags[0]) if 0 in tags else None
+        leader = struct.unpack_from(">ii", tags[1]) if 1 in tags else None
+    return FetchedPartition(
+        FetchKey(topic, partition),
+        error,
+        high_watermark,
+        last_stable,
+        log_start,
+        tuple(aborted),
+        preferred,
+        records,
+        diverging,
+        leader,
+    )

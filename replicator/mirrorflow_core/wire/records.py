@@ -1,0 +1,262 @@
+"""Decodes batches to records as Java's consumers do, and encodes records to batches as Java's producers do.
+
+Needed only where a batch cannot be copied as it is (`batch.raw_refusal`). Keys, values and headers are
+copies, so records outlive the receive buffer. The caller checks checksums before decoding; encoding writes
+them. Source: DefaultRecord, DefaultRecordBatch (KIP-98).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.wire import legacy, varint
+from mirrorflow_core.wire.batch import (
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    Batch,
+    header,
+    seal,
+    seal_as_logged,
+)
+from mirrorflow_core.wire.codecs import compress, decompress
+
+SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers wrap from 2^31 - 1 to 0
+
+Header = tuple[bytes, bytes | None]
+
+
+class Record(NamedTuple):
+    """One record. `timestamp` is in ms, -1 if the record has none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class RecordOverLimitError(ValueError):
+    """Record *index* alone makes a batch of *size_bytes*, more than the target accepts.
+
+    The caller adds topic and offset.
+    """
+
+    def __init__(self, *, index: int, size_bytes: int) -> None:
+        self.index = index
+        self.size_bytes = size_bytes
+        super().__init__(f"record {index} alone makes a batch of {size_bytes} bytes")
+
+
+def decode(batch: Batch) -> list[Record]:
+    """Return the records of *batch*, for any magic and codec. Raises CorruptRecordsError.
+
+    Timestamps are those that consumers see: the batch's for every record with LogAppendTime, otherwise base
+    plus delta, also where the base is a delete horizon (DefaultRecordBatch, MemoryRecordsBuilder).
+    """
+    if batch.magic < 2:
+        return [Record(*message) for message in legacy.messages(bytes(batch.data))]
+    if batch.count == 0:
+        return []
+    body = decompress(batch.codec, batch.data[HEADER_BYTES:])
+    base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+    stamped = batch.max_timestamp if batch.is_log_append_time else None
+    records: list[Record] = []
+    number, at = varint.decode, 0
+    try:
+        for _ in range(batch.count):
+            length, start = number(body, at)
+            end = start + length
+            shift, at = number(body, start + 1)
+            delta, at = number(body, at)
+            key, at = (None, at + 1) if body[at] == 1 else _field(body, at, end)
+            value, at = _field(body, at, end)
+            headers, at = _headers(body, at, end) if body[at] else ((), at + 1)
+            if at != end:
+                raise CorruptRecordsError(
+                    f"a record in the batch at offset {base_offset} has another length than it says"
+                )
+            timestamp = varint.wrapped(base_timestamp + shift) if stamped is None else stamped
+            records.append(Record(base_offset + delta, timestamp, key, value, headers))
+    except IndexError as error:
+        raise CorruptRecordsError(f"the batch at offset {base_offset} ends too early") from error
+    if at != len(body):
+        raise CorruptRecordsError(
+            f"the batch at offset {base_offset} holds more than its {batch.count} records"
+        )
+    return records
+
+
+def encode(
+    records: Sequence[Record],
+    *,
+    codec: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool = False,
+) -> bytearray:
+    """Return one batch to produce: base offset 0, consecutive offset deltas, CreateTime, checksum.
+
+    The records' own offsets are ignored. Raises ValueError where *records* is empty. The caller takes
+    *base_sequence* modulo 2^31.
+    """
+    if not records:
+        raise ValueError("a batch needs a record")
+    return _batch(
+        records,
+        _body(records),
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+
+
+def _body(records: Sequence[Record]) -> bytes:
+    """Return the encoded records of a batch, uncompressed."""
+    base_timestamp = records[0].timestamp
+    return b"".join([_encoded(i, base_timestamp, record) for i, record in enumerate(records)])
+
+
+def _batch(
+    records: Sequence[Record],
+    plain: bytes,
+    *,
+    codec: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool,
+) -> bytearray:
+    """Return the batch of *records*, whose uncompressed bytes are *plain*."""
+    body = compress(codec, plain)
+    data = bytearray(
+        header(
+            size_bytes=HEADER_BYTES + len(body),
+            attributes=codec | (TRANSACTIONAL_BIT if transactional else 0),
+            base_timestamp=records[0].timestamp,
+            max_timestamp=max(record.timestamp for record in records),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            count=len(records),
+        )
+    )
+    data += body
+    return seal(data)
+
+
+def encode_as_logged(records: Sequence[Record], *, codec: int, next_offset: int) -> bytearray:
+    """Return one batch as a log stores it, with the records' own offsets and gaps, up to *next_offset*.
+
+    It has no producer and no leader epoch. *records* is not empty; their offsets increase and are below
+    *next_offset*.
+    """
+    base_offset, base_timestamp = records[0].offset, records[0].timestamp
+    body = compress(
+        codec, b"".join([_encoded(one.offset - base_offset, base_timestamp, one) for one in records])
+    )
+    data = bytearray(
+        header(
+            size_bytes=HEADER_BYTES + len(body),
+            attributes=codec,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(record.timestamp for record in records),
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            count=len(records),
+        )
+    )
+    data += body
+    return seal_as_logged(data, base_offset=base_offset, next_offset=next_offset)
+
+
+def encode_split(
+    records: Sequence[Record],
+    *,
+    max_bytes: int,
+    codec: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool = False,
+    max_plain_bytes: int | None = None,
+) -> list[tuple[bytearray, int]]:
+    """Return batches of at most *max_bytes* each with their record counts; sequence numbers are consecutive.
+
+    A batch of several records has at most *max_plain_bytes* uncompressed, including its header; a single
+    record may have more. A part that is too large is halved, as Java's producer does. Raises
+    RecordOverLimitError if one record alone exceeds *max_bytes*.
+    """
+    batches: list[tuple[bytearray, int]] = []
+    done = 0
+    waiting = [len(records)] if records else []  # counts of consecutive parts, the next one last
+    while waiting:
+        count = waiting.pop()
+        part = records[done : done + count]
+        plain = _body(part)
+        if count > 1 and max_plain_bytes is not None and HEADER_BYTES + len(plain) > max_plain_bytes:
+            waiting += (count - count // 2, count // 2)
+            continue
+        data = _batch(
+            part,
+            plain,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence if base_sequence < 0 else base_sequence + done & SEQUENCE_MASK,
+            transactional=transactional,
+        )
+        if len(data) <= max_bytes:
+            batches.append((data, count))
+            done += count
+        elif count == 1:
+            raise RecordOverLimitError(index=done, size_bytes=len(data))
+        else:
+            waiting += (count - count // 2, count // 2)
+    return batches
+
+
+def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = varint.decode(body, at)
+    if length < 0:
+        return None, at
+    if at + length > end:
+        raise CorruptRecordsError("a key, value or header ends after its record")
+    return body[at : at + length], at + length
+
+
+def _headers(body: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, at = varint.decode(body, at)
+    headers: list[Header] = []
+    if count < 0:
+        raise CorruptRecordsError("a record has a negative number of headers")
+    for _ in range(count):
+        name, at = _field(body, at, end)
+        value, at = _field(body, at, end)
+        if name is None:
+            raise CorruptRecordsError("a header has no name")
+        headers.append((name, value))
+    return tuple(headers), at
+
+
+def _encoded(index: int, base_timestamp: int, record: Record) -> bytes:
+    number = varint.encode
+    _, timestamp, key, value, headers = record
+    parts = [b"\0", number(timestamp - base_timestamp), number(index)]
+    for field in (key, value):
+        if field is None:
+            parts.append(b"\x01")
+        else:
+            parts += (number(len(field)), field)
+    parts.append(number(len(headers)))
+    for name, content in headers:
+        parts += (number(len(name)), name)
+        if content is None:
+            parts.append(b"\x01")
+        else:
+            parts += (number(len(content)), content)
+    data = b"".join(parts)
+    return number(len(data)) + data

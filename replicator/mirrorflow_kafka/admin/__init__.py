@@ -1,0 +1,1 @@
+"""Admin requests: topics, configs, ACLs, consumer groups, partition logs and transactions."""

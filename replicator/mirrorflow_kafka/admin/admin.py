@@ -1,0 +1,79 @@
+"""The admin API of one cluster: re-exports the requests of this package, except log reads and groups."""
+
+from mirrorflow_core.topics.topic_acls import AclBinding
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_acls, describe_acls
+from mirrorflow_kafka.admin.config_requests import (
+    alter_topic_configs,
+    describe_broker_configs,
+    describe_cleanup_policies,
+    describe_topic_configs,
+)
+from mirrorflow_kafka.admin.log_changes import delete_records, produce
+from mirrorflow_kafka.admin.log_dirs import log_sizes
+from mirrorflow_kafka.admin.log_offsets import (
+    EpochEnd,
+    ListedOffset,
+    end_offset_for_leader_epoch,
+    list_offsets,
+    offsets_at,
+)
+from mirrorflow_kafka.admin.log_producers import ActiveProducer, ProducersAnswer, describe_producers
+from mirrorflow_kafka.admin.topics import (
+    NewTopic,
+    create_partitions,
+    create_topic_and_wait,
+    create_topics,
+    list_topics,
+    topic_operations,
+)
+from mirrorflow_kafka.admin.transactions import (
+    add_partitions_to_txn,
+    empty_transaction,
+    end_txn,
+    init_producer_id,
+    may_coordinate,
+    may_write_as,
+    try_add_partitions_to_txn,
+)
+from mirrorflow_kafka.client.error_codes import BrokerRefusal
+
+__all__ = [
+    "AclBinding",
+    "ActiveProducer",
+    "BrokerRefusal",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigSource",
+    "EpochEnd",
+    "ListedOffset",
+    "NewTopic",
+    "ProducersAnswer",
+    "add_partitions_to_txn",
+    "alter_topic_configs",
+    "cluster_operations",
+    "create_acls",
+    "create_partitions",
+    "create_topic_and_wait",
+    "create_topics",
+    "delete_acls",
+    "delete_records",
+    "describe_acls",
+    "describe_broker_configs",
+    "describe_cleanup_policies",
+    "describe_producers",
+    "describe_topic_configs",
+    "empty_transaction",
+    "end_offset_for_leader_epoch",
+    "end_txn",
+    "init_producer_id",
+    "list_offsets",
+    "list_topics",
+    "log_sizes",
+    "may_coordinate",
+    "may_write_as",
+    "offsets_at",
+    "produce",
+    "topic_operations",
+    "try_add_partitions_to_txn",
+]

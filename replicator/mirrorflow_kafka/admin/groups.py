@@ -1,0 +1,194 @@
+"""Lists consumer groups, reads their committed offsets, and commits offsets for groups without members.
+
+Requests are sent to the group's coordinator, and again if it has moved (`Cluster.call`). An error concerns
+one group; callers continue with the others. `offsets.groups` and `offsets.checkpoints` decide what to commit
+and when.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
+
+from mirrorflow_core.offsets.groups import Group
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import COORDINATOR_MOVED, GROUP_AUTHORIZATION_FAILED, raise_for
+
+GROUP_COORDINATOR: Final = 0  # FindCoordinator's key type
+GROUP_ID_NOT_FOUND: Final = 69
+# Error codes with which a coordinator refuses a commit by a non-member while the group has members (KIP-98,
+# KIP-848).
+MEMBERS_PRESENT: Final = frozenset({22, 25, 27, 82, 110, 113})
+_NOBODY = "mirrorflow-asks-whether-it-may"
+_OLD_HEARTBEAT = 2  # the last version without instance ids; Kafka 4 still supports it
+_ALL_TOPICS_SINCE = 2  # OffsetFetch
+_TOPIC_NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: version 10 replaces topic names with topic ids
+_COMMIT_FROM = 2  # the oldest version that Kafka 4 supports
+# A lost commit is retried only within this time. A later retry could overwrite the commit of a consumer that
+# joined and left in between.
+COMMIT_TIMEOUT_S = 5.0
+# Timeout of one request about one group. A moved coordinator is found within a few seconds; a group without a
+# coordinator must not block the other groups for Java's default of one minute.
+ASK_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The offset and metadata that a group has committed for a partition."""
+
+    offset: int
+    metadata: str = ""
+
+
+async def list_groups(cluster: Cluster) -> dict[str, Group]:
+    """Return all groups this client may describe, by name.
+
+    Brokers before Kafka 2.6 return no state, those before 4.0 no type. Raises ClusterError if any broker does
+    not respond, because its groups would be missing.
+    """
+    await cluster.refresh(())
+    request = ListGroupsRequest(states_filter=[], types_filter=[])
+    answers = await asyncio.gather(
+        *(
+            cluster.call(request, node_id=node_id, timeout_s=ASK_TIMEOUT_S)
+            for node_id in sorted(cluster.metadata.brokers)
+        )
+    )
+    found = {}
+    for answer in answers:
+        raise_for(answer.error_code, cluster=cluster.alias, request="ListGroups")
+        for one in answer.groups:
+            found[one.group_id] = Group(
+                name=one.group_id,
+                protocol_type=one.protocol_type,
+                state=one.group_state or "",
+                type=one.group_type or "",
+            )
+    return found
+
+
+async def describe_group(cluster: Cluster, group: str) -> Group:
+    """Return a classic group with its state ("Dead" if unknown), for brokers whose ListGroups has none.
+
+    Raises ClusterError.
+    """
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
+    answer = (
+        await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
+    ).groups[0]
+    if answer.error_code == GROUP_ID_NOT_FOUND:
+        return Group(name=group, state="Dead")
+    raise_for(answer.error_code, cluster=cluster.alias, request="DescribeGroups", subject=group)
+    return Group(name=group, protocol_type=answer.protocol_type, state=answer.group_state)
+
+
+async def may_describe(cluster: Cluster, group: str) -> bool:
+    """Return whether this client has DESCRIBE on *group*, which need not exist. Raises ClusterError.
+
+    The request goes to any broker: brokers check the ACL before they check whether they coordinate the group.
+    FindCoordinator is avoided because it could create `__consumer_offsets`.
+    """
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
+    answer = await _ask_anyone(cluster, request)
+    return bool(answer.groups[0].error_code != GROUP_AUTHORIZATION_FAILED)
+
+
+async def may_read(cluster: Cluster, group: str) -> bool:
+    """As `may_describe`, for READ on *group*, by the heartbeat of an unknown member."""
+    request = HeartbeatRequest(
+        group_id=group,
+        generation_id=-1,
+        member_id=_NOBODY,
+        group_instance_id=None,
+        max_version=_OLD_HEARTBEAT,
+    )
+    answer = await _ask_anyone(cluster, request)
+    return bool(answer.error_code != GROUP_AUTHORIZATION_FAILED)
+
+
+async def _ask_anyone(cluster: Cluster, request: Any) -> Any:
+    connection = await cluster.connection(min(cluster.metadata.brokers))
+    return await connection.call(request, timeout_s=ASK_TIMEOUT_S)
+
+
+async def fetch_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
+    """Return all committed offsets of *group* on topics this client may describe; empty for an unknown group.
+
+    While an offset is committed in an open transaction, the previous one is returned, as by Java's admin
+    client. Raises NotAuthorizedError, BrokerError, UnreachableError.
+    """
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=None,
+        groups=[group_class(group_id=group, member_id=None, member_epoch=-1, topics=None)],
+        require_stable=False,
+        min_version=_ALL_TOPICS_SINCE,
+        max_version=_TOPIC_NAMES_UNTIL,
+    )
+    whole = await cluster.call(request, coordinator=(GROUP_COORDINATOR, group), timeout_s=ASK_TIMEOUT_S)
+    answer = whole.groups[0] if whole.groups else whole  # version 8 and later: a list (KIP-709)
+    if answer.error_code == GROUP_ID_NOT_FOUND:
+        return {}
+    raise_for(answer.error_code or 0, cluster=cluster.alias, request="OffsetFetch", subject=group)
+    return {
+        TopicPartition(topic.name, one.partition_index): Committed(
+            offset=one.committed_offset, metadata=one.metadata or ""
+        )
+        for topic in answer.topics or ()
+        for one in topic.partitions
+        if not one.error_code and one.committed_offset >= 0
+    }
+
+
+async def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, int]:
+    """Commit *offsets* for *group*, which must have no members; return error codes, 0 for success.
+
+    A missing group is created. If the group has members, the coordinator refuses (MEMBERS_PRESENT). Raises
+    NotAuthorizedError for the group, UnreachableError.
+    """
+    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic: dict[str, list[Any]] = {}
+    for partition, committed in offsets.items():
+        by_topic.setdefault(partition.topic, []).append(
+            topic_class.OffsetCommitRequestPartition(
+                partition_index=partition.partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=-1,
+                committed_metadata=committed.metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        retention_time_ms=-1,
+        topics=[topic_class(name=name, partitions=parts) for name, parts in by_topic.items()],
+        min_version=_COMMIT_FROM,
+        max_version=_TOPIC_NAMES_UNTIL,
+    )
+    answer = await cluster.call(
+        request,
+        coordinator=(GROUP_COORDINATOR, group),
+        timeout_s=COMMIT_TIMEOUT_S,
+        codes_of=_partition_codes,
+    )
+    found = {
+        TopicPartition(topic.name, one.partition_index): int(one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    }
+    for code in {*found.values()} & ({GROUP_AUTHORIZATION_FAILED} | COORDINATOR_MOVED):
+        raise_for(code, cluster=cluster.alias, request="OffsetCommit", subject=group)
+    return found
+
+
+def _partition_codes(answer: Any) -> Iterable[int]:
+    return {one.error_code for topic in answer.topics for one in topic.partitions}

@@ -1,0 +1,206 @@
+"""Reads a range of a partition's log, one fetch at a time, outside of any fetch session.
+
+A broker answers a fetch over the client's quota with a throttle time and no partitions
+(KafkaApis.handleFetchRequest, SessionlessFetchContext.getThrottledResponse). The functions here wait that
+long and fetch again; the time is added to `Cluster.throttle_ms`.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from typing import Final
+
+from mirrorflow_core.errors import (
+    BrokerError,
+    ClusterError,
+    ConnectionLostError,
+    UnreachableError,
+)
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire import fetch
+from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
+from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.pool import backoff_s
+
+STRETCH_BYTES: Final = 1 << 20  # per fetch; brokers still return a larger first batch whole
+FETCH_VERSION_MAX: Final = 12  # the last version with topic names; topic ids are not needed here
+# The longest single wait. Brokers measure quotas over about ten seconds, so longer throttle times mean that
+# the quota is smaller than a batch; the reader then retries, because the quota may have been raised.
+THROTTLE_WAIT_MAX_S: Final = 15.0
+# How long a reader may be throttled without any data. A connector then reports the error and retries; the
+# readers of a job share one quota, so each may have to wait for all the others.
+THROTTLED_MAX_S: Final = 60.0
+THROTTLED_TOGETHER_MAX_S: Final = 1800.0
+# An election takes seconds, detecting a dead broker up to broker.session.timeout.ms (9 s): 30 waits of 0.1 to
+# 1 s.
+ATTEMPTS_MAX: Final = 30
+BACKOFF_MIN_S: Final = 0.1
+BACKOFF_MAX_S: Final = 1.0
+
+
+class ThrottledError(ClusterError):
+    """Raised when a fetch quota of *cluster* let no data of *partition* through for *waited_s* seconds."""
+
+    reason = "Throttled"
+    retriable = True
+
+    def __init__(self, *, cluster: str, partition: TopicPartition, client_id: str, waited_s: float) -> None:
+        self.cluster = cluster
+        self.partition = partition
+        self.client_id = client_id
+        self.waited_s = waited_s
+        super().__init__(
+            f"Cluster {cluster} throttles us and has returned nothing of {partition} for {waited_s:.0f} s; raise "
+            f"consumer_byte_rate of client id {client_id} or of its user: a batch larger than the quota allows in ten "
+            "seconds is never returned."
+        )
+
+
+async def read_once(
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    read_committed: bool = False,
+    max_bytes: int = STRETCH_BYTES,
+    max_wait_ms: int = 0,
+    purpose: str = "scan",
+    throttled_max_s: float = THROTTLED_MAX_S,
+) -> FetchedPartition:
+    """Fetch once from *offset*, on the connection for *purpose*.
+
+    Raises the error of the partition's code (`error_codes.raise_for`), ThrottledError, UnreachableError.
+    """
+    now = asyncio.get_running_loop().time
+    throttled_since: float | None = None
+    while True:
+        connection = await _leader(cluster, partition, purpose)
+        version = min(FETCH_VERSION_MAX, connection.versions[fetch.API_KEY][1])
+        key = FetchKey(partition.topic.encode(), partition.partition)
+        body = fetch.fetch_request(
+            version,
+            session_id=0,
+            session_epoch=-1,
+            partitions=[(key, FetchFrom(offset, max_bytes=max_bytes))],
+            read_committed=read_committed,
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+        )
+        answer = await connection.send(fetch.API_KEY, version, (body,), flexible=version >= 12)
+        fetched = _understood(connection, version, answer)
+        cluster.throttle_ms += fetched.throttle_ms
+        connection.throttled(fetched.throttle_ms)
+        code = fetched.error or (fetched.partitions[0].error if fetched.partitions else error_codes.NONE)
+        if code:
+            if error_codes.is_metadata_stale(code):
+                await cluster.refresh([partition.topic])
+            error_codes.raise_for(code, cluster=cluster.alias, request="Fetch", subject=str(partition))
+        if fetched.partitions:
+            return fetched.partitions[0]
+        throttled_since = now() if throttled_since is None else throttled_since
+        waited_s = now() - throttled_since
+        if waited_s >= throttled_max_s:
+            raise ThrottledError(
+                cluster=cluster.alias,
+                partition=partition,
+                client_id=connection.client_id,
+                waited_s=waited_s,
+            )
+        await asyncio.sleep(min(fetched.throttle_ms / 1000, THROTTLE_WAIT_MAX_S))
+
+
+async def read_through_elections(
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    read_committed: bool = False,
+    max_bytes: int = STRETCH_BYTES,
+    max_wait_ms: int = 0,
+    purpose: str = "scan",
+) -> FetchedPartition:
+    """As `read_once`, for jobs of many readers: retries without a leader, and waits for a shared quota.
+
+    It makes at most ATTEMPTS_MAX attempts, each throttled for at most THROTTLED_TOGETHER_MAX_S.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return await read_once(
+                cluster,
+                partition,
+                offset,
+                read_committed=read_committed,
+                max_bytes=max_bytes,
+                max_wait_ms=max_wait_ms,
+                purpose=purpose,
+                throttled_max_s=THROTTLED_TOGETHER_MAX_S,
+            )
+        except (UnreachableError, BrokerError) as error:
+            if attempt == ATTEMPTS_MAX or not error.retriable:
+                raise
+        await asyncio.sleep(backoff_s(attempt, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S))
+        with contextlib.suppress(UnreachableError):
+            await cluster.refresh([partition.topic])
+    raise AssertionError("the last attempt raises")
+
+
+async def batches_between(
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    read_committed: bool = False,
+    max_bytes: int = STRETCH_BYTES,
+) -> AsyncIterator[tuple[Batch, FetchedPartition]]:
+    """Yield the batches that hold offsets from *start* up to (not including) *end*, in order."""
+    while start < end:
+        fetched = await read_once(
+            cluster, partition, start, read_committed=read_committed, max_bytes=max_bytes
+        )
+        moved = False
+        for batch in split(fetched.records):
+            if batch.next_offset <= start:
+                continue
+            if batch.base_offset >= end:
+                return
+            yield batch, fetched
+            start = batch.next_offset
+            moved = True
+        if not moved:
+            return
+
+
+async def _leader(cluster: Cluster, partition: TopicPartition, purpose: str) -> Connection:
+    leader = cluster.leader(*partition)
+    if leader is None:
+        await cluster.refresh([partition.topic])
+        leader = cluster.leader(*partition)
+    if leader is None:
+        error_codes.raise_for(
+            error_codes.LEADER_NOT_AVAILABLE, cluster=cluster.alias, request="Fetch", subject=str(partition)
+        )
+    assert leader is not None
+    return await cluster.connection(leader, purpose=purpose)
+
+
+def _understood(connection: Connection, version: int, answer: memoryview) -> Fetched:
+    """Decode a fetch response.
+
+    Raises ConnectionLostError if it cannot be decoded or is empty without a reason.
+    """
+    problem = "its answer to Fetch cannot be read"
+    try:
+        fetched = fetch.read_fetched(version, answer)
+    except (struct.error, IndexError) as error:
+        raise ConnectionLostError(
+            cluster=connection.cluster, address=connection.address, problem=problem
+        ) from error
+    if not (fetched.partitions or fetched.error or fetched.throttle_ms):
+        problem = "its answer to Fetch has no partition and no reason for that"
+        raise ConnectionLostError(cluster=connection.cluster, address=connection.address, problem=problem)
+    return fetched

@@ -1,0 +1,210 @@
+"""Transaction requests: InitProducerId, AddPartitionsToTxn and EndTxn, the last two in version 1.
+
+Later EndTxn versions raise the producer epoch at every commit (KIP-890), which would fence the other copiers
+that share the identity. Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produce
+does.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin.config_requests import describe_broker_configs
+from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster
+from mirrorflow_kafka.client.error_codes import (
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    raise_for,
+)
+
+TRANSACTION_COORDINATOR: Final = 1  # FindCoordinator's key type
+OLD_VERSION: Final = 1
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+REPLICATION_KEY: Final = "transaction.state.log.replication.factor"
+NO_PRODUCER_ID: Final = -1
+NOBODYS_PRODUCER_ID: Final = 2**63 - 1  # controllers count up from 0
+
+
+async def init_producer_id(
+    cluster: Cluster, transactional_id: str | None, *, timeout_ms: int, timeout_s: float = CALL_TIMEOUT_S
+) -> tuple[int, int]:
+    """Return a producer id and epoch from InitProducerId.
+
+    With a transactional id this is the same producer id with the next epoch, and an open transaction is
+    aborted. *timeout_ms* is how long a transaction may stay open. Raises NotAuthorizedError,
+    UnreachableError, and BrokerError, also for a response without a producer id: with -1 brokers do not check
+    sequence numbers.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    where = None if transactional_id is None else (TRANSACTION_COORDINATOR, transactional_id)
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
+    subject = transactional_id or ""
+    raise_for(answer.error_code, cluster=cluster.alias, request="InitProducerId", subject=subject)
+    if answer.producer_id <= NO_PRODUCER_ID or answer.producer_epoch < 0:
+        raise BrokerError(
+            cluster=cluster.alias, request="InitProducerId", code=0, name="no producer id", subject=subject
+        )
+    return int(answer.producer_id), int(answer.producer_epoch)
+
+
+async def may_coordinate(cluster: Cluster) -> bool:
+    """Return False if the cluster certainly cannot coordinate transactions. Raises ClusterError.
+
+    That is so if `__transaction_state` does not exist and cannot be created, because
+    `transaction.state.log.replication.factor` exceeds the number of brokers. Brokers report this as
+    COORDINATOR_NOT_AVAILABLE, which looks transient, so retrying would never end.
+    """
+    await cluster.refresh([TRANSACTIONS_TOPIC])
+    known = cluster.metadata.topics.get(TRANSACTIONS_TOPIC)
+    if known is not None and known.error != UNKNOWN_TOPIC_OR_PARTITION:
+        return True  # the topic exists, or this client may not see whether it does
+    try:
+        entries = await describe_broker_configs(cluster, min(cluster.metadata.brokers), [REPLICATION_KEY])
+    except NotAuthorizedError:
+        return True
+    wanted = entries.get(REPLICATION_KEY)
+    if wanted is None or wanted.value is None or int(wanted.value) <= len(cluster.metadata.brokers):
+        return True
+    # Brokers that are down now still count as replicas of partitions. The result binds the flow permanently.
+    await cluster.refresh()
+    held = {
+        replica
+        for topic in cluster.metadata.topics.values()
+        for partition in topic.partitions.values()
+        for replica in partition.replicas
+    }
+    return int(wanted.value) <= len(held | set(cluster.metadata.brokers))
+
+
+async def add_partitions_to_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> None:
+    """Begin the transaction, or add partitions to it. Raises ClusterError (code 47: fenced)."""
+    codes = await try_add_partitions_to_txn(
+        cluster, transactional_id, producer_id, producer_epoch, partitions, timeout_s=timeout_s
+    )
+    for code in sorted(codes.values(), key=lambda code: code in {NONE, OPERATION_NOT_ATTEMPTED}):
+        raise_for(code, cluster=cluster.alias, request="AddPartitionsToTxn", subject=transactional_id)
+
+
+async def try_add_partitions_to_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> Mapping[TopicPartition, int]:
+    """As `add_partitions_to_txn`, but returns the error code of each partition. Raises UnreachableError.
+
+    If one partition is refused, none is added: the others have code 55 (OPERATION_NOT_ATTEMPTED). Code 0 also
+    means that the previous transaction is complete: its markers are written and replicated.
+    """
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=numbers)
+            for topic, numbers in by_topic.items()
+        ],
+        max_version=OLD_VERSION,
+    )
+    where = (TRANSACTION_COORDINATOR, transactional_id)
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, codes_of=_partition_codes)
+    return {
+        TopicPartition(topic.name, one.partition_index): one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+
+
+def _partition_codes(answer: Any) -> set[int]:
+    return {
+        one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+
+
+async def end_txn(
+    cluster: Cluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    committed: bool,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> None:
+    """Commit or abort the transaction. Raises ClusterError (code 47: fenced; 48: no such transaction)."""
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        committed=committed,
+        max_version=OLD_VERSION,
+    )
+    answer = await cluster.call(
+        request, coordinator=(TRANSACTION_COORDINATOR, transactional_id), timeout_s=timeout_s
+    )
+    raise_for(answer.error_code, cluster=cluster.alias, request="EndTxn", subject=transactional_id)
+
+
+async def may_write_as(cluster: Cluster, transactional_id: str) -> bool:
+    """Return whether this client has WRITE on *transactional_id*, without using it. Raises ClusterError.
+
+    The request goes to any broker: brokers check the ACL before they check whether they coordinate the id, or
+    whether the producer id exists. FindCoordinator is avoided because it could create `__transaction_state`.
+    """
+    node_id = min(cluster.metadata.brokers)
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=NOBODYS_PRODUCER_ID,
+        producer_epoch=0,
+        committed=False,
+        max_version=OLD_VERSION,
+    )
+    answer = await (await cluster.connection(node_id)).call(request, timeout_s=CALL_TIMEOUT_S)
+    return bool(answer.error_code != TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+async def empty_transaction(
+    cluster: Cluster,
+    transactional_id: str,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[tuple[str, int]],
+) -> None:
+    """Commit a transaction without records, so that every partition's leader fences all older epochs.
+
+    It commits, not aborts, because another task of the flow may already have records in the transaction. It
+    returns when all markers are written and replicated. The marker takes one offset in each partition, which
+    consumers skip. Raises ClusterError (code 47: fenced).
+    """
+    await add_partitions_to_txn(cluster, transactional_id, producer_id, producer_epoch, partitions)
+    # The first response means that the coordinator has decided, the second that the markers are in the logs
+    # (until then it is 51, which `call` retries). In between a copier of the old epoch could still append
+    # behind its assumed end.
+    for _ in range(2):
+        await end_txn(cluster, transactional_id, producer_id, producer_epoch, committed=True)

@@ -1,0 +1,1 @@
+"""The Kafka client: connections, bootstrap, metadata, requests, and reading and writing record batches."""

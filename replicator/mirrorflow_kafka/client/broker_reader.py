@@ -1,0 +1,265 @@
+"""Fetches from one source broker: one fetch session, one fetch in flight.
+
+The next fetch is sent before the previous response is processed. Each partition receives its response
+together with the offset it was requested from; errors are passed on by code; after the connection is lost a
+new fetch session begins. `copy.partition_copier` decides what to fetch, through `ReadPartition`.
+"""
+
+import asyncio
+import math
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from kafka.protocol.metadata import MetadataRequest
+
+from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
+from mirrorflow_core.wire import fetch
+from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
+from mirrorflow_core.wire.fetch_session import FetchSession
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.error_codes import raise_for
+
+MAX_WAIT_MS = 500  # as Java's fetch.max.wait.ms: how long a broker without new data delays its response
+# While a partition waits for memory, the broker must respond soon, because memory may become free at any
+# moment.
+MAX_WAIT_CROWDED_MS = 10
+# One response is processed while the next one arrives, so a reader holds at most twice this size.
+ANSWER_BYTES_MIN = 4 << 20
+ANSWER_BYTES_MAX = 16 << 20
+PARTITION_BYTES_MIN = 1 << 20  # as Java's max.partition.fetch.bytes
+PARTITION_BYTES_MAX = 4 << 20
+# With one fetch in flight, each round trip moves one response. The response size is chosen to reach this
+# throughput also over a long distance.
+BANDWIDTH_BYTES_PER_S = 256 << 20
+RETRY_S = 0.2  # after a lost connection, in addition to the connection pool's backoff
+FETCH_TIMEOUT_S = 30.0
+# With few records on many partitions each fetch returns one record, so every record costs a fetch and a
+# write. After a small response of many partitions the reader therefore waits, longer for more partitions. Few
+# partitions are not delayed, many by no more than a short network distance.
+SMALL_ANSWER_BYTES = 64 << 10
+FEW_PARTITIONS = 4
+GATHER_S = 0.001  # for each partition beyond a few
+GATHER_MAX_S = 0.025
+SESSION_ERRORS = {
+    70,
+    71,
+    106,
+}  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
+
+
+class ReadPartition(Protocol):
+    """The interface of a partition that a `BrokerReader` fetches."""
+
+    def wanted(self) -> FetchFrom | None:
+        """Return where to fetch from next; None to fetch nothing now."""
+
+    def is_coming(self) -> bool:
+        """Return whether `wanted` may change from None to an offset at any moment."""
+
+    def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
+        """Receive a response. It must be cheap, because the next fetch waits for it."""
+
+
+class BrokerReader:
+    """Fetches the assigned partitions from one source broker."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node_id: int,
+        *,
+        read_committed: bool,
+        rack: str,
+        room: Callable[[int, int], Awaitable[None]],
+        after: Callable[[], None],
+        on_error: Callable[[MirrorFlowError], None],
+    ) -> None:
+        self.node_id = node_id
+        self.throttle_ms = 0
+        self.held_until_s = -math.inf  # when the latest quota throttling ends or ended (monotonic clock)
+        self.answers = 0  # with records
+        self._cluster = cluster
+        self._read_committed = read_committed
+        self._rack = rack
+        self._room = room
+        self._after = after
+        self._on_error = on_error
+        self._partitions: dict[tuple[str, int], tuple[bytes, ReadPartition]] = {}
+        self._keys: dict[FetchKey, tuple[str, int, ReadPartition]] = {}
+        self._session = FetchSession()
+        self._asked: dict[FetchKey, int] = {}
+        self._dirty: set[tuple[str, int]] = set()
+        self._coming: set[tuple[str, int]] = set()
+        self._version = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.answer_bytes = ANSWER_BYTES_MIN
+        self.partition_bytes = PARTITION_BYTES_MIN
+
+    def __len__(self) -> int:
+        """Return the number of partitions read from this broker."""
+        return len(self._partitions)
+
+    def add(self, topic: str, partition: int, topic_id: bytes, reader: ReadPartition) -> None:
+        """Start reading a partition from this broker; *topic_id* may differ from before."""
+        known = self._partitions.get((topic, partition))
+        if known is not None and known[0] != topic_id:
+            self._drop(self._key(topic, partition, known[0]))
+        self._partitions[topic, partition] = (topic_id, reader)
+        self.changed(topic, partition)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"read-{self._cluster.alias}-{self.node_id}")
+
+    def remove(self, topic: str, partition: int) -> None:
+        """Stop reading a partition from this broker."""
+        found = self._partitions.pop((topic, partition), None)
+        if found is not None:
+            self._coming.discard((topic, partition))
+            self._drop(self._key(topic, partition, found[0]))
+
+    def changed(self, topic: str, partition: int) -> None:
+        """Note that the result of `wanted` of that partition may have changed."""
+        self._dirty.add((topic, partition))
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._task is not None:
+            await cancel_and_wait(self._task)
+
+    def _key(self, topic: str, partition: int, topic_id: bytes) -> FetchKey:
+        return FetchKey(topic_id if self._version >= 13 else topic.encode(), partition)
+
+    def _drop(self, key: FetchKey) -> None:
+        self._session.remove(key)
+        self._keys.pop(key, None)
+
+    async def _run(self) -> None:
+        while True:
+            while not self._partitions:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                connection = await self._cluster.connection(self.node_id, purpose="fetch")
+                await self._negotiate(connection)
+                await self._read(connection)
+                connection.close()
+            except MirrorFlowError as error:
+                self._on_error(error)
+            self._session.failed()
+            await asyncio.sleep(RETRY_S)
+
+    async def _negotiate(self, connection: Connection) -> None:
+        """Choose the Fetch version, and response sizes that suit the round-trip time."""
+        newest = connection.versions.get(fetch.API_KEY, (0, fetch.VERSIONS[0]))[1]
+        version = max((v for v in fetch.VERSIONS if v <= newest), default=fetch.VERSIONS[0])
+        if any(not topic_id.strip(b"\0") for topic_id, _ in self._partitions.values()):
+            version = min(version, 12)
+        if version != self._version:
+            self._version = version
+            self._session = FetchSession()
+            self._keys.clear()
+            self._dirty = set(self._partitions)
+        began = time.perf_counter()
+        await connection.call(MetadataRequest(topics=[]), timeout_s=FETCH_TIMEOUT_S)
+        fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
+        self.answer_bytes = min(max(fit, ANSWER_BYTES_MIN), ANSWER_BYTES_MAX)
+        self.partition_bytes = min(max(fit // 4, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+
+    async def _read(self, connection: Connection) -> None:
+        # A retired connection has answered its last fetch here; the next fetch is sent on its replacement.
+        while not connection.is_retired:
+            self._wake.clear()
+            answer = self._ask(connection)
+            # The next fetch is sent before this work, so the broker reads while these records are checked and
+            # written.
+            self._after()
+            if answer is None:
+                await self._wake.wait()
+                continue
+            body = await answer
+            fetched = self._understood(connection, body)
+            if fetched.throttle_ms:
+                self.throttle_ms += fetched.throttle_ms
+                self.held_until_s = time.monotonic() + fetched.throttle_ms / 1000
+            connection.throttled(fetched.throttle_ms)
+            if fetched.error:
+                self._refused(fetched.error)
+                continue
+            self._session.answered(fetched.session_id)
+            self._hand_on(fetched)
+            await self._room(len(body), self.answer_bytes)
+            spread = len(fetched.partitions) - FEW_PARTITIONS
+            if spread > 0 and len(body) < SMALL_ANSWER_BYTES:
+                self._after()
+                await asyncio.sleep(min(spread * GATHER_S, GATHER_MAX_S))
+
+    def _hand_on(self, fetched: Fetched) -> None:
+        """Pass each partition its response.
+
+        Not inlined in `_read`, whose local variables would keep the last large response in memory while it
+        waits.
+        """
+        self.answers += any(len(part.records) for part in fetched.partitions)
+        for part in fetched.partitions:
+            found = self._keys.get(part.key)
+            if found is not None:
+                self._dirty.add(found[:2])
+                found[2].fetched(part, self._asked.get(part.key, -1))
+
+    def _understood(self, connection: Connection, body: memoryview) -> Fetched:
+        try:
+            return fetch.read_fetched(self._version, body)
+        except (struct.error, IndexError) as error:
+            connection.close()
+            raise ConnectionLostError(
+                cluster=self._cluster.alias,
+                address=connection.address,
+                problem="its answer to Fetch cannot be read",
+            ) from error
+
+    def _refused(self, code: int) -> None:
+        if code not in SESSION_ERRORS:
+            raise_for(code, cluster=self._cluster.alias, request="Fetch", subject=f"broker {self.node_id}")
+        self._session.failed()
+
+    def _ask(self, connection: Connection) -> asyncio.Future[memoryview] | None:
+        """Send the next fetch; return None if no partition is to be fetched.
+
+        The broker would respond to an empty session at once, which would make a busy loop.
+        """
+        for topic, number in self._dirty:
+            found = self._partitions.get((topic, number))
+            if found is None:
+                continue
+            key = self._key(topic, number, found[0])
+            wanted = found[1].wanted()
+            if wanted is None:
+                self._drop(key)
+                (self._coming.add if found[1].is_coming() else self._coming.discard)((topic, number))
+            else:
+                self._coming.discard((topic, number))
+                self._keys[key] = (topic, number, found[1])
+                self._session.put(key, wanted)
+        self._dirty.clear()
+        if not len(self._session):
+            return None
+        request = self._session.next_request()
+        for key, at in request.partitions:
+            self._asked[key] = at.offset
+        body = fetch.fetch_request(
+            self._version,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            partitions=request.partitions,
+            forgotten=request.forgotten,
+            read_committed=self._read_committed,
+            max_wait_ms=MAX_WAIT_CROWDED_MS if self._coming else MAX_WAIT_MS,
+            max_bytes=self.answer_bytes,
+            rack=self._rack,
+        )
+        return connection.send(fetch.API_KEY, self._version, (body,), flexible=self._version >= 12)

@@ -1,0 +1,278 @@
+"""Produces to one target broker over several pipelined connections; each partition uses one of them.
+
+A broker handles the next request of a connection only after it has answered the previous one, with acks=all
+after replication; hence several connections. A request may hold one batch per partition; hence pipelining.
+
+Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
+by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
+(docs/exactly-once.md, clause 4: the leader must be probed first). `copy.partition_copier` handles refusals.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kafka.protocol.metadata import MetadataRequest
+
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.wire import produce
+from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.connection import Connection
+
+CONNECTIONS = 2  # to each broker; more bring nothing once the replicas are as busy as the leader
+# In-flight bytes of one connection: enough to cover the round trip, little enough for the memory of a small
+# pod.
+IN_FLIGHT_BYTES_MIN = 4 << 20
+IN_FLIGHT_BYTES_MAX = 16 << 20
+BANDWIDTH_BYTES_PER_S = 256 << 20
+IN_FLIGHT_REQUESTS_MAX = (
+    512  # they queue in the broker's socket; small requests over a long distance need many
+)
+REQUEST_BYTES_MAX = 2 << 20  # a request takes no further batch once it has this many bytes
+REQUEST_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms: how long the leader waits for its replicas
+RETRY_S = 0.2
+
+
+class WrittenPartition(Protocol):
+    """The interface of a partition that a `BrokerWriter` produces to."""
+
+    target_topic: str
+    partition: int
+    # The transactional id of its batches, None outside a transaction. One request may hold batches of both
+    # kinds.
+    transactional_id: str | None
+
+    def next_batch(self) -> Buffer | None:
+        """Return the next batch, which then counts as sent; None if there is nothing to send now.
+
+        A partition that has more batches calls `Pipe.ready`.
+        """
+
+    def acknowledged(self, base_offset: int, append_time_ms: int) -> None:
+        """The oldest in-flight batch is in the target, its first record at *base_offset*.
+
+        *append_time_ms* is as in `wire.produce.Produced`.
+        """
+
+    def refused(self, code: int, message: str) -> None:
+        """The oldest in-flight batch was refused with an error code."""
+
+    def lost(self) -> None:
+        """The oldest in-flight batch got no response: it may or may not be in the target."""
+
+    def connected(self) -> None:
+        """There is a new connection to the leader: probe it before writing."""
+
+
+class Pipe:
+    """One connection of a writer, with the partitions that use it; it reconnects by itself."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node_id: int,
+        index: int,
+        *,
+        awake: Callable[[], None],
+        on_error: Callable[[MirrorFlowError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._node_id = node_id
+        self._index = index
+        self._awake = awake
+        self._on_error = on_error
+        self._partitions: set[WrittenPartition] = set()
+        self._wanted = asyncio.Event()
+        self._ready: dict[WrittenPartition, None] = {}
+        self._connection: Connection | None = None
+        self._in_flight_bytes = 0
+        self._in_flight = 0
+        self._window_bytes = IN_FLIGHT_BYTES_MIN
+        self.throttle_ms = 0
+        # When the latest quota throttling ends or ended (monotonic clock). The broker answers a connection in
+        # order, so no later request changes this while an earlier one is unanswered.
+        self.held_until_s = -math.inf
+        self._task = asyncio.create_task(
+            self._keep_connected(), name=f"write-{cluster.alias}-{node_id}-{index}"
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    def add(self, partition: WrittenPartition) -> None:
+        self._partitions.add(partition)
+        self._wanted.set()
+        if self.is_connected:
+            partition.connected()
+
+    def remove(self, partition: WrittenPartition) -> None:
+        self._partitions.discard(partition)
+        self._ready.pop(partition, None)
+
+    def ready(self, partition: WrittenPartition) -> None:
+        """Note that *partition* has something to send; `pump` sends it."""
+        self._ready[partition] = None
+
+    async def close(self) -> None:
+        """Close the connection; in-flight batches are reported as lost."""
+        await cancel_and_wait(self._task)
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _keep_connected(self) -> None:
+        while True:
+            if not self._partitions:
+                # Do not reconnect without partitions: a broker that leads none of them may be gone
+                # permanently.
+                self._wanted.clear()
+                await self._wanted.wait()
+            try:
+                connection = await self._cluster.connection(
+                    self._node_id, purpose="produce", index=self._index
+                )
+                began = time.perf_counter()
+                await connection.call(MetadataRequest(topics=[]))
+                fit = int(BANDWIDTH_BYTES_PER_S * (time.perf_counter() - began))
+                self._window_bytes = min(max(fit, IN_FLIGHT_BYTES_MIN), IN_FLIGHT_BYTES_MAX)
+                self._connection = connection
+                for partition in tuple(self._partitions):
+                    partition.connected()
+                await connection.lost
+            except MirrorFlowError as error:
+                self._on_error(error)
+            await asyncio.sleep(RETRY_S)
+
+    def pump(self) -> None:
+        """Send the batches that are ready, as far as the in-flight window allows."""
+        self._awake()
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            return
+        if connection.is_retired:
+            # In-flight requests are answered first, so no batch is in doubt; then the replacement is probed
+            # and written to.
+            if not self._in_flight:
+                connection.close()
+            return
+        ready = self._ready
+        while (
+            ready and self._in_flight_bytes < self._window_bytes and self._in_flight < IN_FLIGHT_REQUESTS_MAX
+        ):
+            batches: dict[str, list[tuple[int, Buffer]]] = {}
+            sent: list[WrittenPartition] = []
+            size_bytes = 0
+            transactional_id = None
+            for partition in tuple(ready):
+                # A partition with more batches goes to the end of the queue; those that did not fit come
+                # first next time.
+                del ready[partition]
+                batch = partition.next_batch()
+                if batch is None:
+                    continue
+                batches.setdefault(partition.target_topic, []).append((partition.partition, batch))
+                sent.append(partition)
+                transactional_id = transactional_id or partition.transactional_id
+                size_bytes += len(batch)
+                if size_bytes >= REQUEST_BYTES_MAX:
+                    break
+            if sent:
+                parts = produce.produce_request(
+                    batches, timeout_ms=REQUEST_TIMEOUT_MS, transactional_id=transactional_id
+                )
+                self._send(connection, parts, sent, size_bytes)
+
+    def _send(
+        self,
+        connection: Connection,
+        parts: list[Buffer],
+        sent: list[WrittenPartition],
+        size_bytes: int,
+    ) -> None:
+        self._in_flight_bytes += size_bytes
+        self._in_flight += 1
+        request = _Request(self, sent, size_bytes)
+        connection.send_for(request, produce.API_KEY, produce.VERSION, parts, flexible=False)
+
+    def lost(self, sent: list[WrittenPartition], size_bytes: int) -> None:
+        """Handle a request of *size_bytes* that will get no response."""
+        self._in_flight_bytes -= size_bytes
+        self._in_flight -= 1
+        for partition in sent:
+            partition.lost()
+
+    def answered(self, body: memoryview, sent: list[WrittenPartition], size_bytes: int) -> None:
+        """Handle the response to a request of *size_bytes*."""
+        self._awake()
+        self._in_flight_bytes -= size_bytes
+        self._in_flight -= 1
+        answers, throttle_ms = produce.read_produced(body)
+        if throttle_ms:
+            self.throttle_ms += throttle_ms
+            self.held_until_s = time.monotonic() + throttle_ms / 1000
+        if self._connection is not None:
+            self._connection.throttled(throttle_ms)
+        for partition in sent:
+            answer = answers.get((partition.target_topic, partition.partition))
+            if answer is None:
+                partition.lost()
+                continue
+            error, base_offset, append_time_ms, message = answer
+            if error:
+                partition.refused(error, message)
+            else:
+                partition.acknowledged(base_offset, append_time_ms)
+        self.pump()
+
+
+class _Request:
+    """An in-flight produce request: passes its response to the pipe synchronously on arrival."""
+
+    __slots__ = ("_pipe", "_sent", "_size_bytes")
+
+    def __init__(self, pipe: Pipe, sent: list[WrittenPartition], size_bytes: int) -> None:
+        self._pipe = pipe
+        self._sent = sent
+        self._size_bytes = size_bytes
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, body: memoryview, /) -> None:
+        self._pipe.answered(body, self._sent, self._size_bytes)
+
+    def set_exception(self, error: ClusterError, /) -> None:
+        self._pipe.lost(self._sent, self._size_bytes)
+
+
+class BrokerWriter:
+    """Produces to one target broker through CONNECTIONS pipes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node_id: int,
+        *,
+        awake: Callable[[], None],
+        on_error: Callable[[MirrorFlowError], None],
+    ) -> None:
+        self.node_id = node_id
+        self.pipes = tuple(
+            Pipe(cluster, node_id, index, awake=awake, on_error=on_error) for index in range(CONNECTIONS)
+        )
+
+    @property
+    def throttle_ms(self) -> int:
+        return sum(pipe.throttle_ms for pipe in self.pipes)
+
+    def pipe_for(self, target_topic: str, partition: int) -> Pipe:
+        """Return the pipe of a partition; neighbouring partitions of a topic use different pipes."""
+        return self.pipes[(hash(target_topic) + partition) % len(self.pipes)]
+
+    async def close(self) -> None:
+        for pipe in self.pipes:
+            await pipe.close()

@@ -1,0 +1,24 @@
+"""Cancels an asyncio task and waits for its end, without losing a cancellation of the waiting task."""
+
+import asyncio
+from typing import Any
+
+
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel *task* and return when it has ended. Raises what it raised, unless that is its cancellation.
+
+    If the waiting task is cancelled meanwhile, this raises CancelledError after *task* has ended. `await
+    task` cannot distinguish the two cancellations: suppressing both would let the waiting task continue, and
+    its canceller would wait for ever.
+    """
+    task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,67 @@
+"""Rejects connection settings that no broker, file or secret can make valid, before anything starts.
+
+Errors that may be transient are left to the connection: unresolvable host names, missing files and secrets.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+from mirrorflow_core.errors import SettingError
+from mirrorflow_core.java.jaas import KEY as JAAS
+from mirrorflow_core.java.jaas import resolve_jaas
+from mirrorflow_core.java.references import has_reference, reference_at
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.security.client_security import check_protocol
+from mirrorflow_kafka.security.login import chosen_mechanism, login_module, password_login
+
+_UNKNOWN = "unknown"  # stands for what a reference resolves to
+
+
+class ClientSettingError(SettingError):
+    """Raised for *error* in the settings of a client of *cluster*."""
+
+    def __init__(self, *, cluster: str, error: SettingError) -> None:
+        self.cluster = cluster
+        super().__init__(f"Clients of cluster {cluster}: {error}")
+
+
+def clients_of(settings: object) -> Iterator[ClientSettings]:
+    """Yield every client in *settings*: a dataclass of `mirrorflow_core.settings`, or a tuple of them."""
+    if isinstance(settings, ClientSettings):
+        yield settings
+    elif isinstance(settings, tuple):
+        for one in settings:
+            yield from clients_of(one)
+    elif is_dataclass(settings):
+        for field in fields(settings):
+            yield from clients_of(getattr(settings, field.name))
+
+
+def check_client(client: ClientSettings) -> None:
+    """Check addresses, protocol, mechanism and login of *client*; values with secret references pass.
+
+    Raises ClientSettingError.
+    """
+    try:
+        _check(client.properties)
+    except SettingError as error:
+        raise ClientSettingError(cluster=client.alias, error=error) from None
+
+
+def _check(properties: Mapping[str, str]) -> None:
+    known = {key: value for key, value in properties.items() if not has_reference(value)}
+    if known.get("bootstrap.servers"):
+        parse_addresses(known["bootstrap.servers"])
+    hidden = properties.keys() - known.keys()
+    if hidden & {"security.protocol", "sasl.mechanism"}:
+        return
+    protocol, _ = check_protocol(known)
+    if not protocol.startswith("SASL"):
+        return
+    mechanism, text = chosen_mechanism(known), properties.get(JAAS, "")
+    if reference_at(text.strip(), 0):
+        return  # the whole login is a secret
+    module = login_module(known | {JAAS: resolve_jaas(text, lambda _: _UNKNOWN)}, mechanism)
+    if mechanism != "OAUTHBEARER":
+        password_login(module, mechanism)

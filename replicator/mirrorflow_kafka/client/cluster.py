@@ -1,0 +1,407 @@
+"""The client of one Kafka cluster: bootstrap, metadata, and requests routed to the right broker.
+
+Secrets are resolved for every new connection (`security.credentials`), and connections are replaced when
+secrets change (`security.rotation`). Only `call` retries a request: within its timeout, after a lost
+connection, a retriable error, or a response that it went to the wrong broker. Every request sent through
+`call` is safe to repeat.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    ClusterChangedError,
+    ClusterError,
+    UnreachableError,
+)
+from mirrorflow_core.reports import SideReport
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.connection import Connection
+from mirrorflow_kafka.client.connection_setup import CONNECT_TIMEOUT_S, open_connection
+from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
+from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_kafka.client.reachability import Reachability
+from mirrorflow_kafka.security.credentials import Credentials, Resolve
+from mirrorflow_kafka.security.rotation import Rotation
+
+CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
+REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: one attempt within a call
+# Java's retry.backoff.ms and retry.backoff.max.ms.
+RETRY_BACKOFF_MIN_S = 0.1
+RETRY_BACKOFF_MAX_S = 1.0
+# Until the coordinator has completed the previous transaction, which takes milliseconds, nothing can be
+# written.
+CONCURRENT_BACKOFF_MIN_S = 0.003
+RETRIES_MAX = 100  # more than a minute at the longest backoff; the timeout ends a call earlier
+# Many "leader moved" responses must not cause many metadata requests (Java: at most one per
+# retry.backoff.ms).
+REFRESH_INTERVAL_MIN_S = 0.1
+METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
+COORDINATORS_MAX = 10_000  # cached coordinators; the cache is cleared when it is full
+
+
+class _Refresh:
+    """One pending metadata request, shared by all callers that wait for it. `topics` None means all."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] | None = set()
+        self.task: asyncio.Task[None] | None = None
+
+    def add(self, topics: Iterable[str] | None) -> None:
+        if topics is None:
+            self.topics = None
+        elif self.topics is not None:
+            self.topics.update(topics)
+
+
+class Cluster:
+    """A client of one cluster. Created by `connect`; `close` closes all of its connections."""
+
+    def __init__(self, settings: ClientSettings, *, resolve: Resolve) -> None:
+        self.alias = settings.alias
+        self.metadata: Metadata = EMPTY
+        self.throttle_ms = 0  # the throttle time of fetches by `admin.log_reader`
+        self._settings = settings
+        self._credentials = Credentials(settings, resolve)
+        self._pool = ConnectionPool(self._open, cluster=self.alias)
+        self._reach = Reachability(is_open=lambda: self._pool.has_open)
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._next_refresh: _Refresh | None = None
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+        self._bootstrapping: asyncio.Task[None] | None = None
+        self._rotation = Rotation(self.alias, self._pool, self._credentials.security)
+        self._following: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = CALL_TIMEOUT_S
+    ) -> "Cluster":
+        """Connect to the cluster at any of its bootstrap addresses and read its brokers.
+
+        Raises SettingError, UnreachableError, AuthenticationFailedError, UnsupportedBrokerError.
+        """
+        cluster = cls(settings, resolve=resolve)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await cluster._bootstrap()
+            if cluster._credentials.security() is not None:
+                cluster._following = asyncio.create_task(
+                    cluster._rotation.run(), name=f"secrets-{cluster.alias}"
+                )
+        except TimeoutError:
+            await cluster.close()
+            problem = f"no answer within {timeout_s:g} s"
+            raise UnreachableError(
+                cluster=cluster.alias, addresses=settings.bootstrap_servers, problem=problem
+            ) from None
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster id that the brokers report."""
+        return self.metadata.cluster_id
+
+    @property
+    def reach(self) -> SideReport:
+        """Whether the cluster is reachable, according to the latest connection attempts."""
+        return self._reach.report(self.cluster_id)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Problems that keep connections from using changed secrets."""
+        return self._rotation.warnings
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return the leader's node id from the cached metadata; None if unknown or there is none."""
+        return self.metadata.leader(topic, partition)
+
+    async def close(self) -> None:
+        """Close every connection; unanswered requests fail."""
+        refreshing = self._next_refresh.task if self._next_refresh else None
+        tasks = [self._bootstrapping, refreshing, self._following]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        await self._pool.close()
+
+    # Connections
+
+    async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
+        """Return the connection to a broker for one purpose, opened or re-opened if needed.
+
+        Raises UnreachableError, AuthenticationFailedError, SettingError (a secret cannot be resolved).
+        """
+        return await self._pool.get(PoolKey(node_id, purpose, index))
+
+    async def _open(self, key: PoolKey) -> Connection:
+        broker = self.metadata.brokers.get(key.node_id)
+        if broker is None:
+            raise UnreachableError(
+                cluster=self.alias,
+                addresses=f"broker {key.node_id}",
+                problem="the cluster has no such broker now",
+            )
+        return await self._open_at(broker.host, broker.port, node_id=key.node_id, timeout_s=CONNECT_TIMEOUT_S)
+
+    async def _open_at(self, host: str, port: int, *, node_id: int, timeout_s: float) -> Connection:
+        try:
+            connection = await open_connection(
+                host,
+                port,
+                client_id=self._settings.client_id,
+                security=self._credentials.security(),
+                cluster=self.alias,
+                node_id=node_id,
+                timeout_s=timeout_s,
+                renew=self._credentials.security,
+            )
+        except ClusterError as error:
+            self._reach.failed(error)
+            raise
+        self._reach.opened(is_bootstrap=node_id < 0)
+        return connection
+
+    async def _any_connection(self) -> Connection:
+        """Return a connection to any broker that responds; bootstrap again if no known broker does."""
+        for is_last in (False, True):
+            nodes = list(self.metadata.brokers)
+            random.shuffle(nodes)
+            already_open = self._pool.open_nodes("admin")
+            nodes.sort(key=lambda node: node not in already_open)
+            for node in nodes:
+                try:
+                    return await self.connection(node)
+                except (UnreachableError, AuthenticationFailedError):
+                    if is_last and node == nodes[-1]:
+                        raise
+            if not is_last:
+                await self._bootstrap()
+        raise UnreachableError(
+            cluster=self.alias, addresses=self._settings.bootstrap_servers, problem="it knows no brokers"
+        )
+
+    async def _bootstrap(self) -> None:
+        """Read the brokers from the bootstrap addresses. Concurrent callers share one attempt."""
+        if self._bootstrapping is None or self._bootstrapping.done():
+            self._bootstrapping = asyncio.create_task(self._bootstrap_now(), name=f"bootstrap-{self.alias}")
+        await asyncio.shield(self._bootstrapping)
+
+    async def _bootstrap_now(self) -> None:
+        addresses = parse_addresses(self._credentials.resolved().get("bootstrap.servers", ""))
+        errors: list[ClusterError] = []
+        for host, port in addresses:
+            try:
+                connection = await self._open_at(host, port, node_id=-1, timeout_s=CONNECT_TIMEOUT_S)
+                try:
+                    answer = await connection.call(MetadataRequest(topics=[]), timeout_s=REQUEST_TIMEOUT_S)
+                finally:
+                    connection.close()
+            except (UnreachableError, AuthenticationFailedError) as error:
+                errors.append(error)
+                continue
+            if answer.brokers:
+                self._take(answer, asked=())
+                self._pool.forgive()
+                return
+            problem = "it knows no brokers yet"
+            errors.append(UnreachableError(cluster=self.alias, addresses=f"{host}:{port}", problem=problem))
+        refused = [error for error in errors if isinstance(error, AuthenticationFailedError)]
+        if refused:  # more informative than an address that does not respond
+            raise refused[0]
+        problems = [error.problem for error in errors if isinstance(error, UnreachableError)]
+        written = ",".join(f"{host}:{port}" for host, port in addresses)
+        problem = "; ".join(dict.fromkeys(problems))
+        raise UnreachableError(cluster=self.alias, addresses=written, problem=problem) from errors[-1]
+
+    def _take(self, answer: Any, *, asked: Iterable[str] | None) -> None:
+        new = merged(self.metadata, answer, asked=asked)
+        if self.metadata.cluster_id not in {"", new.cluster_id}:
+            raise ClusterChangedError(
+                alias=self.alias, expected=self.metadata.cluster_id, found=new.cluster_id
+            )
+        self.metadata = new
+
+    # Metadata
+
+    async def refresh(self, topics: Iterable[str] | None = None) -> None:
+        """Request brokers and *topics* (None: all topics) and merge the response into `metadata`.
+
+        Callers share a request that is not sent yet. Raises ClusterError, ClusterChangedError.
+        """
+        refresh = self._next_refresh
+        if refresh is None:
+            refresh = self._next_refresh = _Refresh()
+            refresh.task = asyncio.create_task(self._refresh_in_turn(refresh), name=f"refresh-{self.alias}")
+        refresh.add(topics)
+        assert refresh.task is not None
+        await asyncio.shield(refresh.task)
+
+    async def _refresh_in_turn(self, refresh: _Refresh) -> None:
+        now = asyncio.get_running_loop().time
+        async with self._refresh_lock:
+            await asyncio.sleep(max(0.0, self._refreshed_at + REFRESH_INTERVAL_MIN_S - now()))
+            self._next_refresh = (
+                None  # later callers may have seen newer metadata, so they get the next request
+            )
+            try:
+                await self._refresh_now(refresh.topics)
+            finally:
+                self._refreshed_at = now()
+
+    async def _refresh_now(self, topics: set[str] | None) -> None:
+        names = None if topics is None else sorted(topics)
+        chunks: list[list[str] | None] = (
+            [None] if names is None else [*_chunks(names, METADATA_TOPICS_MAX)] or [[]]
+        )
+        for chunk in chunks:
+            asked = (
+                None if chunk is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in chunk]
+            )
+            request = MetadataRequest(topics=asked, allow_auto_topic_creation=False, min_version=1)
+            self._take(await self.call(request), asked=chunk)
+
+    # Requests
+
+    async def call(
+        self,
+        request: Any,
+        *,
+        node_id: int | None = None,
+        controller: bool = False,
+        coordinator: tuple[int, str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        codes_of: Callable[[Any], Iterable[int]] | None = None,
+    ) -> Any:
+        """Send *request* to a node, the controller, a coordinator or any broker; return the response.
+
+        It is retried with backoff within *timeout_s* after a lost connection, after a retriable top-level
+        error, and if the response says that the controller or coordinator has moved. The caller checks all
+        other error codes. *coordinator* is (key type, key): type 0 a group, 1 a transactional id. *codes_of*
+        returns the error codes of a response that holds them deeper than in its first list. Raises
+        ClusterError, SettingError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        for failures in range(1, RETRIES_MAX + 1):
+            pause_s = backoff_s(failures, lowest_s=RETRY_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
+            is_last = failures == RETRIES_MAX or loop.time() + pause_s >= deadline
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._route(node_id, controller=controller, coordinator=coordinator)
+                    answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+            except TimeoutError:
+                raise self._out_of_time(request, timeout_s) from None
+            except UnreachableError:
+                if is_last or loop.time() + pause_s >= deadline:
+                    raise
+            else:
+                parts = frozenset((codes_of or _shallow_codes)(answer))
+                if is_last or not _must_repeat(
+                    answer, parts, controller=controller, coordinator=coordinator is not None
+                ):
+                    return answer
+                if error_codes.CONCURRENT_TRANSACTIONS in parts | {getattr(answer, "error_code", 0)}:
+                    # The coordinator is the right one, so it stays cached.
+                    await asyncio.sleep(
+                        backoff_s(failures, lowest_s=CONCURRENT_BACKOFF_MIN_S, highest_s=RETRY_BACKOFF_MAX_S)
+                    )
+                    continue
+            self._forget(coordinator)
+            await asyncio.sleep(pause_s)
+            if controller or node_id is not None:
+                await self._refresh_quietly()
+        raise self._out_of_time(request, timeout_s)
+
+    def _out_of_time(self, request: Any, timeout_s: float) -> UnreachableError:
+        problem = f"{request.name} was not answered within {timeout_s:g} s"
+        return UnreachableError(
+            cluster=self.alias, addresses=self._settings.bootstrap_servers, problem=problem
+        )
+
+    def _forget(self, coordinator: tuple[int, str] | None) -> None:
+        if coordinator is not None:
+            self._coordinators.pop(coordinator, None)
+
+    async def _refresh_quietly(self) -> None:
+        """Refresh brokers and controller; a failure is ignored, because the next attempt raises it."""
+        try:
+            connection = await self._any_connection()
+            request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            self._take(await connection.call(request, timeout_s=REQUEST_TIMEOUT_S), asked=())
+        except (UnreachableError, AuthenticationFailedError):
+            return
+
+    async def _route(
+        self, node_id: int | None, *, controller: bool, coordinator: tuple[int, str] | None
+    ) -> Connection:
+        if coordinator is not None:
+            return await self.connection(await self.coordinator(coordinator))
+        if node_id is not None:
+            return await self.connection(node_id)
+        if controller and self.metadata.controller_id in self.metadata.brokers:
+            return await self.connection(self.metadata.controller_id)
+        return await self._any_connection()
+
+    async def coordinator(self, coordinator: tuple[int, str], *, anew: bool = False) -> int:
+        """Return the node id of the coordinator of (key type, key); *anew* bypasses the cache.
+
+        Raises ClusterError.
+        """
+        known = None if anew else self._coordinators.get(coordinator)
+        if known is not None:
+            return known
+        kind, key = coordinator
+        connection = await self._any_connection()
+        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+        answer = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+        found = (
+            answer.coordinators[0] if answer.coordinators else answer
+        )  # version 4 and later: a list (KIP-699)
+        if error_codes.is_retriable(found.error_code):
+            raise UnreachableError(
+                cluster=self.alias,
+                addresses=connection.address,
+                problem=f"no coordinator for {key} yet ({error_codes.name_of(found.error_code)})",
+            )
+        error_codes.raise_for(found.error_code, cluster=self.alias, request="FindCoordinator", subject=key)
+        if found.node_id not in self.metadata.brokers:
+            await self._refresh_quietly()
+        if len(self._coordinators) >= COORDINATORS_MAX:
+            self._coordinators.clear()
+        self._coordinators[coordinator] = int(found.node_id)
+        return int(found.node_id)
+
+
+def _shallow_codes(answer: Any) -> set[int]:
+    return {
+        getattr(one, "error_code", 0) or 0
+        for name in ("topics", "results", "responses", "groups")
+        for one in getattr(answer, name, None) or ()
+    }
+
+
+def _must_repeat(answer: Any, parts: Iterable[int], *, controller: bool, coordinator: bool) -> bool:
+    """Return whether a retry, at another broker or later, may change the response or one of its *parts*."""
+    whole = getattr(answer, "error_code", 0) or 0
+    moved: frozenset[int] = frozenset()
+    if controller:
+        moved |= error_codes.CONTROLLER_MOVED
+    if coordinator:
+        moved |= error_codes.COORDINATOR_MOVED
+    return error_codes.is_retriable(whole) or not moved.isdisjoint(parts)
+
+
+def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
+    return (names[at : at + size] for at in range(0, len(names), size))

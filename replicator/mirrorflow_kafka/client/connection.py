@@ -1,0 +1,385 @@
+"""One open connection to one broker; requests and responses keep their order.
+
+`send` is for Fetch and Produce and copies no bytes; `call` is for all other requests. When a connection ends,
+all unanswered requests fail with ConnectionLostError. Nothing is retried here: `client.cluster` and the
+partition copiers decide whether a request may be repeated. `client.connection_setup` opens connections.
+"""
+
+import asyncio
+import itertools
+import random
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    ClusterError,
+    ConnectionLostError,
+    UnreachableError,
+)
+from mirrorflow_kafka.client.frames import FrameError, FrameProtocol, after_tags
+from mirrorflow_kafka.client.handshake import authenticate
+from mirrorflow_kafka.client.handshake_types import SecurityLike
+from mirrorflow_kafka.client.versions import Versions, choose_version
+from mirrorflow_kafka.security.tls_problems import tls_problem
+
+# Java's request.timeout.ms is 30 s, and a broker may take all of it for a produce request; the rest covers
+# the round trip. A broker that is frozen with the socket open is detected after this time.
+ANSWER_TIMEOUT_S = 40.0
+# A throttled response extends the deadline of the next ones (KIP-219), at most by this. With a broker's
+# default quota windows throttling lasts about ten seconds, unless one request is many times larger than the
+# quota allows.
+MUTED_MAX_S = 300.0
+# Java re-authenticates at a random 85 to 95 % of the session lifetime, so that connections spread out
+# (KIP-368).
+REAUTHENTICATE_AT = (0.85, 0.95)
+REAUTHENTICATION_TIMEOUT_S = 30.0
+# When a replaced connection is closed: later than any response takes, so only a holder that keeps sending is
+# cut off.
+RETIRED_MAX_S = 60.0
+RETIRED_LOOK_S = 0.5
+_API_VERSIONS_KEY = 18
+Part = bytes | bytearray | memoryview
+_HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, length of the client id
+_CORRELATION = struct.Struct(">i")
+_generations = itertools.count(1)
+
+
+class Answer(Protocol):
+    """Receives a response synchronously on arrival: a future, or an object that bypasses the event loop."""
+
+    def done(self) -> bool:
+        """Return whether the response is no longer needed."""
+
+    def set_result(self, result: memoryview, /) -> None:
+        """Receive the body after the response header."""
+
+    def set_exception(self, exception: ClusterError, /) -> None:
+        """Fail the request."""
+
+
+class _Held(NamedTuple):
+    """A request that waits until the connection is re-authenticated."""
+
+    answer: Answer
+    api_key: int
+    api_version: int
+    parts: Sequence[Part]
+    flexible: bool
+
+
+class _Pending(NamedTuple):
+    """An in-flight request."""
+
+    answer: Answer
+    correlation_id: int
+    has_tags: bool  # the response header is version 1
+    expires_at: float
+
+
+class Connection:
+    """An open connection, created by `open_connection`.
+
+    `generation` is unique per connection in the process; `lost` resolves (never raises) with the error when
+    the connection ends. `is_retired` means that a replacement exists (`security.rotation`): a long-term
+    holder sends nothing more on this connection and requests the replacement from the cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        node_id: int,
+        client_id: str,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.node_id = node_id
+        self.generation = next(_generations)
+        self.versions: Versions = {}
+        self.opened_by: object = None  # the security it was opened with
+        self.is_retired = False
+        self.client_id = client_id
+        self._client_id = client_id.encode()
+        self._answer_timeout_s = answer_timeout_s
+        self._muted_until = 0.0  # until then the broker reads nothing from this connection
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[ClusterError] = self._loop.create_future()
+        self.frames = FrameProtocol(on_frame=self._answered, on_lost=self._on_lost)
+        self._pending: deque[_Pending] = deque()
+        self._held: deque[_Held] | None = None
+        self._released: asyncio.Future[None] | None = None
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reauthentication_timer: asyncio.TimerHandle | None = None
+        self._reauthentication: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent."""
+        return not self.lost.done()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of unanswered requests."""
+        return len(self._pending)
+
+    def send(
+        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> asyncio.Future[memoryview]:
+        """Send one request; return a future of the response body after the header.
+
+        *parts* are written without a copy and must not change before the response arrives. The body is a
+        writable view of the frame's own memory. The future fails with ConnectionLostError.
+        """
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        self.send_for(answer, api_key, api_version, parts, flexible=flexible)
+        return answer
+
+    def send_for(
+        self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> None:
+        """As `send`, but calls *answer* synchronously when the response arrives; *answer* must not raise."""
+        if self.lost.done():
+            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
+        elif self._held is not None:
+            self._held.append(_Held(answer, api_key, api_version, parts, flexible))
+        else:
+            self._write(answer, api_key, api_version, parts, flexible)
+
+    def _write(
+        self,
+        answer: Answer,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Part],
+        flexible: bool,  # noqa: FBT001 the hot path
+    ) -> None:
+        client_id = self._client_id
+        correlation_id = self._correlation_id
+        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        # Request header 1, or 2 with its empty tagged fields (KIP-482); the client id is never compact.
+        size = _HEADER.size - 4 + len(client_id) + flexible + sum(map(len, parts))
+        header = _HEADER.pack(size, api_key, api_version, correlation_id, len(client_id)) + client_id
+        expires_at = monotonic() + self._answer_timeout_s  # the loop's clock, without its detour
+        # The response header of ApiVersions stays 0 so that any client can read it (KIP-511).
+        has_tags = flexible and api_key != _API_VERSIONS_KEY
+        self._pending.append(_Pending(answer, correlation_id, has_tags, expires_at))
+        if self._timer is None:
+            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+        self.frames.write((header + b"\x00" if flexible else header, *parts), size + 4)
+
+    def _answered(self, frame: memoryview) -> None:
+        if not self._pending:
+            self._end("it sent an answer that nobody asked for")
+            return
+        answer, expected, has_tags, _ = self._pending.popleft()
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        if correlation_id != expected:
+            self._pending.appendleft(_Pending(answer, expected, has_tags, 0.0))
+            self._end(f"it answered request {correlation_id} where {expected} was next")
+            return
+        if answer.done():  # the caller was cancelled
+            return
+        start = _CORRELATION.size
+        if has_tags:
+            start = start + 1 if frame[start] == 0 else after_tags(frame, start)
+        answer.set_result(frame[start:])
+
+    def _check_oldest(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        expires_at = max(self._pending[0].expires_at, self._muted_until + self._answer_timeout_s)
+        if expires_at <= self._loop.time():
+            self._end(f"it has not answered for {self._answer_timeout_s:g} s")
+        else:
+            self._timer = self._loop.call_at(expires_at, self._check_oldest)
+
+    async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Send a kafka-python request in the highest version both sides support; return the decoded response.
+
+        The caller checks the error codes in the response. Raises UnsupportedBrokerError, ConnectionLostError,
+        and UnreachableError after *timeout_s*.
+        """
+        version = choose_version(request, self.versions, cluster=self.cluster)
+        response = await self.exchange(request, version, self.send, timeout_s=timeout_s)
+        self.throttled(getattr(response, "throttle_time_ms", None) or 0)
+        return response
+
+    def throttled(self, throttle_ms: int) -> None:
+        """Note a response's throttle time, during which the broker reads no further request (KIP-219)."""
+        if throttle_ms:
+            muted_until = self._loop.time() + min(throttle_ms / 1000, MUTED_MAX_S)
+            self._muted_until = max(self._muted_until, muted_until)
+
+    async def exchange(
+        self,
+        request: Any,
+        version: int,
+        send: Callable[..., asyncio.Future[memoryview]],
+        *,
+        timeout_s: float,
+    ) -> Any:
+        """Encode *request* at *version*, send it with *send*, and return the decoded response.
+
+        Raises as `call`.
+        """
+        body = request.encode(version=version)
+        request.with_header()
+        response_class = request.header.get_response_class()
+        flexible = request.flexible_version_q(version)
+        answer = send(request.API_KEY, version, (body,), flexible=flexible)
+        try:
+            async with asyncio.timeout(timeout_s):
+                view = await answer
+        except TimeoutError:
+            raise UnreachableError(
+                cluster=self.cluster,
+                addresses=self.address,
+                problem=f"{request.name} was not answered within {timeout_s:g} s",
+            ) from None
+        try:
+            return response_class.decode(view)
+        except (struct.error, IndexError, ValueError) as error:
+            self._end(f"its answer to {request.name} version {version} cannot be read")
+            raise ConnectionLostError(
+                cluster=self.cluster,
+                address=self.address,
+                problem=f"its answer to {request.name} version {version} cannot be read",
+            ) from error
+
+    def send_unauthenticated(
+        self, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> asyncio.Future[memoryview]:
+        """Send ahead of held requests; only the handshake uses it."""
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.lost.done():
+            _fail(answer, self.lost.result(), cluster=self.cluster, address=self.address)
+        else:
+            self._write(answer, api_key, api_version, parts, flexible)
+        return answer
+
+    async def drained(self) -> None:
+        """Wait until the write buffer has room and no re-authentication is in progress.
+
+        It also returns when the connection is lost; the next `send` then fails.
+        """
+        while self._released is not None:
+            await asyncio.shield(self._released)
+        await self.frames.drained()
+
+    def reauthenticate_before(self, lifetime_s: float, renew: Callable[[], SecurityLike | None]) -> None:
+        """Schedule re-authentication before *lifetime_s* ends (KIP-368), with credentials from *renew*."""
+        delay_s = lifetime_s * random.uniform(*REAUTHENTICATE_AT)  # noqa: S311 it spreads, it does not protect
+        self._reauthentication_timer = self._loop.call_later(delay_s, self._begin_reauthentication, renew)
+
+    def _begin_reauthentication(self, renew: Callable[[], SecurityLike | None]) -> None:
+        if self.is_open:
+            self._reauthentication = self._loop.create_task(self._reauthenticate(renew))
+
+    async def _reauthenticate(self, renew: Callable[[], SecurityLike | None]) -> None:
+        # Between the handshake and the last token the broker accepts only SASL requests, so all others wait;
+        # requests already sent are answered before the handshake.
+        self._held = deque()
+        self._released = self._loop.create_future()
+        try:
+            async with asyncio.timeout(REAUTHENTICATION_TIMEOUT_S):
+                security = renew()
+                lifetime_s = 0.0 if security is None else await authenticate(self, security)
+        except TimeoutError:
+            self._end(f"re-authentication took longer than {REAUTHENTICATION_TIMEOUT_S:g} s")
+        except ClusterError as error:
+            self._end_with(error)
+        except Exception as error:  # noqa: BLE001 whatever a config provider raises must not leave requests held for ever
+            self._end(f"re-authentication failed ({type(error).__name__})")
+        else:
+            self._release()
+            if lifetime_s and security is not None:
+                self.reauthenticate_before(lifetime_s, renew)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for one in held or ():
+            if not one.answer.done():
+                self._write(*one)
+        released, self._released = self._released, None
+        if released is not None:
+            released.set_result(None)
+
+    def retire(self) -> None:
+        """Mark the connection as replaced; close when all requests are answered, or after RETIRED_MAX_S."""
+        self.is_retired = True
+        self._end_when_idle(self._loop.time() + RETIRED_MAX_S)
+
+    def _end_when_idle(self, deadline: float) -> None:
+        if not self.is_open:
+            return
+        if self._loop.time() >= deadline or not (self._pending or self._held):
+            self._end("another one has taken its place")
+        else:
+            self._loop.call_later(RETIRED_LOOK_S, self._end_when_idle, deadline)
+
+    def close(self) -> None:
+        """Close the connection now; unanswered requests fail. Safe to repeat."""
+        self._end("we closed it")
+
+    def _end(self, problem: str) -> None:
+        self._end_with(ConnectionLostError(cluster=self.cluster, address=self.address, problem=problem))
+
+    def _on_lost(self, error: Exception | None) -> None:
+        problem = f"the connection was lost ({error})" if error else "the broker closed the connection"
+        if isinstance(error, FrameError):
+            problem = str(error)
+        if isinstance(error, ssl.SSLError):
+            self._end_with(
+                AuthenticationFailedError(
+                    cluster=self.cluster, address=self.address, mechanism="TLS", problem=tls_problem(error)
+                )
+            )
+        else:
+            self._end(problem)
+
+    def _end_with(self, error: ClusterError) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(error)
+        for timer in (self._timer, self._reauthentication_timer):
+            if timer is not None:
+                timer.cancel()
+        unanswered = [one.answer for one in self._pending] + [one.answer for one in self._held or ()]
+        self._pending.clear()
+        self._held = None
+        for answer in unanswered:
+            if not answer.done():
+                _fail(answer, error, cluster=self.cluster, address=self.address)
+        released, self._released = self._released, None
+        if released is not None:
+            released.set_result(None)
+        task = self._reauthentication
+        if task is not None and task is not asyncio.current_task(self._loop):
+            task.cancel()
+        if self.frames.transport is not None:
+            # Not close(): it would wait for the write buffer, which a frozen broker never drains.
+            self.frames.transport.abort()
+
+
+def _fail(answer: Answer, error: ClusterError, *, cluster: str, address: str) -> None:
+    """Fail one request with its own error, chained to *error*.
+
+    The exception counts as retrieved, so that an abandoned future does not log a warning.
+    """
+    if isinstance(error, ConnectionLostError):
+        own = ConnectionLostError(cluster=cluster, address=address, problem=error.problem)
+    else:
+        own = ConnectionLostError(cluster=cluster, address=address, problem=str(error))
+    own.__cause__ = error
+    answer.set_exception(own)
+    if isinstance(answer, asyncio.Future):
+        answer.exception()

@@ -1,0 +1,137 @@
+"""Kafka's error codes as constants, and their mapping to MirrorFlow's exceptions.
+
+Names and classes follow the protocol (kafka.apache.org/protocol, error codes), from kafka-python's table.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kafka import errors as known
+
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    BrokerError,
+    ClusterError,
+    NotAuthorizedError,
+    UnsupportedBrokerError,
+)
+
+NONE: Final = 0
+OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+LEADER_NOT_AVAILABLE: Final = 5
+NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+NETWORK_EXCEPTION: Final = 13  # set by this client; brokers never return it
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+COORDINATOR_NOT_AVAILABLE: Final = 15
+NOT_COORDINATOR: Final = 16
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+UNSUPPORTED_VERSION: Final = 35
+TOPIC_ALREADY_EXISTS: Final = 36
+NOT_CONTROLLER: Final = 41
+OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
+INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
+INVALID_PRODUCER_ID_MAPPING: Final = 49
+CONCURRENT_TRANSACTIONS: Final = 51
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+SECURITY_DISABLED: Final = 54  # an ACL request to a cluster without an authorizer
+OPERATION_NOT_ATTEMPTED: Final = 55  # of the other partitions when one is refused
+SASL_AUTHENTICATION_FAILED: Final = 58
+PRODUCER_FENCED: Final = 90
+UNKNOWN_TOPIC_ID: Final = 100
+
+# A coordinator's error codes after it has raised the epoch, or aborted the transaction and raised the epoch.
+EPOCH_IS_OVER: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED})
+
+# Errors about the request's destination, not its content: retry at the right broker. CONCURRENT_TRANSACTIONS
+# is included: the coordinator is still completing the previous transaction.
+COORDINATOR_MOVED: Final = frozenset(
+    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS}
+)
+CONTROLLER_MOVED: Final = frozenset({NOT_CONTROLLER})
+
+_UNAUTHORIZED: Final = {
+    TOPIC_AUTHORIZATION_FAILED: "topic",
+    GROUP_AUTHORIZATION_FAILED: "group",
+    CLUSTER_AUTHORIZATION_FAILED: "cluster",
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
+}
+# Codes that are newer than kafka-python's table, or that it names differently from Kafka.
+_NAMES: Final = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    10: "MESSAGE_TOO_LARGE",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+}
+
+
+def name_of(code: int) -> str:
+    """Return the protocol's name of *code*, such as TOPIC_ALREADY_EXISTS."""
+    if code == NONE:
+        return "NONE"
+    name = _NAMES.get(code) or str(known.for_code(code).message)
+    return f"ERROR_{code}" if name == "UNKNOWN" else name  # a code newer than the table
+
+
+def is_retriable(code: int) -> bool:
+    """Return whether the same request may succeed later."""
+    return code != NONE and bool(known.for_code(code).retriable)
+
+
+def is_metadata_stale(code: int) -> bool:
+    """Return whether the code means that the cached leaders and topics are outdated."""
+    return code != NONE and bool(known.for_code(code).invalid_metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRefusal:
+    """Why a broker refused one of several items of a request."""
+
+    code: int
+    message: str  # the broker's own words, or the code's name
+
+    @classmethod
+    def of(cls, code: int, message: str | None = None) -> "BrokerRefusal | None":
+        """Return the refusal for *code*, None for 0."""
+        return None if code == NONE else cls(code=code, message=message or name_of(code))
+
+
+def error_for(
+    code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
+) -> ClusterError:
+    """Return the exception for *code*, which is not 0. *subject* is the topic, group, ... concerned.
+
+    It is NotAuthorizedError, AuthenticationFailedError, UnsupportedBrokerError, or a BrokerError that is
+    retriable if the protocol defines its code so.
+    """
+    if code in _UNAUTHORIZED:
+        kind = _UNAUTHORIZED[code]
+        resource = kind if kind == "cluster" or not subject else f"{kind} {subject}"
+        return NotAuthorizedError(cluster=cluster, operation=request, resource=resource)
+    if code == SASL_AUTHENTICATION_FAILED:
+        return AuthenticationFailedError(
+            cluster=cluster, address=subject, mechanism="SASL", problem=message or name_of(code)
+        )
+    if code == UNSUPPORTED_VERSION:
+        return UnsupportedBrokerError(
+            cluster=cluster, feature=request, needs="a version of Kafka that knows it"
+        )
+    name = f"{name_of(code)}: {message.rstrip('.')}" if message else name_of(code)
+    return BrokerError(
+        cluster=cluster, request=request, code=code, name=name, subject=subject, retriable=is_retriable(code)
+    )
+
+
+def raise_for(
+    code: int, *, cluster: str, request: str, subject: str = "", message: str | None = None
+) -> None:
+    """Raise `error_for` *code*; do nothing for 0."""
+    if code != NONE:
+        raise error_for(code, cluster=cluster, request=request, subject=subject, message=message)

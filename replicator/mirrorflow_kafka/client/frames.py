@@ -1,0 +1,206 @@
+"""Reads and writes Kafka protocol frames on a socket: four bytes of length, then the body.
+
+A large body is received directly into its own buffer (`client.buffers`), so a fetched batch is not copied
+before it is rewritten (except for the few kilobytes that arrive with its length). A large request is written
+from its original buffers. Small responses are read many at a time. `client.connection` matches frames to
+requests.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+
+from mirrorflow_kafka.client.buffers import Buffers
+
+# A fetch response is at most fetch.max.bytes (50 MiB) plus one batch that is larger than that. A larger
+# length is not Kafka's protocol (a TLS alert read as a length is 352 MB, "HTTP" is 1.2 GB) and must not be
+# allocated.
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+FRAME_BYTES_MIN = 4  # the correlation id
+# Two produce requests of 1 MiB for each of a few partitions; above this the sender waits in `drained`.
+WRITE_BUFFER_HIGH_BYTES = 4 * 1024 * 1024
+WRITE_BUFFER_LOW_BYTES = 1024 * 1024
+
+SCRATCH_BYTES = (
+    32 * 1024
+)  # room for hundreds of produce responses, and cheap to copy if a large body begins in it
+# Below this size, joining the parts costs less than a gathering system call (writev).
+GATHERED_BYTES_MIN = 64 * 1024
+GATHERED_PARTS_MAX = 512  # IOV_MAX is 1024 on Linux
+# The bytes of a large body to wait for before waking up, because a wake-up costs more than the system call.
+# Much less than the kernel's socket buffer, or the sender would stall meanwhile.
+WAKE_BYTES = 512 * 1024
+
+_SIZE = struct.Struct(">i")
+_TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
+
+
+class FrameError(Exception):
+    """Raised if the peer does not send Kafka frames; `client.connection` converts it for the user."""
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Splits received bytes into frames and applies back-pressure to the sender.
+
+    `on_frame` receives each body in order, as a writable view of its own memory. `on_lost` is called once,
+    with the reason if there is one.
+    """
+
+    def __init__(
+        self, *, on_frame: Callable[[memoryview], None], on_lost: Callable[[Exception | None], None]
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._buffers = Buffers()
+        self._body: memoryview | None = None
+        self._view = self._scratch_view
+        self._wake_bytes = 1  # SO_RCVLOWAT of the socket
+        self._received = 0  # bytes in the body, or in the scratch buffer if there is no body
+        self._plain: socket.socket | None = None  # None with TLS
+        self._plain_fd = -1  # its file descriptor, cached for speed
+        self._fault: Exception | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._is_lost = False
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Configure the socket; called for the plain socket, also if TLS follows."""
+        assert isinstance(transport, asyncio.Transport)
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if peer is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.use(transport)
+        self._plain = peer
+        self._plain_fd = -1 if peer is None else peer.fileno()
+
+    def use(self, transport: asyncio.Transport) -> None:
+        """Write to *transport* from now on: first the plain transport, then the TLS one."""
+        self._plain, self._plain_fd = None, -1
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
+        self.transport = transport
+
+    def write(self, parts: Sequence[bytes | bytearray | memoryview], size_bytes: int) -> None:
+        """Write *parts* in order; *size_bytes* is their total size."""
+        transport = self.transport
+        assert transport is not None
+        gathers = size_bytes >= GATHERED_BYTES_MIN and len(parts) <= GATHERED_PARTS_MAX
+        if not gathers or self._plain_fd < 0 or transport.get_write_buffer_size():
+            transport.writelines(parts)
+            return
+        try:
+            written = os.writev(self._plain_fd, parts)
+        except OSError:
+            written = 0  # the socket is full or broken; the transport handles both
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+            else:
+                transport.write(memoryview(part)[written:])
+                written = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the unfilled rest of a large body, or of the scratch buffer."""
+        return self._view[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Count the received bytes and pass on every complete frame."""
+        self._received += nbytes
+        body = self._body
+        if body is None:
+            self._cut(self._received)
+        elif self._received == len(body):
+            self._body, self._view, self._received = None, self._scratch_view, 0
+            self._wake_at(1)
+            self._on_frame(body)
+        elif len(body) - self._received < self._wake_bytes:
+            self._wake_at(len(body) - self._received)
+
+    def _cut(self, end: int) -> None:
+        """Pass on the frames in the scratch buffer, which is filled up to *end*."""
+        scratch = self._scratch_view
+        at = 0
+        while end - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(scratch, at)
+            if not FRAME_BYTES_MIN <= size <= FRAME_BYTES_MAX:
+                self._refuse(size, bytes(scratch[at : at + _SIZE.size]))
+                return
+            begin, at = at + _SIZE.size, at + _SIZE.size + size
+            if at > end:
+                self._body = self._view = self._buffers.take(size)
+                self._received = end - begin
+                self._view[: self._received] = scratch[begin:end]
+                self._wake_at(min(size - self._received, WAKE_BYTES))
+                return
+            self._buffers.unused()
+            self._on_frame(memoryview(bytearray(scratch[begin:at])))
+        scratch[: end - at] = scratch[at:end]
+        self._received = end - at
+
+    def _wake_at(self, wake_bytes: int) -> None:
+        """Let the kernel report the socket as readable only with *wake_bytes* available (Linux only)."""
+        if self._plain is not None and wake_bytes != self._wake_bytes and sys.platform == "linux":
+            self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
+            self._wake_bytes = wake_bytes
+
+    def _refuse(self, size: int, head: bytes) -> None:
+        problem = f"it sent a frame of {size} bytes"
+        if head[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and head[1] == 0x03:
+            problem = "the listener speaks TLS, but security.protocol has none"
+        self._fault = FrameError(problem)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Close this side too: a half-open connection returns no responses."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Call `on_lost` once, and release writers that wait in `drained`."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self.resume_writing()
+        self._on_lost(self._fault or exc)
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its high mark."""
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The write buffer is below its low mark again."""
+        waiting, self._writable = self._writable, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def drained(self) -> None:
+        """Wait until the write buffer has room; return also when the connection is lost."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+
+def after_tags(frame: memoryview, at: int) -> int:
+    """Return the index after the tagged fields at *at* (KIP-482); brokers send none in headers today."""
+    count, at = _uvarint(frame, at)
+    for _ in range(count):
+        _, at = _uvarint(frame, at)
+        size, at = _uvarint(frame, at)
+        at += size
+    return at
+
+
+def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,129 @@
+"""Immutable cluster metadata (brokers, topics, leaders), and how a new response is merged into it."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A broker with its advertised address for this client."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """One partition; `leader` is -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    """One topic; `error` is the broker's error code for it (3: it does not exist)."""
+
+    name: str
+    topic_id: uuid.UUID = NO_TOPIC_ID  # zero on brokers before 2.8
+    error: int = 0
+    is_internal: bool = False
+    partitions: Mapping[int, PartitionMetadata] = field(default_factory=dict)
+    # AclOperation codes this client has, if they were requested; otherwise None.
+    authorized_operations: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """A snapshot of the metadata. Topics that were never requested are absent."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, TopicMetadata]
+
+    def topic_id(self, topic: str) -> str:
+        """Return the topic id as text; "" if the brokers have no topic ids or the topic is unknown."""
+        known = self.topics.get(topic)
+        return "" if known is None or known.topic_id == NO_TOPIC_ID else str(known.topic_id)
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return the leader's node id; None if unknown or there is none."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.leader if found and found.leader != NO_LEADER else None
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Return the leader epoch; -1 if unknown or the brokers have none."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.leader_epoch if found else -1
+
+
+EMPTY = Metadata(cluster_id="", controller_id=-1, brokers={}, topics={})
+
+
+def topic_from(answer: Any) -> TopicMetadata:
+    """Return the metadata of one topic from a decoded MetadataResponse."""
+    operations = getattr(answer, "authorized_operations", None)
+    return TopicMetadata(
+        name=answer.name or "",
+        topic_id=answer.topic_id or NO_TOPIC_ID,
+        error=answer.error_code,
+        is_internal=bool(answer.is_internal),
+        partitions={
+            one.partition_index: PartitionMetadata(
+                leader=one.leader_id,
+                # Absent before version 7.
+                leader_epoch=one.leader_epoch if one.leader_epoch is not None else -1,
+                replicas=tuple(one.replica_nodes),
+                isr=tuple(one.isr_nodes),
+                error=one.error_code,
+            )
+            for one in answer.partitions
+        },
+        authorized_operations=frozenset(operations) if operations else None,
+    )
+
+
+def merged(old: Metadata, answer: Any, *, asked: Iterable[str] | None) -> Metadata:
+    """Return *old* updated with a decoded MetadataResponse; *asked* None means that it lists all topics.
+
+    A broker with outdated metadata returns an older leader epoch; that part of the response is ignored (as in
+    Java's MetadataCache), or the client would return to a leader that has already refused it.
+    """
+    answered = {topic.name: _newer(old.topics.get(topic.name), topic_from(topic)) for topic in answer.topics}
+    topics = answered if asked is None else {**old.topics, **answered}
+    brokers = {
+        one.node_id: Broker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+        for one in answer.brokers
+    }
+    return Metadata(
+        cluster_id=answer.cluster_id or old.cluster_id,
+        controller_id=answer.controller_id,
+        brokers=brokers or old.brokers,
+        topics=topics,
+    )
+
+
+def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
+    if old is None or old.topic_id != new.topic_id:
+        return new
+    kept = {
+        index: before
+        for index, now in new.partitions.items()
+        if (before := old.partitions.get(index)) is not None and now.leader_epoch < before.leader_epoch
+    }
+    return (
+        replace(new, partitions={**new.partitions, **kept}) if kept and new.topic_id != NO_TOPIC_ID else new
+    )

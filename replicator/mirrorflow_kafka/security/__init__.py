@@ -1,0 +1,1 @@
+"""TLS and SASL from a Java client's settings, with rotation of secrets."""

@@ -1,0 +1,77 @@
+"""Replaces a cluster's connections, one by one, when its secrets have changed.
+
+    poll ──> same secrets as every connection was opened with? ──yes──> sleep
+                        │ no
+                        └──> open the next connection with the new ones ──accepted──> it replaces the old one
+                                          └──refused──> logged once; the old connections stay; retried
+
+An old connection is retired only after its replacement is open and authenticated, and closed when its last
+request is answered (`Connection.retire`), so no write is in doubt. `security.credentials` provides the
+secrets.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_kafka.client.handshake_types import SecurityLike
+from mirrorflow_kafka.client.pool import ConnectionPool
+
+# Secrets are small files, read in under a millisecond; the kubelet takes up to a minute to update one.
+LOOK_S = 5.0
+# A broker may get a new password later than this client, and one that counts failures must not lock the
+# client out.
+REFUSED_AGAIN_S = 20.0
+
+log = logging.getLogger("mirrorflow.secrets")
+
+
+class Rotation:
+    """Watches the secrets of one cluster's client.
+
+    `run` ends only by cancellation; `problem` can always be read.
+    """
+
+    def __init__(self, alias: str, pool: ConnectionPool, security: Callable[[], SecurityLike | None]) -> None:
+        self.problem: MirrorFlowError | None = (
+            None  # why the current secrets are not used; None while they are
+        )
+        self._alias = alias
+        self._pool = pool
+        self._security = security
+        self._refused: SecurityLike | None = None  # the security that was refused last
+        self._try_at = 0.0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The problem as a message, if there is one."""
+        return () if self.problem is None else (self._sentence(self.problem),)
+
+    async def run(self) -> None:
+        """Poll the secrets every LOOK_S seconds until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Replace connections that do not use the current secrets, if brokers accept these."""
+        now = asyncio.get_running_loop().time
+        security = None
+        try:
+            security = self._security()
+            if security is self._refused and now() < self._try_at:
+                return
+            replaced = await self._pool.replace_all_but(security)
+        except MirrorFlowError as error:
+            self._refused, self._try_at = security, now() + REFUSED_AGAIN_S
+            if self.problem is None or str(self.problem) != str(error):
+                log.warning("%s", self._sentence(error))
+            self.problem = error
+            return
+        self._refused, self.problem = None, None
+        if replaced:
+            log.info("Cluster %s: %d connections now use the rotated secrets", self._alias, replaced)
+
+    def _sentence(self, error: MirrorFlowError) -> str:
+        return f"Cluster {self._alias}: the rotated secrets cannot be used, and connections opened by the old ones stay: {error}"

@@ -1,0 +1,1 @@
+"""Stores of a flow's own data: decisions, source offsets, and internal topics of Kafka Connect and MM2."""

@@ -1,0 +1,192 @@
+"""Creates, checks, reads and writes a compacted Connect topic with any number of partitions.
+
+When `append` returns, its records are replicated (acks=all). `read_new` returns what a read_committed
+consumer sees: each record once, in partition order, and from the beginning if the topic was re-created.
+Appends are not idempotent, so a failed append may still have been written; in a compacted topic only the last
+record of a key counts.
+
+`stores.offsets_topic` and `stores.worker_topics` interpret the bytes and hold the lock: one call at a time.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import StorageTopicSettings
+from mirrorflow_core.topics.topic_configs import ConfigChange
+from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.murmur2 import partition_for
+from mirrorflow_core.wire.records import Record, encode_split
+from mirrorflow_core.wire.records import decode as decode_records
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import is_retriable, raise_for
+
+BATCH_BYTES_MAX = 512 << 10  # half of the smallest usual max.message.bytes
+PRODUCE_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms
+# A new leader is known within a few seconds; after 0.2 + 0.4 + ... + 3.2 s the failure is raised.
+WRITE_ATTEMPTS_MAX = 6
+WRITE_RETRY_S = 0.2
+OWN_PREFIX = "mm2-offsets."  # a topic with any other name may hold foreign data
+SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
+
+
+class CompactedTopic:
+    """One compacted topic, named by the setting *key*.
+
+    With *single* it must have one partition, because records would otherwise lose their order.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: StorageTopicSettings, *, key: str, single: bool = False
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._key = key
+        self._single = single
+        self._read_to: dict[int, int] = {}
+
+    async def open(self) -> str:
+        """Create the topic if it is missing; return a warning if its policy cannot be read, otherwise "".
+
+        A topic with MM2's own name prefix is set to compact. Raises InvalidSettingError if the topic is not
+        compacted and cannot be, because it would lose its records; ClusterError.
+        """
+        topic = self._settings.topic
+        await self._cluster.refresh([topic])
+        if not self._partitions():
+            new = admin.NewTopic(
+                name=topic,
+                partitions=1 if self._single else self._settings.partitions,
+                replication_factor=self._settings.replication_factor,
+                configs={**self._settings.topic_configs, "cleanup.policy": "compact"},
+            )
+            await admin.create_topic_and_wait(self._cluster, new)
+        count = len(self._partitions())
+        if self._single and count > 1:
+            raise InvalidSettingError(
+                key=self._key,
+                problem=f"topic {topic} has {count} partitions, so what is written first could be read last",
+                action="name a topic with one partition",
+            )
+        return await self._check_compacted()
+
+    async def read_new(self, take: Callable[[Record], None]) -> None:
+        """Pass to *take* the records appended since the last call, up to the topic's current end."""
+        wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
+        ends = await self._offsets(wanted, LATEST)
+        # A partition that was never read, or whose topic was re-created since, is read from its beginning.
+        unread = [p for p in wanted if self._read_to.get(p.partition, ends[p] + 1) > ends[p]]
+        for partition, start in (await self._offsets(unread, EARLIEST) if unread else {}).items():
+            self._read_to[partition.partition] = start
+        behind = [partition for partition in wanted if self._read_to[partition.partition] < ends[partition]]
+        await asyncio.gather(*(self._read(partition, ends[partition], take) for partition in behind))
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until no transaction is open below the topic's current end; return False after *timeout_s*.
+
+        An open transaction also hides later committed records from `read_new`.
+        """
+        wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
+        ends = await admin.offsets_at(self._cluster, wanted, LATEST, read_committed=False)
+        given_up_s = time.monotonic() + timeout_s
+        while True:
+            stable = await self._offsets(wanted, LATEST)
+            if all(stable[partition] >= end for partition, end in ends.items()):
+                return True
+            if time.monotonic() > given_up_s:
+                return False
+            await asyncio.sleep(SETTLE_S)
+
+    async def append(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
+        """Write keys with values (None is a tombstone), in order within each partition, one batch at a time.
+
+        Raises ClusterError if the cluster does not accept them; some may have been written then.
+        """
+        count = len(self._partitions())
+        records: dict[TopicPartition, list[Record]] = {}
+        for key, value in values:
+            home = TopicPartition(self._settings.topic, partition_for(key, count))
+            records.setdefault(home, []).append(Record(0, now_ms, key, value))
+        batches = {home: deque(_batches(group)) for home, group in records.items()}
+        while batches:
+            await self._produce({home: waiting[0] for home, waiting in batches.items()})
+            for waiting in batches.values():
+                waiting.popleft()
+            batches = {home: waiting for home, waiting in batches.items() if waiting}
+
+    def _partitions(self) -> Sequence[int]:
+        known = self._cluster.metadata.topics.get(self._settings.topic)
+        return sorted(known.partitions) if known is not None and not known.error else ()
+
+    async def _check_compacted(self) -> str:
+        topic = self._settings.topic
+        try:
+            entries = await admin.describe_topic_configs(self._cluster, [topic])
+        except NotAuthorizedError as error:
+            # Java continues as well: the topic may be compacted although this client may not read its
+            # configs.
+            return f"Whether {topic} is compacted is unknown: {error}"
+        policy = next(
+            (entry.value for entry in entries.get(topic, ()) if entry.name == "cleanup.policy"), "compact"
+        )
+        if policy != "compact" and topic.startswith(OWN_PREFIX):
+            change = ConfigChange(name="cleanup.policy", value="compact")
+            refusal = (await admin.alter_topic_configs(self._cluster, {topic: [change]}))[topic]
+            policy = "compact" if refusal is None else policy
+        if policy != "compact":
+            raise InvalidSettingError(
+                key=self._key,
+                problem=f"topic {topic} has cleanup.policy={policy}, so what it holds would be lost with time",
+                action="set it to compact, or name another topic",
+            )
+        return ""
+
+    async def _offsets(self, partitions: Sequence[TopicPartition], when: int) -> dict[TopicPartition, int]:
+        return await admin.offsets_at(self._cluster, partitions, when, read_committed=when == LATEST)
+
+    async def _read(self, partition: TopicPartition, end: int, take: Callable[[Record], None]) -> None:
+        start = self._read_to[partition.partition]
+        answer, delivered = None, AbortedFilter()
+        async for batch, fetched in batches_between(
+            self._cluster, partition, start, end, read_committed=True
+        ):
+            if fetched is not answer:
+                answer, delivered = fetched, AbortedFilter(fetched.aborted)
+            if delivered.delivers(batch):
+                for record in decode_records(batch):
+                    if record.offset >= start:
+                        take(record)
+            self._read_to[partition.partition] = batch.next_offset
+
+    async def _produce(self, batches: Mapping[TopicPartition, bytearray]) -> None:
+        left = dict(batches)
+        for attempt in range(WRITE_ATTEMPTS_MAX):
+            answers = await admin.produce(self._cluster, left, timeout_ms=PRODUCE_TIMEOUT_MS)
+            refused = {home: code for home, code in answers.items() if code}
+            if not refused:
+                return
+            home, code = next(iter(refused.items()))
+            last = attempt == WRITE_ATTEMPTS_MAX - 1
+            if last or not all(is_retriable(code) for code in refused.values()):
+                raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
+            left = {home: batches[home] for home in refused}
+            await asyncio.sleep(WRITE_RETRY_S * 2**attempt)
+            await self._cluster.refresh([self._settings.topic])
+
+
+def _batches(records: Iterable[Record]) -> list[bytearray]:
+    split = encode_split(
+        list(records),
+        max_bytes=BATCH_BYTES_MAX,
+        codec=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+    )
+    return [batch for batch, _ in split]

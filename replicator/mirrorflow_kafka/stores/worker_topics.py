@@ -1,0 +1,124 @@
+"""Reads and writes the config and status topics of a distributed Connect worker, on the target.
+
+When `put` returns, its records are replicated and have been read back, with everything written before them.
+`read_new` returns each record once, in order, including the worker's own. A record that cannot be read is
+skipped and listed in `warnings`; Connect's other records (session keys, fencing, tracked topics) are ignored.
+
+`connect.worker_records` encodes the bytes and `connect.worker_state` interprets them; the worker decides what
+it may write.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+from mirrorflow_core.connect.worker_records import (
+    ConfigRecord,
+    WorkerStatus,
+    decode_config,
+    decode_status,
+    encode_config,
+    encode_status,
+)
+from mirrorflow_core.connect.worker_state import WorkerConfigs, WorkerStatuses
+from mirrorflow_core.settings import StorageTopicSettings
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
+
+# Records read but not yet returned by `read_new`. Beyond this the oldest are dropped; the worker state
+# includes them.
+UNSEEN_MAX = 10_000
+WARNINGS_MAX = 20  # the newest are kept; a topic full of unreadable records must not fill memory
+T = TypeVar("T")
+
+
+class _Following(Generic[T]):
+    """Base of both topics: reads new records, and reads back what was written."""
+
+    def __init__(self, log: CompactedTopic) -> None:
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._unseen: deque[T] = deque(maxlen=UNSEEN_MAX)
+        self._warnings: deque[str] = deque(maxlen=WARNINGS_MAX)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about records that could not be read, newest last."""
+        return tuple(self._warnings)
+
+    async def open(self) -> None:
+        """Create the topic if it is missing, and read it to its end.
+
+        Raises InvalidSettingError if the topic does not meet Connect's requirements; ClusterError.
+        """
+        async with self._lock:
+            if warning := await self._log.open():
+                self._warnings.append(warning)
+            await self._log.read_new(self._take)
+            self._unseen.clear()
+
+    async def read_new(self) -> Sequence[T]:
+        """Read to the end; return the records since the last call, or since `open`. Raises ClusterError."""
+        async with self._lock:
+            await self._log.read_new(self._take)
+            new = tuple(self._unseen)
+            self._unseen.clear()
+            return new
+
+    async def _put(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
+        async with self._lock:
+            await self._log.append(values, now_ms=now_ms)
+            await self._log.read_new(self._take)
+
+    def _take(self, record: Record) -> None:
+        try:
+            found = self._understood(record)
+        except ValueError as problem:
+            key = (record.key or b"").decode("utf-8", "replace")
+            self._warnings.append(f"The record {key!r} cannot be read: {problem}")
+            return
+        if found is not None:
+            self._unseen.append(found)
+
+    def _understood(self, record: Record) -> T | None:
+        raise NotImplementedError
+
+
+class ConfigTopic(_Following[ConfigRecord]):
+    """The config topic: connectors, tasks and target states."""
+
+    def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
+        super().__init__(CompactedTopic(cluster, settings, key="config.storage.topic", single=True))
+        self.configs = WorkerConfigs()
+        self.offset = 0  # behind the last record read; workers exchange it in the group protocol
+
+    async def put(self, *records: ConfigRecord, now_ms: int) -> None:
+        """Write *records* in order. Raises ClusterError; some may have been written then."""
+        await self._put([encode_config(record) for record in records], now_ms=now_ms)
+
+    def _understood(self, record: Record) -> ConfigRecord | None:
+        self.offset = record.offset + 1
+        found = decode_config(record.key, record.value)
+        if found is not None:
+            self.configs.take(found)
+        return found
+
+
+class StatusTopic(_Following[WorkerStatus]):
+    """The status topic: states of connectors and tasks."""
+
+    def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
+        super().__init__(CompactedTopic(cluster, settings, key="status.storage.topic"))
+        self.statuses = WorkerStatuses()
+
+    async def put(self, *statuses: WorkerStatus, now_ms: int) -> None:
+        """Write *statuses*, DESTROYED as tombstones. Raises ClusterError; some may have been written then."""
+        await self._put([encode_status(status) for status in statuses], now_ms=now_ms)
+
+    def _understood(self, record: Record) -> WorkerStatus | None:
+        found = decode_status(record.key, record.value)
+        if found is not None:
+            self.statuses.take(found)
+        return found

@@ -1,0 +1,297 @@
+"""Parses mm2.properties (MM2's dedicated mode) into one `WorkerSettings` for each herder.
+
+Derivation is that of MirrorMakerConfig: there is a herder for every ordered pair of clusters whose flow or
+heartbeats are enabled. The worker lives on the target. Connectors get the source's and the target's
+properties under `source.` and `target.` prefixes, and the flow's own `A->B.` properties last. References are
+kept: Java resolves the worker's at start, we resolve each when a client is built. The only visible difference
+is that a rotated secret takes effect.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.naming.worker_topics import worker_topic
+from mirrorflow_core.settings import WorkerSettings
+from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config.checkpoint import why_not
+from mirrorflow_replicator.config.comments import read_properties
+from mirrorflow_replicator.config.flow_warnings import EnabledFlow, flow_warnings
+from mirrorflow_replicator.config.key_rows import Scope, Verdict
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.worker import (
+    CHECKPOINT_CONNECTOR,
+    HEARTBEAT_CONNECTOR,
+    LISTENERS_DEFAULT,
+    SOURCE_CONNECTOR,
+    checked_listeners,
+    distributed_settings,
+    worker_settings,
+)
+from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
+
+# In the order in which MirrorMaker configures them.
+_CONNECTORS = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
+# Top-level keys with these prefixes reach the worker, and override the target cluster's own.
+_WORKER_PREFIXES = (
+    "offset.storage",
+    "config.storage",
+    "status.storage",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "task",
+    "worker",
+    "replication.policy",
+)
+# Own and REST keys have no cluster: they belong to the process. The internal server's `ssl.*` is not listed.
+_PROCESS_KEYS = (
+    SEVERAL_KEY,
+    SERVER_NAME_KEY,
+    "rest.advertised.host.name",
+    "rest.advertised.port",
+    "mirrorflow.http.listeners",
+    "metrics.level",
+    "rest.modify.enable",
+    "offset.flush.interval.ms",
+)
+_CLIENT_KINDS = ("producer.", "consumer.", "admin.")
+_BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+def load_mm2(
+    text: str, clusters: Sequence[str] | None = None, *, now_ms: int | None = None
+) -> tuple[WorkerSettings, ...]:
+    """Returns the herders of an mm2.properties, in the order of `clusters`.
+
+    *clusters* keeps only those that write to one of these. All herders run in one process: `http` is the same
+    in each. Raises InvalidSettingError and RefusedSettingError.
+    """
+    warnings: list[str] = []
+    raw, aliases = read_mm2(text, warnings)
+    _check_keys(raw, aliases, warnings)
+    wanted = _wanted(aliases, clusters)
+    read = PropertyReader(raw, Resolver(raw))
+    pairs = [
+        (source, target)
+        for source in aliases
+        for target in aliases
+        if source != target and target in wanted and _has_herder(read, source, target)
+    ]
+    if not pairs:
+        raise InvalidSettingError(
+            key="clusters",
+            problem="no replication flow is enabled",
+            action="set A->B.enabled=true for one of them",
+        )
+    warnings += flow_warnings(_enabled(raw, aliases))
+    return tuple(_herder(raw, source, target, list(warnings), now_ms) for source, target in pairs)
+
+
+def _enabled(raw: Mapping[str, str], aliases: Sequence[str]) -> tuple[EnabledFlow, ...]:
+    """Returns the flows of *raw* that copy topics."""
+    flows = []
+    for source, target in permutations(aliases, 2):
+        properties = connector_properties(raw, source, target, SOURCE_CONNECTOR)
+        read = PropertyReader(properties, Resolver(properties))
+        if read.flag("enabled", default=False):
+            policy = read.text("replication.policy.class", "")
+            flows.append(
+                EnabledFlow(
+                    source=source,
+                    target=target,
+                    topics=read.names("topics", (".*",)),
+                    keeps_names=policy.endswith("IdentityReplicationPolicy"),
+                )
+            )
+    return tuple(flows)
+
+
+def read_mm2(text: str, warnings: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Returns the properties of an mm2.properties under their proper names, and its aliases.
+
+    Raises InvalidSettingError.
+    """
+    raw = read_properties(text, warnings)
+    read = PropertyReader(raw, Resolver(raw))
+    aliases = tuple(dict.fromkeys(read.names("clusters", ())))
+    if not aliases:
+        raise InvalidSettingError(
+            key="clusters", problem="it is missing", action="list the aliases: clusters = A, B"
+        )
+    return keys.canonical(raw, warnings, prefixes=_prefixes(aliases)), aliases
+
+
+def cluster_properties(raw: Mapping[str, str], alias: str) -> dict[str, str]:
+    """Returns one cluster's properties without prefix, with shared ones set for each kind of client."""
+    properties = clients.with_prefix(raw, f"{alias}.")
+    for key, value in clients.shared(properties).items():
+        for kind in _CLIENT_KINDS:
+            properties.setdefault(kind + key, value)
+    for key, value in clients.shared(raw).items():
+        for kind in _CLIENT_KINDS:
+            properties.setdefault(kind + key, value)
+        properties.setdefault(key, value)
+    return properties
+
+
+def worker_properties(raw: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+    """Returns the properties of the Connect worker of flow *source* to *target*."""
+    return {
+        "client.id": f"{source}->{target}",
+        "group.id": f"{source}-mm2",
+        "offset.storage.topic": worker_topic("offsets", source),
+        "status.storage.topic": worker_topic("status", source),
+        "config.storage.topic": worker_topic("configs", source),
+        "key.converter": _BYTE_CONVERTER,
+        "value.converter": _BYTE_CONVERTER,
+        "header.converter": _BYTE_CONVERTER,
+        **{
+            key: value
+            for key, value in raw.items()
+            if key in _PROCESS_KEYS or key.startswith("listeners.https.")
+        },
+        **cluster_properties(raw, target),
+        **{key: value for key, value in raw.items() if key.startswith(_WORKER_PREFIXES)},
+        **{key: value for key, value in raw.items() if key.startswith(PROVIDERS_KEY)},
+    }
+
+
+def connector_properties(raw: Mapping[str, str], source: str, target: str, connector: str) -> dict[str, str]:
+    """Returns the properties of one *connector* of the flow, as MM2 writes them to its config topic."""
+    properties = {
+        key: value
+        for key, value in raw.items()
+        if keys.is_connector_key(key) or key.startswith((PROVIDERS_KEY, "replication.policy"))
+    }
+    for side, alias in (("source", source), ("target", target)):
+        for key, value in cluster_properties(raw, alias).items():
+            prefix = f"{side}." if key.startswith(_CLIENT_KINDS) else f"{side}.cluster."
+            properties[prefix + key] = value
+    properties.setdefault("name", connector)
+    properties.setdefault("connector.class", MIRROR_PACKAGE + connector)
+    properties.setdefault("source.cluster.alias", source)
+    properties.setdefault("target.cluster.alias", target)
+    properties.update(clients.with_prefix(raw, f"{source}->{target}."))
+    properties.setdefault("enabled", "false")
+    return properties
+
+
+def _herder(
+    raw: Mapping[str, str], source: str, target: str, warnings: list[str], now_ms: int | None
+) -> WorkerSettings:
+    flow, worker = f"{source}->{target}", worker_properties(raw, source, target)
+    connectors = [
+        _runnable(connector_properties(raw, source, target, connector), flow, warnings)
+        for connector in _CONNECTORS
+    ]
+    herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
+    if PropertyReader(raw, Resolver(raw)).flag(SEVERAL_KEY, default=False):
+        herder = _one_of_several(herder, raw, worker, connectors, source, target)
+    # Our HTTP server has the process's certificate, never the client certificate for a herder's target.
+    tls = clients.with_prefix(raw, "listeners.https.") or {
+        key: value for key, value in raw.items() if key.startswith("ssl.")
+    }
+    return replace(herder, http=replace(herder.http, tls=tls))
+
+
+def _one_of_several(
+    herder: WorkerSettings,
+    raw: Mapping[str, str],
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    source: str,
+    target: str,
+) -> WorkerSettings:
+    """Returns *herder* as a node of the flow's group; it runs what the leader has stored (KIP-710)."""
+    internal = PropertyReader(raw, Resolver(raw)).names("listeners", LISTENERS_DEFAULT)
+    distributed = distributed_settings(
+        PropertyReader(worker, Resolver(worker)),
+        worker,
+        connectors,
+        target_alias=target,
+        flow=(source, target),
+    )
+    http = replace(herder.http, internal=checked_listeners(internal))
+    return replace(herder, distributed=distributed, http=http)
+
+
+def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:
+    """Returns *properties*, disabled if MM2 refuses this connector and runs the others."""
+    read = PropertyReader(properties, Resolver(properties))
+    if properties["connector.class"] != MIRROR_PACKAGE + CHECKPOINT_CONNECTOR or not read.flag(
+        "enabled", default=True
+    ):
+        return properties
+    problem = why_not(read)
+    if problem is None:
+        return properties
+    warnings.append(f"{flow}.{CHECKPOINT_CONNECTOR} is not run: {problem[0]} is false, and {problem[1]}.")
+    return {**properties, "enabled": "false"}
+
+
+def _has_herder(read: PropertyReader, source: str, target: str) -> bool:
+    key = "emit.heartbeats.enabled"
+    heartbeats = read.flag(f"{source}->{target}.{key}", default=read.flag(key, default=True))
+    return read.flag(f"{source}->{target}.enabled", default=False) or heartbeats
+
+
+def _wanted(aliases: tuple[str, ...], clusters: Sequence[str] | None) -> set[str]:
+    for unknown in sorted(set(clusters or ()) - set(aliases)):
+        raise InvalidSettingError(
+            key="--clusters",
+            problem=f"{unknown!r} is not a cluster of this file",
+            action="name one of " + ", ".join(aliases),
+        )
+    return set(clusters or aliases)
+
+
+def _prefixes(aliases: tuple[str, ...]) -> tuple[str, ...]:
+    flows = [f"{source}->{target}." for source in aliases for target in aliases if source != target]
+    return (*flows, *sorted((f"{alias}." for alias in aliases), key=len, reverse=True))
+
+
+def _check_keys(raw: Mapping[str, str], aliases: tuple[str, ...], warnings: list[str]) -> None:
+    prefixes = _prefixes(aliases)
+    by_prefix: dict[str, dict[str, str]] = {}
+    for key, value in raw.items():
+        prefix = next((prefix for prefix in prefixes if key.startswith(prefix)), "")
+        flow = re.match(r"(.+?)->(.+?)\.", key)
+        if not prefix and flow:
+            named = " or ".join(sorted({flow.group(1), flow.group(2)} - set(aliases)))
+            warnings.append(
+                f"{key}: it has no effect, because `clusters` does not list {named or 'such a flow'}."
+            )
+            continue
+        by_prefix.setdefault(prefix, {})[key.removeprefix(prefix)] = value
+    for prefix, properties in by_prefix.items():
+        keys.check(properties, _scopes(prefix), warnings, prefix=prefix)
+    warnings.extend(
+        f"{key}: it has no effect at the top level, as in MM2; write it for a flow (A->B.{key}) or a cluster (A.{key})."
+        for key in by_prefix.get("", {})
+        if not _reaches(key)
+    )
+
+
+def _reaches(key: str) -> bool:
+    """Whether a top-level key that we honour reaches a worker or a connector."""
+    row = keys.find(key, keys.DRIVER_SCOPES)
+    if row is None or row.verdict is not Verdict.HONOURED or row.scope in {Scope.DRIVER, Scope.REST}:
+        return True
+    prefixes = (*_WORKER_PREFIXES, PROVIDERS_KEY)
+    return (
+        key in _PROCESS_KEYS
+        or key.startswith(prefixes)
+        or keys.is_connector_key(key)
+        or clients.is_shared(key)
+    )
+
+
+def _scopes(prefix: str) -> tuple[Scope, ...]:
+    if not prefix:
+        return keys.DRIVER_SCOPES
+    return keys.CONNECTOR_SCOPES if "->" in prefix else keys.CLUSTER_SCOPES

@@ -1,0 +1,87 @@
+"""Parses the connector properties of a MirrorHeartbeatConnector into `HeartbeatSettings`.
+
+Keys and defaults are MM2's (MirrorHeartbeatConfig of 4.3). As there, this connector ignores `enabled` and
+follows `emit.heartbeats.enabled`. One key is ours: `mirrorflow.heartbeats.emit.to` may name the source too. A
+heartbeat on the source is the one that a connector of the reverse flow would write. Without any, nothing
+arrives on the target from which Java's `replicationHops` and `upstreamClusters` could know of the source.
+"""
+
+from collections.abc import Mapping
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.settings import BeatSettings, ClientSettings, HeartbeatSettings
+from mirrorflow_replicator.config import clients
+from mirrorflow_replicator.config.connector_basics import Basics, interval_s
+from mirrorflow_replicator.config.plugins import policy_settings
+from mirrorflow_replicator.config.storage import replication_factor
+
+INTERVAL_S = 1
+REPLICATION_FACTOR = 3
+EMIT_TO_KEY = "mirrorflow.heartbeats.emit.to"
+_TARGET, _SOURCE = "target", "source"
+
+
+def parse_heartbeat(properties: Mapping[str, str], worker: Mapping[str, str]) -> HeartbeatSettings | None:
+    """Returns the settings of the connector with *properties*; None if it writes nothing.
+
+    Raises InvalidSettingError and RefusedSettingError.
+    """
+    basics = Basics.of(properties, worker)
+    read = basics.read
+    policy = policy_settings(read, basics.source_alias)
+    every_s = interval_s(read, "emit.heartbeats", INTERVAL_S)
+    factor = replication_factor(read, "heartbeats.topic.replication.factor", REPLICATION_FACTOR)
+    sides = read.names(EMIT_TO_KEY, (_TARGET,))
+    for side in sides:
+        if side not in {_TARGET, _SOURCE}:
+            raise InvalidSettingError(
+                key=EMIT_TO_KEY, problem=f"{side!r} is no side", action="write target, source or both"
+            )
+    beats = []
+    if _TARGET in sides:
+        beats.append(_to_target(basics, properties, worker))
+    if _SOURCE in sides:
+        beats.append(_to_source(basics, properties))
+    if every_s is None or not beats:
+        return None
+    return HeartbeatSettings(
+        name=basics.name,
+        flow=basics.flow,
+        source_alias=basics.source_alias,
+        target_alias=basics.target_alias,
+        policy=policy,
+        interval_s=every_s,
+        replication_factor=factor,
+        beats=tuple(beats),
+        providers=basics.providers,
+    )
+
+
+def _to_target(basics: Basics, properties: Mapping[str, str], worker: Mapping[str, str]) -> BeatSettings:
+    """As in MM2: the worker's producer writes, the connector's admin client creates the topic."""
+    producer = clients.data_producer(properties, worker)
+    admin = clients.target_client(properties, worker, "admin")
+    clients.require_addresses(producer, key="bootstrap.servers")
+    alias = basics.target_alias
+    return BeatSettings(
+        source_alias=basics.source_alias,
+        target_alias=alias,
+        producer=clients.task_producer(alias, basics.name, producer),
+        admin=clients.client_settings(alias, f"{basics.label}|heartbeats-target-admin", admin),
+    )
+
+
+def _to_source(basics: Basics, properties: Mapping[str, str]) -> BeatSettings:
+    alias = basics.source_alias
+
+    def client(kind: str) -> ClientSettings:
+        found = clients.connector_client(properties, "source", kind)
+        clients.require_addresses(found, key="source.cluster.bootstrap.servers")
+        return clients.client_settings(alias, f"{basics.label}|heartbeats-source-{kind}", found)
+
+    return BeatSettings(
+        source_alias=basics.target_alias,
+        target_alias=alias,
+        producer=client("producer"),
+        admin=client("admin"),
+    )

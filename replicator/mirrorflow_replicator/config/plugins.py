@@ -1,0 +1,174 @@
+"""Reads the keys that name a Java class, and builds what replaces that class.
+
+Kafka's own defaults are built in; a user's own class can be a Python class (`python_classes`). Anything else
+is refused by name: ignoring it would copy other topics, or under other names, than requested.
+"""
+
+import re
+from collections.abc import Callable
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.naming.patterns import compile_patterns
+from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
+from mirrorflow_core.naming.topic_selection import TopicSelection
+from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.offsets.groups import GroupSelection
+from mirrorflow_core.settings import (
+    CheckpointSettings,
+    HeartbeatSettings,
+    PolicyKind,
+    PolicySettings,
+    SourceSettings,
+)
+from mirrorflow_replicator.config.python_classes import load_python_class, python_class
+
+MIRROR_PACKAGE = "org.apache.kafka.connect.mirror."
+
+
+def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
+    """Returns the naming of remote topics. Raises RefusedSettingError for a user's own Java class."""
+    key = "replication.policy.class"
+    written = read.text(key, "DefaultReplicationPolicy")
+    custom = ""
+    match written.removeprefix(MIRROR_PACKAGE):
+        case "DefaultReplicationPolicy":
+            kind = PolicyKind.DEFAULT
+        case "IdentityReplicationPolicy":
+            kind = PolicyKind.IDENTITY
+        case _:
+            kind = PolicyKind.CUSTOM
+            custom = python_class(
+                key, written, built_in="DefaultReplicationPolicy or IdentityReplicationPolicy"
+            )
+    separator = read.text("replication.policy.separator", ".")
+    if not re.fullmatch(r"[a-zA-Z0-9._-]+", separator):
+        raise InvalidSettingError(
+            key="replication.policy.separator",
+            problem=f"{separator!r} cannot be part of a topic's name",
+            action="use letters, digits, dot, underscore or hyphen",
+        )
+    return PolicySettings(
+        kind=kind,
+        separator=separator,
+        internal_separator_enabled=read.flag(
+            "replication.policy.internal.topic.separator.enabled", default=True
+        ),
+        source_alias=source_alias,
+        custom=custom,
+    )
+
+
+def topic_filter(read: PropertyReader) -> str:
+    """Returns `python:...` of the user's topic filter, or "" for the built-in one."""
+    return _filter(read, "topic.filter.class", "DefaultTopicFilter")
+
+
+def config_filter(read: PropertyReader) -> str:
+    """Returns `python:...` of the user's filter of topic settings, or "" for the built-in one."""
+    return _filter(read, "config.property.filter.class", "DefaultConfigPropertyFilter")
+
+
+def group_filter(read: PropertyReader) -> str:
+    """Returns `python:...` of the user's group filter, or "" for the built-in one."""
+    return _filter(read, "group.filter.class", "DefaultGroupFilter")
+
+
+def _filter(read: PropertyReader, key: str, built_in: str) -> str:
+    written = read.text(key, built_in)
+    if written.removeprefix(MIRROR_PACKAGE) == built_in:
+        return ""
+    return python_class(key, written, built_in=built_in)
+
+
+def make_replication_policy(
+    settings: SourceSettings | CheckpointSettings | HeartbeatSettings,
+) -> ReplicationPolicy:
+    """Returns the policy of a connector; a user's own class is imported and called with *settings*."""
+    if settings.policy.kind is not PolicyKind.CUSTOM:
+        return make_policy(settings.policy)
+    key = "replication.policy.class"
+    policy = load_python_class(key, settings.policy.custom)(settings)
+    if not isinstance(policy, ReplicationPolicy):
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{settings.policy.custom} lacks methods of ReplicationPolicy",
+            action="see mirrorflow_core.naming.replication_policy",
+        )
+    return policy
+
+
+def make_selection(settings: SourceSettings) -> TopicSelection:
+    """Returns the connector's topic selection.
+
+    A user's filter has the method `should_replicate_topic(topic) -> bool`.
+    """
+    admits = None
+    if settings.topic_filter:
+        admits = _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
+    return TopicSelection(
+        include=settings.topics,
+        exclude=settings.topics_exclude,
+        policy=make_replication_policy(settings),
+        naming=make_naming(settings),
+        source_alias=settings.source_alias,
+        target_alias=settings.target_alias,
+        heartbeats=settings.heartbeats_replication,
+        admits=admits,
+    )
+
+
+def make_naming(settings: SourceSettings | CheckpointSettings) -> TopicTransforms:
+    """Returns the naming of copies, by the policy and then the transformations, which also change headers."""
+    in_base64 = isinstance(settings, SourceSettings) and settings.headers_in_base64
+    return TopicTransforms(
+        make_replication_policy(settings),
+        settings.source_alias,
+        Transforms(settings.transforms, headers_in_base64=in_base64),
+    )
+
+
+def make_topic_filter(settings: CheckpointSettings) -> Callable[[str], bool]:
+    """Returns a function that decides whether group offsets in a source topic are translated.
+
+    MM2 applies only the topic filter.
+    """
+    if settings.topic_filter:
+        return _method("topic.filter.class", settings.topic_filter, settings, "should_replicate_topic")
+    include = compile_patterns("topics", settings.topics)
+    exclude = compile_patterns("topics.exclude", settings.topics_exclude)
+    return lambda topic: (
+        include is not None and include.matches(topic) and (exclude is None or not exclude.matches(topic))
+    )
+
+
+def make_group_selection(settings: CheckpointSettings) -> GroupSelection:
+    """Returns the selection of groups.
+
+    A user's filter has the method `should_replicate_group(group) -> bool`.
+    """
+    admits = None
+    if settings.group_filter:
+        admits = _method("group.filter.class", settings.group_filter, settings, "should_replicate_group")
+    return GroupSelection(include=settings.groups, exclude=settings.groups_exclude, admits=admits)
+
+
+def make_config_filter(settings: SourceSettings) -> Callable[[str], bool]:
+    """Returns a function that decides by its name whether a topic setting is copied.
+
+    A user's filter has the method `should_replicate_config_property(name) -> bool`.
+    """
+    if settings.config_filter:
+        key = "config.property.filter.class"
+        return _method(key, settings.config_filter, settings, "should_replicate_config_property")
+    excluded = compile_patterns("config.properties.exclude", settings.config_exclude)
+    return lambda name: excluded is None or not excluded.matches(name)
+
+
+def _method(
+    key: str, written: str, settings: SourceSettings | CheckpointSettings, name: str
+) -> Callable[[str], bool]:
+    found = getattr(load_python_class(key, written)(settings), name, None)
+    if not callable(found):
+        raise InvalidSettingError(key=key, problem=f"{written} has no method {name}", action="add it")
+    return lambda text: bool(found(text))

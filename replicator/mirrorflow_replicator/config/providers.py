@@ -1,0 +1,117 @@
+"""Resolves `${provider:path:key}` references on this host, from environment, files and directories.
+
+As in KIP-297, KIP-421 and KIP-710, only providers named in `config.providers` exist. Each call of `resolve`
+reads their sources again, so that the next client gets a rotated secret. A reference that cannot be resolved
+stays as it is written; `resolve_client` refuses that for the keys that connect and authenticate. Values of
+those keys lose one line end at the end, which editors and `kubectl create secret --from-file` leave in files
+of passwords. Nothing here logs, and no error contains a resolved value. `secret_sources` reads the sources.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
+from mirrorflow_core.java.jaas import KEY as JAAS
+from mirrorflow_core.java.jaas import resolve_jaas
+from mirrorflow_core.java.references import Reference, substitute
+from mirrorflow_core.naming.patterns import compile_pattern
+from mirrorflow_replicator.config.secret_sources import EnvironmentSource, FileSource, SecretSource
+
+PROVIDERS_KEY = "config.providers"
+_JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
+_CONNECTION_KEYS = re.compile(r"bootstrap\.servers|security\.protocol|ssl\..*|sasl\..*")
+
+
+class Resolver:
+    """The providers that a set of properties declares.
+
+    Raises RefusedSettingError for an unsupported class.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        names = [name.strip() for name in properties.get(PROVIDERS_KEY, "").split(",") if name.strip()]
+        self._providers = {name: _declared(name, properties) for name in names}
+
+    def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Returns *properties* with references replaced; one that cannot be resolved stays as written."""
+        return {key: substitute(value, self._found) for key, value in properties.items()}
+
+    def resolve_value(self, value: str) -> str:
+        """Resolves one value, as `resolve` does."""
+        return substitute(value, self._found)
+
+    def resolve_client(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Resolves the properties of a client that is about to connect, as `resolve` does.
+
+        Raises UnresolvedReferenceError where a key that connects or authenticates would keep its reference.
+        """
+        return {key: self._for_client(key, value) for key, value in properties.items()}
+
+    def _for_client(self, key: str, value: str) -> str:
+        if key == JAAS:
+            return resolve_jaas(value, partial(self._required, key))
+        if _CONNECTION_KEYS.fullmatch(key):
+            return substitute(value, partial(self._required, key))
+        return self.resolve_value(value)
+
+    def _required(self, key: str, reference: Reference) -> str:
+        try:
+            found = self._lookup(reference)
+            return found.removesuffix("\n").removesuffix("\r") if found.endswith("\n") else found
+        except LookupError as error:
+            problem = str(error.args[0])
+            raise UnresolvedReferenceError(key=key, reference=reference.text, problem=problem) from None
+
+    def _found(self, reference: Reference) -> str | None:
+        try:
+            return self._lookup(reference)
+        except LookupError:
+            return None
+
+    def _lookup(self, reference: Reference) -> str:
+        provider = self._providers.get(reference.provider)
+        if provider is None:
+            raise LookupError(f"{PROVIDERS_KEY} does not name {reference.provider!r}")
+        return provider.lookup(reference)
+
+
+def _declared(name: str, properties: Mapping[str, str]) -> SecretSource:
+    prefix = f"{PROVIDERS_KEY}.{name}"
+    class_key = f"{prefix}.class"
+    written = properties.get(class_key, "").strip()
+    match written.removeprefix(_JAVA_PACKAGE):
+        case "":
+            raise InvalidSettingError(
+                key=class_key,
+                problem=f"it is missing, but {PROVIDERS_KEY} names {name!r}",
+                action="add the class",
+            )
+        case "EnvVarConfigProvider":
+            pattern_key = f"{prefix}.param.allowlist.pattern"
+            return EnvironmentSource(compile_pattern(pattern_key, properties.get(pattern_key, ".*")))
+        case "FileConfigProvider":
+            return FileSource(_allowed_paths(f"{prefix}.param.allowed.paths", properties), whole=False)
+        case "DirectoryConfigProvider":
+            return FileSource(_allowed_paths(f"{prefix}.param.allowed.paths", properties), whole=True)
+        case _:
+            raise RefusedSettingError(
+                key=class_key,
+                why=f"{written} is a Java class; use EnvVarConfigProvider, FileConfigProvider or DirectoryConfigProvider",
+            )
+
+
+def _allowed_paths(key: str, properties: Mapping[str, str]) -> tuple[Path, ...] | None:
+    written = properties.get(key, "").strip()
+    if not written:
+        return None
+    paths = [Path(part.strip()) for part in written.split(",") if part.strip()]
+    for path in paths:
+        if not path.is_absolute() or not path.exists():
+            raise InvalidSettingError(
+                key=key,
+                problem=f"{path} is not an absolute path that exists",
+                action="name existing absolute paths",
+            )
+    return tuple(path.resolve() for path in paths)

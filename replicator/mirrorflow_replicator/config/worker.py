@@ -1,0 +1,250 @@
+"""Parses worker.properties and connector.properties of standalone or distributed mode: `WorkerSettings`.
+
+Standalone is KIP-304's. The worker's file describes the target, where offsets are stored, and HTTP; each
+connector's file is what Connect's REST API would be given. `config.dedicated_mode` derives the same two kinds
+of properties from an mm2.properties and then also calls `worker_settings`.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.naming.worker_topics import worker_topic
+from mirrorflow_core.settings import (
+    ClientSettings,
+    ConnectorSettings,
+    DistributedSettings,
+    HttpSettings,
+    MetricsLevel,
+    OffsetStorageSettings,
+    WorkerSettings,
+)
+from mirrorflow_replicator.config import clients, keys
+from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.comments import read_properties
+from mirrorflow_replicator.config.connector_basics import Basics
+from mirrorflow_replicator.config.converters import converter_warnings
+from mirrorflow_replicator.config.group import group_settings
+from mirrorflow_replicator.config.heartbeat import parse_heartbeat
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.source import TASKS_MAX, parse_source
+from mirrorflow_replicator.config.storage import offset_storage, worker_topics
+
+STANDALONE = "standalone"  # the name of a worker in this mode
+DISTRIBUTED = "distributed"
+SOURCE_CONNECTOR = "MirrorSourceConnector"
+CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
+HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+CONNECTORS = (SOURCE_CONNECTOR, CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR)
+LISTENERS_DEFAULT = ("http://:8083",)  # Connect's
+HTTP_LISTENERS_KEY = "mirrorflow.http.listeners"
+HTTP_CLIENT_AUTH_KEY = "mirrorflow.http.client.auth"
+PORT_MAX = 65_535
+LEVEL_KEY = "metrics.level"
+
+
+def load_standalone(
+    worker_text: str, connector_texts: Sequence[str], *, now_ms: int | None = None
+) -> WorkerSettings:
+    """Parses the files of one standalone process; *now_ms* as for `source.parse_source`.
+
+    Raises InvalidSettingError and RefusedSettingError; what Java would ignore is in `warnings`.
+    """
+    warnings: list[str] = []
+    worker, connectors = _files(worker_text, connector_texts, warnings)
+    if not connectors:
+        raise InvalidSettingError(
+            key="connector.class",
+            problem="no connector is given",
+            action="name at least one connector.properties",
+        )
+    reader = PropertyReader(worker, Resolver(worker))
+    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    return worker_settings(STANDALONE, worker, connectors, listeners, warnings, now_ms=now_ms)
+
+
+def load_distributed(worker_text: str, connector_texts: Sequence[str]) -> WorkerSettings:
+    """Parses the files of a distributed worker, or of one node of it.
+
+    Its connectors, if any, are written to its config topic. Raises InvalidSettingError and
+    RefusedSettingError, also for errors in a connector's properties.
+    """
+    warnings: list[str] = []
+    worker, connectors = _files(worker_text, connector_texts, warnings)
+    reader = PropertyReader(worker, Resolver(worker))
+    if reader.text("offset.storage.store", "kafka") != "kafka":
+        raise RefusedSettingError(
+            key="offset.storage.store",
+            why="a distributed worker keeps its positions where its connectors are, in Kafka",
+        )
+    listeners = reader.names("listeners", LISTENERS_DEFAULT)
+    settings = worker_settings(DISTRIBUTED, worker, connectors, listeners, warnings)
+    distributed = distributed_settings(reader, worker, connectors, target_alias=DISTRIBUTED)
+    http = settings.http
+    if distributed.group is not None and HTTP_LISTENERS_KEY in worker and "listeners" in worker:
+        http = dataclasses.replace(http, internal=checked_listeners(listeners))
+    return dataclasses.replace(settings, distributed=distributed, http=http)
+
+
+def distributed_settings(
+    read: PropertyReader,
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    *,
+    target_alias: str,
+    flow: tuple[str, str] | None = None,
+) -> DistributedSettings:
+    """Returns what the *worker* that *read* reads keeps in Connect's topics.
+
+    *connectors* are its files; *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
+    """
+    return DistributedSettings(
+        topics=worker_topics(read, worker, target_alias),
+        offsets=_named_offsets(read, worker, target_alias),
+        worker=worker,
+        seeds=tuple(connectors),
+        group=group_settings(read, worker, target_alias, flow=flow),
+    )
+
+
+def _named_offsets(
+    read: PropertyReader, worker: Mapping[str, str], target_alias: str
+) -> OffsetStorageSettings | None:
+    client = clients.client_settings(target_alias, "admin", clients.shared(worker))
+    named = offset_storage(read, worker, "", client)
+    return None if named.topic == worker_topic("offsets", "") else named
+
+
+def _files(
+    worker_text: str, connector_texts: Sequence[str], warnings: list[str]
+) -> tuple[dict[str, str], list[dict[str, str]]]:
+    worker = _read(worker_text, warnings)
+    keys.check(worker, keys.WORKER_SCOPES, warnings)
+    connectors = []
+    for text in connector_texts:
+        properties = _read(text, warnings)
+        keys.check(properties, keys.CONNECTOR_SCOPES, warnings)
+        connectors.append(properties)
+    return worker, connectors
+
+
+def _read(text: str, warnings: list[str]) -> dict[str, str]:
+    return keys.canonical(read_properties(text, warnings), warnings)
+
+
+def worker_settings(
+    name: str,
+    worker: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    listeners: tuple[str, ...],
+    warnings: list[str],
+    *,
+    now_ms: int | None = None,
+) -> WorkerSettings:
+    """Returns the settings of a worker, from derived properties whose keys have been checked."""
+    # Settings of the whole process may also be in a connector's properties; the worker's value wins.
+    process = {
+        key: value
+        for text in connectors
+        for key, value in text.items()
+        if key in (HTTP_LISTENERS_KEY, LEVEL_KEY)
+    }
+    read = PropertyReader(process | dict(worker), Resolver(worker))
+    parsed = tuple(parse_connector(properties, worker, now_ms=now_ms) for properties in connectors)
+    names = [connector.name for connector in parsed]
+    for duplicate in {name for name in names if names.count(name) > 1}:
+        raise InvalidSettingError(
+            key="name", problem=f"two connectors are named {duplicate!r}", action="give each its own name"
+        )
+    # Read only to validate its value: each record is admitted once with any of them.
+    read.choice("exactly.once.source.support", ("disabled", "preparing", "enabled"), "disabled")
+    level = read.choice(
+        "metrics.level", tuple(level.value for level in MetricsLevel), MetricsLevel.PARTITION.value
+    )
+    return WorkerSettings(
+        name=name,
+        connectors=parsed,
+        http=HttpSettings(
+            listeners=checked_listeners(read.names(HTTP_LISTENERS_KEY, listeners)),
+            modify_enabled=read.flag("rest.modify.enable", default=name == DISTRIBUTED),
+            tls=clients.with_prefix(worker, "listeners.https.")
+            or {key: value for key, value in worker.items() if key.startswith("ssl.")},
+            others_client_auth=worker.get(HTTP_CLIENT_AUTH_KEY, ""),
+            advertised_host=read.text("rest.advertised.host.name"),
+            advertised_port=read.whole("rest.advertised.port", 0, minimum=0, maximum=PORT_MAX),
+        ),
+        metrics_level=MetricsLevel(level),
+        shutdown_s=read.whole("task.shutdown.graceful.timeout.ms", 5_000, minimum=0) / 1000,
+        warnings=tuple(dict.fromkeys(warnings)),
+        providers={key: value for key, value in worker.items() if key.startswith(PROVIDERS_KEY)},
+        shared=clients.shared(worker),
+    )
+
+
+def parse_connector(
+    properties: Mapping[str, str], worker: Mapping[str, str], *, now_ms: int | None = None
+) -> ConnectorSettings:
+    """Parses one connector of a worker with the derived *worker* properties.
+
+    Raises InvalidSettingError, RefusedSettingError.
+    """
+    read = PropertyReader(properties, Resolver({**worker, **properties}))
+    name = read.required("name", action="name the connector, for example MirrorSourceConnector")
+    written = read.required("connector.class", action="write " + " or ".join(CONNECTORS))
+    connector_class = written.removeprefix(MIRROR_PACKAGE)
+    if connector_class not in CONNECTORS:
+        raise RefusedSettingError(
+            key="connector.class", why=f"{written} is a Java class; this process runs {', '.join(CONNECTORS)}"
+        )
+    read.whole(
+        "tasks.max", 1, minimum=1, maximum=TASKS_MAX
+    )  # checked for every class, even where one task does all
+    enabled = read.flag("enabled", default=True)
+    is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
+    is_checkpoint = connector_class == CHECKPOINT_CONNECTOR
+    return ConnectorSettings(
+        name=name,
+        connector_class=connector_class,
+        properties=dict(properties),
+        source=parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None,
+        checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
+        # Java's heartbeat connector ignores `enabled`: an mm2.properties has herders for heartbeats only.
+        heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
+        is_paused=read.choice("mirrorflow.state", ("running", "paused"), "running") == "paused",
+        warnings=converter_warnings(properties, worker),
+    )
+
+
+def kept_offsets(
+    properties: Mapping[str, str], worker: Mapping[str, str]
+) -> tuple[OffsetStorageSettings, ClientSettings]:
+    """Returns where a connector's offsets are stored, whatever its class, and the client that reads them.
+
+    Raises InvalidSettingError.
+    """
+    basics = Basics.of(properties, worker)
+    client = clients.target_client(properties, worker, "admin")
+    clients.require_addresses(client, key="bootstrap.servers")
+    admin = clients.client_settings(basics.target_alias, f"{basics.label}|offsets-target-admin", client)
+    return offset_storage(PropertyReader(worker, basics.resolver), worker, basics.source_alias, admin), admin
+
+
+def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns *listeners* after checking that each is an address to bind. Raises InvalidSettingError."""
+    for listener in listeners:
+        scheme, found, address = listener.partition("://")
+        port = address.rpartition(":")[2]
+        if (
+            not found
+            or scheme.lower() not in {"http", "https"}
+            or not port.isdecimal()
+            or int(port) > PORT_MAX
+        ):
+            raise InvalidSettingError(
+                key="listeners",
+                problem=f"{listener!r} is no address to listen at",
+                action="write http://host:port",
+            )
+    return listeners

@@ -1,0 +1,146 @@
+"""The keys of the Connect worker and of MM2's driver.
+
+They are those of WorkerConfig, DistributedConfig and MirrorMakerConfig of Kafka 4.3, and of KIP-304.
+"""
+
+from mirrorflow_replicator.config.converters import CONVERTER_KEYS
+from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict, rows
+
+SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
+SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
+WITH_JAVA_KEY = "mirrorflow.exactly.once.with.java"
+_GROUP = "with several nodes"
+_NO_TOPIC = (
+    "in `distributed`, where it is required, and in an mm2.properties with several nodes, where it is "
+    "`mm2-{}.<source>.internal`; otherwise connectors come from files"
+)
+_CONVERTER = (
+    "bytes are copied unchanged whatever it is; a connector that does not name ByteArrayConverter itself "
+    "warns of any other class with `ConverterNotUsed`"
+)
+
+WORKER_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.WORKER,
+        Verdict.HONOURED,
+        (
+            ("bootstrap.servers", "the target cluster"),
+            ("client.id", "part of the names of the worker's own clients"),
+            (
+                "group.id",
+                "part of the names of the worker's own clients; with several nodes the group that they join",
+            ),
+            (
+                "offset.storage.store",
+                "`kafka` (default) or `file` (KIP-304); in `distributed` always `kafka`",
+            ),
+            (
+                "offset.storage.topic",
+                "default `mm2-offsets.<source>.internal`; `offset.storage.kafka.topic` is the same",
+            ),
+            ("offset.storage.partitions", "default 25"),
+            ("offset.storage.replication.factor", "default -1, the target's default; Connect's is 3"),
+            ("offset.storage.file.filename", "where positions are kept with `offset.storage.store=file`"),
+            ("offset.storage.cleanup.policy", "always `compact`, as in Connect"),
+            ("offset.storage.*", "settings of the offsets topic, and the connection of its client"),
+            ("config.storage.topic", f"connectors and what is wanted of them: {_NO_TOPIC.format('configs')}"),
+            (
+                "config.storage.*",
+                "replication factor (default -1, Connect's is 3) and settings of that topic",
+            ),
+            ("status.storage.topic", f"how connectors and tasks fare: {_NO_TOPIC.format('status')}"),
+            ("status.storage.*", "partitions (default 5), replication factor and settings of that topic"),
+            ("offset.flush.interval.ms", "default 5000, Connect's is 60000"),
+            ("task.shutdown.graceful.timeout.ms", "default 5000"),
+            (
+                "config.providers",
+                "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart",
+            ),
+            ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
+            ("metrics.level", "`partition` (default), `topic` or `flow`: how finely /metrics tells"),
+        ),
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.HONOURED,
+        (
+            (
+                "session.timeout.ms",
+                f"{_GROUP}: a node that is not heard of for so long is lost; default 10000",
+            ),
+            ("heartbeat.interval.ms", f"{_GROUP}; default 500, Connect's is 3000"),
+            ("rebalance.timeout.ms", f"{_GROUP}; default and at most 30000, Connect's default is 60000"),
+            (
+                "connect.protocol",
+                f"{_GROUP}: `sessioned` (default) or `compatible`; `eager` is refused there",
+            ),
+            ("inter.worker.key.generation.algorithm", f"{_GROUP}; default HmacSHA256"),
+            ("inter.worker.key.size", f"{_GROUP}; default the algorithm's own, 32 bytes for HmacSHA256"),
+            (
+                "inter.worker.key.ttl.ms",
+                f"{_GROUP}: after which the leader makes another key; default 3600000, 0 never",
+            ),
+            ("inter.worker.signature.algorithm", f"{_GROUP}; default HmacSHA256"),
+            ("inter.worker.verification.algorithms", f"{_GROUP}; default HmacSHA256"),
+            (
+                WITH_JAVA_KEY,
+                "default false; true where Java MM2 shares the group: tasks write in transactions of their own, as Java's do with `exactly.once.source.support=enabled`",
+            ),
+        ),
+        needs=SEVERAL_KEY,
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.MAPPED,
+        (
+            (
+                "exactly.once.source.support",
+                "`disabled`, `preparing` or `enabled`: with any of them each record is admitted once (docs: exactly once)",
+            ),
+            ("offset.flush.timeout.ms", "every request has its own limit"),
+            ("connector.client.config.override.policy", "always All, as in MM2's dedicated mode"),
+            ("replication.policy.*", "read from the connectors"),
+        ),
+    ),
+    *(
+        Key(
+            name=name,
+            scope=Scope.WORKER,
+            verdict=Verdict.MAPPED,
+            note=_CONVERTER,
+            accepted=("ByteArrayConverter",),
+        )
+        for name in CONVERTER_KEYS
+    ),
+    *rows(
+        Scope.WORKER,
+        Verdict.IGNORED,
+        (
+            ("*.converter.*", "there are no converters"),
+            ("internal.key.converter", "positions are always JSON without schemas, as in Connect"),
+            ("internal.value.converter", "positions are always JSON without schemas, as in Connect"),
+            ("internal.topics.automatic.creation.enable", "internal topics that are missing are created"),
+            ("plugin.path", "there are no plugins"),
+            ("plugin.discovery", "there are no plugins"),
+            ("topic.creation.enable", "topics are created as on the source"),
+            ("topic.tracking.*", "active topics are always known"),
+            ("worker.sync.timeout.ms", "a node that is behind meets the others again after a second"),
+            ("worker.unsync.backoff.ms", "a node that is behind meets the others again after a second"),
+            (
+                "scheduled.rebalance.max.delay.ms",
+                "always 0, Connect's is 300000: what a lost node had is given to others at once, for it begins within seconds",
+            ),
+            ("group.instance.id", "a node that comes again is a new one; others have its work by then"),
+            ("metric.reporters", "metrics are served by HTTP; reporters are Java classes"),
+            ("auto.include.jmx.reporter", "metrics are served by HTTP"),
+            ("metrics.context.*", "metrics are served by HTTP"),
+            ("metrics.sample.window.ms", "metrics are counters; Prometheus makes the windows"),
+            ("metrics.num.samples", "metrics are counters; Prometheus makes the windows"),
+            ("metrics.recording.level", "use `metrics.level`"),
+        ),
+    ),
+)
+
+DRIVER_KEYS: tuple[Key, ...] = (
+    *rows(Scope.DRIVER, Verdict.HONOURED, (("clusters", "the aliases; required"),)),
+)

@@ -1,0 +1,203 @@
+"""Runs one MirrorCheckpointConnector: schedules its passes, and reports its state.
+
+    connect both ──> read checkpoints, syncs ──> list groups, write checkpoints, move groups when due ──┐
+        ^                                              ^────────────────────────────────────────────────┘
+        └── any error: reported, retried after a backoff
+
+Guarantees: what it knew before a restart is read back from the checkpoints topic; an error of a cluster is
+reported and retried forever, one of a single group, topic or permission stops only that
+(`connectors.checkpoint_passes`). Checkpoints that a slow pass missed are not made up for. There is no task
+process: a few requests a minute do not need one.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from dataclasses import replace
+
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.reports import ConnectorReport, GroupsReport, TaskReport
+from mirrorflow_core.settings import CheckpointSettings, ClientSettings, ConnectorSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.clients import shared
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointClusters, CheckpointPasses
+from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
+from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
+
+CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
+# The first pause is short: brokers restart in seconds, and the source connector creates the offset-syncs
+# topic within one.
+PAUSE_MAX_S = 30.0  # after many failures in a row
+# A failed listing of groups is retried after this, instead of the ten minutes of a refresh.
+REFRESH_RETRY_S = 10.0
+NEVER = float("inf")
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class CheckpointConnector:
+    """One checkpoint connector in this process.
+
+    `run` ends only by cancellation; everything else is safe at any time.
+    """
+
+    def __init__(self, connector: ConnectorSettings, settings: CheckpointSettings) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._resolve = Resolver(settings.providers).resolve_client
+        self._started_at_s = time.time()
+        self._clusters: dict[frozenset[tuple[str, str]], Cluster] = {}
+        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
+        self._passed_s: float | None = None  # wall clock of the last whole pass
+        self._passes: CheckpointPasses | None = None  # set once both clusters were reached
+        self._opened = False
+        self._setbacks = RetryState(connector.name, pause_max_s=PAUSE_MAX_S)
+        self._errors: Counter[str] = Counter()
+        self._warned: frozenset[str] = frozenset()
+        self.target_cluster_id = ""
+        self.heard_of_all = False  # whether every group was read once
+
+    async def run(self) -> None:
+        """Runs passes until cancelled; retries after errors."""
+        try:
+            while True:
+                try:
+                    await self._follow(await self._open())
+                except MirrorFlowError as error:
+                    self._note(error)
+                await asyncio.sleep(self._setbacks.pause_s)
+        finally:
+            await asyncio.gather(*(cluster.close() for cluster in self._clusters.values()))
+
+    async def stop(self, grace_s: float) -> None:
+        """Does nothing: the next process finds again what was not written."""
+
+    async def _open(self) -> CheckpointPasses:
+        if self._passes is None:
+            settings = self._settings
+            target = await self._cluster(settings.target_admin)
+            self.target_cluster_id = target.cluster_id
+            self._passes = CheckpointPasses(
+                settings,
+                CheckpointClusters(
+                    source=await self._cluster(settings.source_admin),
+                    syncs=await self._cluster(
+                        settings.source_consumer if settings.syncs_on_source else settings.target_consumer
+                    ),
+                    target=target,
+                    reader=await self._cluster(settings.target_consumer),
+                    writer=await self._cluster(settings.target_producer),
+                ),
+            )
+        if not self._opened:
+            await self._passes.open()
+            self._opened = True
+        return self._passes
+
+    async def _cluster(self, client: ClientSettings) -> Cluster:
+        """Returns one client for all settings with the same connection and user."""
+        way = frozenset({"alias": client.alias, **shared(client.properties)}.items())
+        if way not in self._clusters:
+            self._clusters[way] = await Cluster.connect(
+                client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
+            )
+            self._sides.connected(self._clusters[way])
+        return self._clusters[way]
+
+    async def _follow(self, passes: CheckpointPasses) -> None:
+        """Runs passes until a cluster fails."""
+        settings = self._settings
+        now = asyncio.get_running_loop().time
+        refresh_at = emit_at = sync_at = now()
+        if settings.emit_s is None:
+            emit_at = NEVER
+        if settings.sync_s is None:
+            sync_at = NEVER
+        while True:
+            if now() >= refresh_at:
+                wait_s = await self._refresh(passes)
+                refresh_at = now() + wait_s
+            emits, syncs = now() >= emit_at, now() >= sync_at
+            if emits or syncs:
+                await passes.look()
+                # Even if only groups are due: no group is moved to an offset without a checkpoint.
+                await passes.write()
+            if emits:
+                emit_at = now() + (settings.emit_s or NEVER)
+            if syncs:
+                await passes.sync()
+                sync_at = now() + (settings.sync_s or NEVER)
+            self._tell(passes)
+            self._setbacks.over()
+            self.heard_of_all = True
+            self._passed_s = time.time()
+            await asyncio.sleep(max(0.0, min(refresh_at, emit_at, sync_at) - now()))
+
+    async def _refresh(self, passes: CheckpointPasses) -> float:
+        """Lists the groups; returns the seconds until the next listing."""
+        try:
+            await passes.refresh()
+        except ClusterError as error:
+            if not self.heard_of_all:
+                raise
+            # The known groups are still processed: a broker that is down must not delay them.
+            self._errors[error.reason] += 1
+            log.warning("%s: groups cannot be listed: %s", self._connector.name, error)
+            return REFRESH_RETRY_S
+        return self._settings.refresh_groups_s or NEVER
+
+    def _tell(self, passes: CheckpointPasses) -> None:
+        """Logs each warning once, until it is over."""
+        warnings = passes.warnings
+        for warning in warnings:
+            if warning not in self._warned:
+                log.warning("%s: %s", self._connector.name, warning)
+        self._warned = frozenset(warnings)
+
+    def _note(self, error: MirrorFlowError) -> None:
+        self._setbacks.note(error)
+        if self._passes is None:
+            self._sides.note(error)
+        self._errors[error.reason] += 1
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        passes = () if self._passes is None else self._passes.warnings
+        clusters = (warning for cluster in self._clusters.values() for warning in cluster.warnings)
+        return (*passes, *dict.fromkeys(clusters))
+
+    def _groups(self, passes: CheckpointPasses) -> GroupsReport:
+        due = [every_s for every_s in (self._settings.emit_s, self._settings.sync_s) if every_s is not None]
+        # A connector that writes nothing misses no pass.
+        is_well = self.heard_of_all and self._setbacks.newest is None
+        passed_s = time.time() if is_well and not due else self._passed_s
+        return replace(passes.report, passed_s=passed_s, interval_s=min(due, default=None))
+
+    def report(self) -> ConnectorReport:
+        """Returns the current report of the connector."""
+        problem = self._setbacks.newest
+        state = "RUNNING" if self._opened else "UNASSIGNED"
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=state if problem is None else "FAILED",
+            problem=problem,
+            started_at_s=self._started_at_s,
+        )
+        task = TaskReport(
+            task=0, state=report.state, trace=report.trace, reason=report.reason, errors=dict(self._errors)
+        )
+        source, target = self._sides.reports(self._clusters.values())
+        return replace(
+            report,
+            tasks=(task,),
+            topics=(self._passes.topic,)
+            if self._passes is not None and self._passes.report.checkpoints
+            else (),
+            warnings=self._warnings,
+            groups=None if self._passes is None else self._groups(self._passes),
+            source=source,
+            target=target,
+        )

@@ -1,0 +1,425 @@
+"""Performs the passes of a checkpoint connector: list groups, write checkpoints, move groups.
+
+Guarantees: a group, topic or permission that fails stops only itself, and is in `warnings` until it succeeds
+again; errors of a whole cluster are raised. A checkpoint that could not be written is written with the next
+ones. `connectors.checkpoint_connector` decides when each pass is due and handles errors;
+`offsets.checkpoints` decides what is written.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from mirrorflow_core.connect.mirror_records import (
+    Checkpoint,
+    encode_checkpoint_key,
+    encode_checkpoint_value,
+)
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    ClusterError,
+    GroupNotMovedError,
+    IdentityError,
+    InvalidSettingError,
+    MirrorFlowError,
+    UnreachableError,
+)
+from mirrorflow_core.offsets import checkpoints as decisions
+from mirrorflow_core.offsets.checkpoints import Point, Points, Standing
+from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group_offsets
+from mirrorflow_core.offsets.groups import Group, Writable, writable
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import CheckpointLatency, GroupsReport
+from mirrorflow_core.settings import CheckpointSettings
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.groups import Committed
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import name_of
+from mirrorflow_kafka.stores import mirror_log
+from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
+from mirrorflow_replicator.connectors.internal_topics import mend_topics
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.http.windows import Window
+
+# Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
+# about a millisecond.
+GROUPS_AT_ONCE = 32
+GROUP = "{group}"  # placeholder for the group's name
+WARNINGS_MAX = 100  # warnings shown; the rest is a number
+REPLICATION_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
+Answer = TypeVar("Answer")
+# The subject of a warning: "group", "topic" or "setting", its name, and what cannot be done with it.
+Subject = tuple[str, str, str]
+# Errors that are not about a single group, topic or permission.
+_WHOLE_CLUSTER = (UnreachableError, AuthenticationFailedError, IdentityError)
+
+
+class CheckpointClusters(NamedTuple):
+    """A client for each purpose; purposes with the same connection share one."""
+
+    source: Cluster  # groups
+    syncs: Cluster  # reads the offset-syncs topic, on either side
+    target: Cluster  # groups, creates the checkpoints topic
+    reader: Cluster  # reads the checkpoints topic
+    writer: Cluster  # writes it
+
+
+class CheckpointPasses:
+    """The passes of one connector. `open` comes first; the others may follow in any order."""
+
+    def __init__(self, settings: CheckpointSettings, clusters: CheckpointClusters) -> None:
+        self._settings = settings
+        self._clusters = clusters
+        self._selection = make_group_selection(settings)
+        self._selects_topic = make_topic_filter(settings)
+        self._known = KnownOffsets(settings, clusters)
+        self.topic = self._known.checkpoints_topic
+        self._store = self._known.checkpoints
+        self._unwritten: dict[str, dict[TopicPartition, Point]] = {}
+        self._standings: dict[str, dict[TopicPartition, Standing]] = {}  # as of the last emission
+        self._groups: tuple[str, ...] = ()
+        self._translations: Counter[str] = Counter()
+        # The target's groups, as last read.
+        self._target: dict[str, Mapping[TopicPartition, Committed]] = {}
+        self._writable: dict[str, Writable] = {}
+        self._warnings: dict[Subject, str] = {}
+        self._unlike: tuple[str, ...] = ()  # messages about groups that are not consumer groups
+        self._latencies: dict[tuple[str, TopicPartition], tuple[float, Window]] = {}
+        self._written = self._moved = self._active = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What failed for single groups or topics, and which groups cannot be synchronised; bounded."""
+        found = (*self._warnings.values(), *self._unlike)
+        more = len(found) - WARNINGS_MAX
+        return found if more <= 0 else (*found[:WARNINGS_MAX], f"{more} further warnings are not shown.")
+
+    @property
+    def report(self) -> GroupsReport:
+        """Counts and latencies."""
+        return GroupsReport(
+            selected=len(self._groups),
+            failing=len({name for kind, name, _ in self._warnings if kind == "group"}),
+            unlike=len(self._unlike),
+            active=self._active,
+            checkpoints=self._written,
+            moved=self._moved,
+            translations=self._translations,
+            offsets=self.explain,
+            latencies=tuple(
+                CheckpointLatency(
+                    group=group,
+                    topic=at.topic,
+                    partition=at.partition,
+                    latency_ms=self._latencies[group, at][0],
+                    spread_ms=self._latencies[group, at][1].spread(time.monotonic()),
+                )
+                for group, at in sorted(self._latencies)
+            ),
+        )
+
+    def explain(self, group: str | None) -> Iterator[GroupOffset]:
+        """Yields where *group*, or each group if None, stood in the last pass."""
+        for name in self._groups if group is None else (group,):
+            if name in self._standings:
+                facts = GroupFacts(
+                    group=name,
+                    standings=self._standings[name],
+                    points=self._store.of(name),
+                    written_ms=self._store.written_ms,
+                    target=self._target.get(name),
+                    writable=self._writable.get(name, Writable.YES),
+                    is_synchronised=self._settings.sync_s is not None,
+                    problem=self._warnings.get(("group", name, "target"), ""),
+                )
+                yield from group_offsets(facts)
+
+    async def open(self) -> None:
+        """Creates the checkpoints topic, and reads it and all offset syncs.
+
+        Raises ClusterError if offset syncs cannot be read.
+        """
+        if self._settings.emit_s is not None:
+            await self._alone(
+                ("topic", self.topic, "creation"),
+                f"Checkpoints topic {self.topic} cannot be created",
+                mirror_log.create_mirror_topic(
+                    self._clusters.target,
+                    self.topic,
+                    replication_factor=self._settings.replication_factor,
+                    key=REPLICATION_FACTOR_KEY,
+                ),
+            )
+            own = admin.NewTopic(name=self.topic, partitions=1, configs=mirror_log.TOPIC_CONFIGS)
+            subject = ("topic", self.topic, "settings")
+            unmended = await self._alone(
+                subject,
+                f"The settings of checkpoints topic {self.topic} cannot be checked",
+                mend_topics(self._clusters.target, [own]),
+            )
+            if unmended is not None and unmended.warnings:
+                self._warnings[subject] = unmended.warnings[0]
+        read = await self._alone(
+            ("topic", self.topic, "reading"),
+            f"Checkpoints of before cannot be read from {self.topic}, so that groups that lag are translated only from "
+            "what is copied from now on",
+            self._known.read_checkpoints(),
+        )
+        await self._known.open_syncs(must_read_to_end=read is None)
+        self._passed_over()
+
+    def _passed_over(self) -> None:
+        for topic, sentence in self._known.passed_over.items():
+            self._warnings["topic", topic, "records"] = sentence
+
+    async def refresh(self) -> None:
+        """Lists the source's groups. Raises ClusterError.
+
+        Raises InvalidSettingError if no groups are known yet; otherwise the known ones stay.
+        """
+        listed = await groups.list_groups(self._clusters.source)
+        subject = ("setting", "groups", "listing")
+        try:
+            selected = [group for name, group in sorted(listed.items()) if self._selection.selects(name)]
+        except InvalidSettingError as error:
+            if not self._groups:
+                raise
+            self._warnings[subject] = f"Groups are not listed anew: {error}"
+            return
+        self._warnings.pop(subject, None)
+        self._groups = tuple(group.name for group in selected if group.is_consumer_group)
+        alias = self._settings.source_alias
+        self._unlike = tuple(
+            f"Group {group.name} of {alias} is not synchronised: {group.why_not}."
+            for group in selected
+            if not group.is_consumer_group and group.why_not
+        )
+        gone = self._standings.keys() - set(self._groups)
+        for name in gone:
+            del self._standings[name]
+            self._target.pop(name, None)
+            self._writable.pop(name, None)
+        self._warnings = {
+            subject: warning
+            for subject, warning in self._warnings.items()
+            if subject[0] != "group" or subject[1] in self._groups
+        }
+        self._latencies = {key: value for key, value in self._latencies.items() if key[0] not in gone}
+
+    async def look(self) -> None:
+        """Translates where all groups stand now, and decides which checkpoints are due.
+
+        Raises UnreachableError.
+        """
+        known = self._known
+        await self._alone(
+            ("topic", known.syncs_topic, "reading"), "New offset syncs cannot be read", known.read_syncs()
+        )
+        await self._alone(
+            ("topic", known.map_topic, "reading"),
+            f"Groups that lag are translated by offset syncs alone, because {known.map_topic} cannot be read",
+            known.read_maps(),
+        )
+        self._passed_over()
+        back: dict[str, frozenset[TopicPartition]] = {}
+
+        async def stand(group: str) -> None:
+            # Its earlier offsets are no reason to move the target's group: the group may have been set back
+            # since.
+            self._standings.pop(group, None)
+            offsets = await groups.fetch_offsets(self._clusters.source, group)
+            now = decisions.standings(
+                offsets, selects=self._selects_topic, rename=known.rename, syncs=known.translator
+            )
+            last = self._store.of(group)
+            self._standings[group] = now
+            back[group] = decisions.set_back_beyond(last, now)
+            self._take(group, decisions.due(last, now))
+
+        alias = self._settings.source_alias
+        await self._each(
+            self._groups, stand, "source", f"The offsets of group {GROUP} cannot be read on {alias}"
+        )
+        await self._go_back(back)
+        self._translations = Counter(
+            one.translation for now in self._standings.values() for one in now.values()
+        )
+
+    async def write(self) -> None:
+        """Writes the checkpoints that are due. Raises UnreachableError."""
+        if self._unwritten:
+            await self._alone(
+                ("topic", self.topic, "writing"),
+                f"Checkpoints cannot be written to {self.topic}",
+                self._write(),
+            )
+
+    async def _go_back(self, back: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """Sets groups that were set back to before every sync to the beginning of the copy."""
+        wanted = frozenset().union(*back.values()) if back else frozenset()
+        if not wanted:
+            return
+        answers = await admin.list_offsets(self._clusters.target, wanted, EARLIEST)
+        beginnings = {partition: one.offset for partition, one in answers.items() if not one.error}
+        for group, partitions in back.items():
+            self._take(group, decisions.at_beginning(partitions, self._standings[group], beginnings))
+
+    def _take(self, group: str, points: Points) -> None:
+        if points:
+            self._store.take(group, points)
+            if self._settings.emit_s is not None:
+                self._unwritten.setdefault(group, {}).update(points)
+
+    async def _write(self) -> bool:
+        now_ms = time.time_ns() // 1_000_000
+        written = {group: dict(points) for group, points in self._unwritten.items()}
+        records = []
+        for group, points in written.items():
+            for partition, point in points.items():
+                checkpoint = Checkpoint(
+                    group=group,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    upstream_offset=point.upstream_offset,
+                    downstream_offset=point.downstream_offset,
+                    metadata=point.metadata,
+                )
+                try:
+                    key, value = encode_checkpoint_key(checkpoint), encode_checkpoint_value(checkpoint)
+                except ValueError as error:
+                    self._warnings["group", group, "record"] = (
+                        f"Group {group} has no checkpoint for {partition}: {error}."
+                    )
+                    continue
+                records.append(Record(0, now_ms, key, value, ()))
+        if records:
+            await mirror_log.append(self._clusters.writer, self.topic, records)
+        latency_ms = float(max(0, time.time_ns() // 1_000_000 - now_ms))
+        self._written += len(records)
+        self._unwritten = {}
+        for group, points in written.items():
+            self._store.note_written(group, points, now_ms)
+            self._note_latency(group, points, latency_ms)
+        return True
+
+    def _note_latency(self, group: str, points: Points, latency_ms: float) -> None:
+        now_s = time.monotonic()
+        for partition in points:
+            _, window = self._latencies.get((group, partition), (0.0, Window(now_s)))
+            window.take(now_s, latency_ms)
+            self._latencies[group, partition] = (latency_ms, window)
+
+    async def sync(self) -> None:
+        """Moves the target's groups to what `look` found, unless they are active there.
+
+        Raises ClusterError if the target's groups cannot be listed.
+        """
+        target = self._clusters.target
+        listed = await groups.list_groups(target)
+        names = [group for group in self._groups if self._store.of(group) and group in self._standings]
+        active = 0
+
+        async def move(name: str) -> None:
+            nonlocal active
+            group = listed.get(name)
+            if group is not None and not group.state:
+                group = await groups.describe_group(target, name)
+            self._writable[name] = writable(group)
+            match self._writable[name]:
+                case Writable.ACTIVE:
+                    active += 1
+                case Writable.OTHER_KIND:
+                    why = f"there it is a group of another kind ({_kind(group)})"
+                    raise GroupNotMovedError(cluster=target.alias, group=name, why=why)
+                case Writable.YES:
+                    active += await self._move(name)
+
+        alias = self._settings.target_alias
+        await self._each(
+            names, move, "target", f"The offsets of group {GROUP} are not synchronised on {alias}"
+        )
+        self._active = active
+
+    async def _move(self, group: str) -> bool:
+        """Commits offsets for an idle *group*; returns whether it was active after all.
+
+        Raises ClusterError.
+        """
+        target = self._clusters.target
+        # Read right before the change, so that nothing committed until now is taken back.
+        own = self._target[group] = await groups.fetch_offsets(target, group)
+        given = decisions.to_give(self._store.of(group), self._standings[group], own)
+        if not given:
+            return False
+        # Behind the end, a consumer would apply its reset policy: the copy was re-created, or has lost its
+        # tail.
+        ends = await admin.list_offsets(target, given, LATEST)
+        refused = {partition: name_of(end.error) for partition, end in ends.items() if end.error}
+        inside = {
+            partition: Committed(offset=point.downstream_offset, metadata=point.metadata)
+            for partition, point in given.items()
+            if not ends[partition].error and point.downstream_offset <= ends[partition].offset
+        }
+        refused |= {
+            partition: f"its copy ends at {ends[partition].offset}, before {given[partition].downstream_offset}"
+            for partition in given.keys() - inside.keys() - refused.keys()
+        }
+        answers = await groups.commit_offsets(target, group, inside) if inside else {}
+        if groups.MEMBERS_PRESENT & set(answers.values()):
+            return True
+        done = {partition: inside[partition] for partition, code in answers.items() if not code}
+        self._target[group] = {**own, **done}
+        self._moved += len(done)
+        refused |= {partition: name_of(code) for partition, code in answers.items() if code}
+        if refused:
+            partition, why = min(refused.items())
+            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise GroupNotMovedError(cluster=target.alias, group=group, why=f"{partition}: {why}{more}")
+        return False
+
+    async def _each(
+        self, names: Iterable[str], ask: Callable[[str], Awaitable[None]], side: str, failed: str
+    ) -> None:
+        """Calls *ask* for each group, GROUPS_AT_ONCE at a time.
+
+        Failures become warnings. Raises an error that all of them failed with.
+        """
+        waiting, answered = list(names), False
+        for at in range(0, len(waiting), GROUPS_AT_ONCE):
+            asked = waiting[at : at + GROUPS_AT_ONCE]
+            results = await asyncio.gather(*(ask(name) for name in asked), return_exceptions=True)
+            for name, result in zip(asked, results, strict=True):
+                subject = ("group", name, side)
+                if isinstance(result, ClusterError | InvalidSettingError):
+                    self._warnings[subject] = f"{failed.replace(GROUP, name)}: {result}"
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    self._warnings.pop(subject, None)
+            lost = [result for result in results if isinstance(result, _WHOLE_CLUSTER)]
+            answered |= len(lost) < len(asked)
+            if len(lost) == len(asked) and (not answered or len(asked) == GROUPS_AT_ONCE):
+                raise lost[0]
+
+    async def _alone(self, subject: Subject, failed: str, step: Awaitable[Answer]) -> Answer | None:
+        """Returns the result of *step*; None if it failed, which becomes a warning.
+
+        Raises errors of the whole cluster.
+        """
+        try:
+            answer = await step
+        except _WHOLE_CLUSTER:
+            raise
+        except MirrorFlowError as error:
+            self._warnings[subject] = f"{failed}: {error}"
+            return None
+        self._warnings.pop(subject, None)
+        return answer
+
+
+def _kind(group: Group | None) -> str:
+    return "" if group is None else (group.type or group.protocol_type).lower()

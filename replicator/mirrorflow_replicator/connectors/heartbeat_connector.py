@@ -1,0 +1,257 @@
+"""Runs one MirrorHeartbeatConnector: writes a heartbeat each interval, and reports its state.
+
+    connect ──> topic missing? create it ──> write ──> sleep until the next is due ──┐
+       ^                                       ^─────────────────────────────────────┘
+       └── any error: reported, retried after a backoff
+
+Guarantees: Java's bytes (`connect.mirror_records`) where Java writes them, in partition 0 of the policy's
+heartbeats topic; a missed heartbeat is never written later, because a heartbeat carries the time of its
+writing; a failure of one cluster does not delay another's heartbeats. There is no task process: one record
+each second does not need one.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from dataclasses import replace
+
+from mirrorflow_core.connect.mirror_records import (
+    Heartbeat,
+    encode_heartbeat_key,
+    encode_heartbeat_value,
+)
+from mirrorflow_core.errors import MirrorFlowError, UnreachableError
+from mirrorflow_core.reports import (
+    ConnectorReport,
+    HeartbeatReport,
+    SideReport,
+    TaskReport,
+    worst_side,
+)
+from mirrorflow_core.settings import BeatSettings, ClientSettings, ConnectorSettings, HeartbeatSettings
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.security.credentials import Resolve
+from mirrorflow_kafka.stores.mirror_log import append, create_mirror_topic
+from mirrorflow_replicator.config.plugins import make_replication_policy
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
+from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
+
+CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
+# A frozen broker would otherwise be waited for until the connection's own limit, and nothing would be
+# reported meanwhile.
+WRITE_TIMEOUT_S = 10.0
+# Short at first, because brokers restart in seconds. The longest pause is shorter than elsewhere, because
+# monitors take a long silence after a cluster's return for a loss. One attempt costs a few small requests.
+PAUSE_MAX_S = 5.0
+REPLICATION_FACTOR_KEY = "heartbeats.topic.replication.factor"
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class HeartbeatClusters:
+    """Writes heartbeats to one cluster.
+
+    `run` ends only by cancellation; everything else is safe to read at any time.
+    """
+
+    def __init__(
+        self,
+        settings: BeatSettings,
+        *,
+        name: str,
+        topic: str,
+        replication_factor: int,
+        interval_s: float,
+        resolve: Resolve,
+    ) -> None:
+        self.settings = settings
+        self.topic = topic
+        self.newest_ms = -1  # timestamp of the last heartbeat that was acknowledged, in ms
+        self.errors: Counter[str] = Counter()
+        self.cluster_id = ""
+        self._setbacks = RetryState(name, pause_max_s=PAUSE_MAX_S)
+        self._replication_factor = replication_factor
+        self._interval_s = interval_s
+        self._resolve = resolve
+        self._cluster: Cluster | None = None
+        self._sides = ClusterClients(settings.source_alias, settings.target_alias)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of its connection."""
+        return () if self._cluster is None else self._cluster.warnings
+
+    async def run(self) -> None:
+        """Writes heartbeats until cancelled; retries after errors."""
+        try:
+            while True:
+                try:
+                    await self._beat()
+                except MirrorFlowError as error:
+                    self._note(error)
+                await asyncio.sleep(self._setbacks.pause_s)
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    async def _beat(self) -> None:
+        """Writes heartbeats until one fails."""
+        if self._cluster is None:
+            self._cluster = await self._connect(self.settings.producer)
+            self._sides.connected(self._cluster)
+            self.cluster_id = self._cluster.cluster_id
+        cluster = self._cluster
+        await self._ensure_topic(cluster)
+        now = asyncio.get_running_loop().time
+        due = now()
+        while True:
+            await self._write(cluster)
+            self._setbacks.over()
+            # From the last due time, to keep the interval; from now if that has passed, so that missed ones
+            # are not made up for.
+            due = max(due + self._interval_s, now())
+            await asyncio.sleep(due - now())
+
+    @property
+    def problem(self) -> MirrorFlowError | None:
+        """The error of the last attempt; None while all is well."""
+        return self._setbacks.newest
+
+    @property
+    def side(self) -> SideReport:
+        """Whether the cluster can be used."""
+        return self._sides.reports(() if self._cluster is None else (self._cluster,))[1]
+
+    async def _connect(self, client: ClientSettings) -> Cluster:
+        return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+
+    async def _ensure_topic(self, cluster: Cluster) -> None:
+        """Creates the topic with the admin client if it is missing.
+
+        A producer alone needs no right to create.
+        """
+        await cluster.refresh([self.topic])
+        if cluster.leader(self.topic, 0) is not None:
+            return
+        admin = await self._connect(self.settings.admin)
+        try:
+            await create_mirror_topic(
+                admin, self.topic, replication_factor=self._replication_factor, key=REPLICATION_FACTOR_KEY
+            )
+        finally:
+            await admin.close()
+        await cluster.refresh([self.topic])
+
+    async def _write(self, cluster: Cluster) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        beat = Heartbeat(
+            source_alias=self.settings.source_alias,
+            target_alias=self.settings.target_alias,
+            timestamp_ms=now_ms,
+        )
+        record = Record(0, now_ms, encode_heartbeat_key(beat), encode_heartbeat_value(beat))
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await append(cluster, self.topic, [record])
+        except TimeoutError:
+            raise UnreachableError(
+                cluster=cluster.alias,
+                addresses=self.settings.producer.bootstrap_servers,
+                problem=f"a heartbeat was not acknowledged within {WRITE_TIMEOUT_S:g} s",
+            ) from None
+        self.newest_ms = now_ms
+
+    def _note(self, error: MirrorFlowError) -> None:
+        self._setbacks.note(error)
+        if self._cluster is None:
+            self._sides.note(error)
+        self.errors[error.reason] += 1
+
+
+class HeartbeatConnector:
+    """Runs the heartbeats of one connector to each of its clusters."""
+
+    heard_of_all = True  # it has no partitions; `report` shows whether it works
+
+    def __init__(self, connector: ConnectorSettings, settings: HeartbeatSettings) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._started_at_s = time.time()
+        resolve = Resolver(settings.providers).resolve_client
+        topic = make_replication_policy(settings).heartbeats_topic()
+        self._beats = tuple(
+            HeartbeatClusters(
+                beat,
+                name=connector.name,
+                topic=topic,
+                replication_factor=settings.replication_factor,
+                interval_s=settings.interval_s,
+                resolve=resolve,
+            )
+            for beat in settings.beats
+        )
+
+    async def run(self) -> None:
+        """Writes to every cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for beats in self._beats:
+                group.create_task(beats.run(), name=f"heartbeats-{beats.settings.target_alias}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Does nothing: an unacknowledged heartbeat is as good as none."""
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's cluster id; "" before it was reached, or if nothing is written to it."""
+        target = self._settings.target_alias
+        ids = (one.cluster_id for one in self._beats if one.settings.target_alias == target)
+        return next(ids, "")
+
+    def report(self) -> ConnectorReport:
+        """Returns the current report.
+
+        Its state is that of the first cluster, the target; failures of others are warnings.
+        """
+        first, *others = self._beats
+        state = "UNASSIGNED" if first.newest_ms < 0 else "RUNNING"
+        report = report_of(
+            self._connector,
+            self._settings,
+            state=state if first.problem is None else "FAILED",
+            problem=first.problem,
+            started_at_s=self._started_at_s,
+        )
+        errors: Counter[str] = Counter()
+        for beats in self._beats:
+            errors.update(beats.errors)
+        written = tuple(
+            HeartbeatReport(cluster=one.settings.target_alias, topic=one.topic, timestamp_ms=one.newest_ms)
+            for one in self._beats
+            if one.newest_ms >= 0
+        )
+        return replace(
+            report,
+            tasks=(
+                TaskReport(
+                    task=0, state=report.state, trace=report.trace, reason=report.reason, errors=dict(errors)
+                ),
+            ),
+            topics=tuple(dict.fromkeys(one.topic for one in written)),
+            warnings=(
+                *(
+                    f"No heartbeats to {one.settings.target_alias}: {one.problem}"
+                    for one in others
+                    if one.problem
+                ),
+                *(warning for one in self._beats for warning in one.warnings),
+            ),
+            heartbeats=written,
+            source=self._side(self._settings.source_alias),
+            target=self._side(self._settings.target_alias),
+        )
+
+    def _side(self, alias: str) -> SideReport:
+        return worst_side(one.side for one in self._beats if one.settings.target_alias == alias)

@@ -1,0 +1,177 @@
+"""Checks the settings of the flow's own topics when a connector starts, and corrects them where it may.
+
+A topic that was created by other means, with a broker's default retention, would lose decisions or offsets
+after a week: the flow continues to copy, but cannot continue after its next restart.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.exactly_once.identity import identity_topic
+from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
+from mirrorflow_kafka.stores.mirror_log import TOPIC_CONFIGS as MIRROR_TOPIC_CONFIGS
+from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmended:
+    """Topics that were not corrected on cluster *alias*.
+
+    *refused*: a message for each topic that loses records and may not be changed; *unread*: topics that may
+    not be read.
+    """
+
+    alias: str
+    refused: tuple[str, ...]
+    unread: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A message for each topic that loses records, or may do so."""
+        return self.refused + tuple(
+            f"Whether topic {name} on {self.alias} keeps the records of this flow cannot be read: grant DescribeConfigs on "
+            "it (`mirrorflow acls` prints the command)."
+            for name in self.unread
+        )
+
+
+def internal_topics(settings: SourceSettings) -> list[admin.NewTopic]:
+    """Returns the flow's topics on the target, as it would create them.
+
+    They are the topics for identity, offsets, offset map and offset syncs.
+    """
+    offsets = settings.offsets
+    topics = [
+        admin.NewTopic(
+            name=identity_topic(settings.source_alias),
+            partitions=1,
+            replication_factor=offsets.replication_factor,
+            configs=TOPIC_CONFIGS,
+        )
+    ]
+    if offsets.store is OffsetStore.KAFKA:
+        topics.append(
+            admin.NewTopic(
+                name=offsets.topic,
+                partitions=offsets.partitions,
+                replication_factor=offsets.replication_factor,
+                configs={**offsets.topic_configs, "cleanup.policy": "compact"},
+            )
+        )
+    if settings.syncs is not None:
+        topics.append(
+            admin.NewTopic(
+                name=offset_map_topic(settings.source_alias),
+                partitions=1,
+                replication_factor=offsets.replication_factor,
+                configs=MIRROR_TOPIC_CONFIGS,
+            )
+        )
+    if settings.syncs is not None and not settings.syncs.on_source:
+        topics.append(_offset_syncs(settings, settings.syncs.replication_factor))
+    return topics
+
+
+def internal_topics_of_source(settings: SourceSettings) -> list[admin.NewTopic]:
+    """Returns the flow's topics on the source.
+
+    These are offset syncs, by MM2's default for `offset-syncs.topic.location`.
+    """
+    if settings.syncs is None or not settings.syncs.on_source:
+        return []
+    return [_offset_syncs(settings, settings.syncs.replication_factor)]
+
+
+def _offset_syncs(settings: SourceSettings, replication_factor: int) -> admin.NewTopic:
+    return admin.NewTopic(
+        name=offset_syncs_topic(settings),
+        partitions=1,
+        replication_factor=replication_factor,
+        configs=MIRROR_TOPIC_CONFIGS,
+    )
+
+
+def is_internal(topic: str) -> bool:
+    """Returns whether MM2 gives this name to topics of its own, with any separator.
+
+    Source: ReplicationPolicy.isMM2InternalTopic.
+    """
+    return topic.endswith("internal") and (topic.startswith("mm2-") or "checkpoints" in topic)
+
+
+def mends(topic: admin.NewTopic, found: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
+    """Returns the changes without which *topic* would lose records; () if it keeps all.
+
+    *found*: its settings.
+    """
+    values = {entry.name: entry.value for entry in found}
+    keeping = ("cleanup.policy", "retention.ms", "retention.bytes")
+    return tuple(
+        ConfigChange(name=name, value=topic.configs[name])
+        for name in keeping
+        if name in topic.configs and values.get(name, topic.configs[name]) != topic.configs[name]
+    )
+
+
+async def mend_topics(
+    cluster: Cluster, topics: Iterable[admin.NewTopic], *, validate_only: bool = False
+) -> Unmended:
+    """Sets the required settings on those of *topics* that exist. *validate_only*: nothing is changed.
+
+    A topic whose name is not one of MM2's internal ones may hold other data and is never changed. Raises
+    ClusterError.
+    """
+    wanted: dict[str, tuple[ConfigChange, ...]] = {}
+    unread: list[str] = []
+    for topic in topics:
+        try:
+            found = await admin.describe_topic_configs(cluster, [topic.name])
+        except NotAuthorizedError:
+            unread.append(topic.name)
+            continue
+        if topic.name in found and (changes := mends(topic, found[topic.name])):
+            wanted[topic.name] = changes
+    foreign = {name: wanted.pop(name) for name in list(wanted) if not is_internal(name)}
+    refused = await _alter(cluster, wanted, validate_only=validate_only) if wanted else ()
+    refused += tuple(
+        _sentence(cluster.alias, name, of, "it may hold other data") for name, of in foreign.items()
+    )
+    return Unmended(alias=cluster.alias, refused=refused, unread=tuple(unread))
+
+
+async def _alter(
+    cluster: Cluster, wanted: Mapping[str, Sequence[ConfigChange]], *, validate_only: bool
+) -> tuple[str, ...]:
+    try:
+        answers = await admin.alter_topic_configs(cluster, wanted, validate_only=validate_only)
+    except UnsupportedBrokerError as error:
+        return tuple(_sentence(cluster.alias, name, changes, str(error)) for name, changes in wanted.items())
+    for name, refusal in answers.items():
+        if refusal is None and not validate_only:
+            log.info("Topic %s on %s was given %s.", name, cluster.alias, _pairs(wanted[name]))
+    return tuple(
+        _sentence(cluster.alias, name, wanted[name], refusal.message)
+        for name, refusal in answers.items()
+        if refusal is not None
+    )
+
+
+def _sentence(alias: str, topic: str, changes: Iterable[ConfigChange], why: str) -> str:
+    return (
+        f"Topic {topic} on {alias} loses records of this flow with time, and its settings may not be changed by it "
+        f"({' '.join(why.split()).rstrip('.')}); let somebody run kafka-configs.sh --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {_pairs(changes)}."
+    )
+
+
+def _pairs(changes: Iterable[ConfigChange]) -> str:
+    return ",".join(f"{change.name}={change.value}" for change in changes)

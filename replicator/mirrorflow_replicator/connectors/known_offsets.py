@@ -1,0 +1,177 @@
+"""Reads what is known about offsets and groups: checkpoints, offset syncs and the offset map.
+
+Guarantees: nothing is written here; each record is read once, and records that cannot be decoded are counted
+in `passed_over`; a map counts only while both topics are still the ones it is about.
+`connectors.checkpoint_passes` reads repeatedly and the command once; both handle the errors.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mirrorflow_core.connect.mirror_records import decode_checkpoint, decode_offset_sync
+from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_core.errors import BrokerError, OffsetSyncsMissingError
+from mirrorflow_core.offsets.checkpoints import CheckpointStore, Point, renaming
+from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.offsets.translation import Translator
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import CheckpointSettings
+from mirrorflow_kafka.admin.log_offsets import ends_of
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_kafka.stores.mirror_log import MirrorLog
+from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy
+
+
+class Readers(Protocol):
+    """A client for each topic, and one for the topic metadata of each cluster."""
+
+    @property
+    def source(self) -> Cluster: ...
+
+    @property
+    def target(self) -> Cluster: ...
+
+    @property
+    def syncs(self) -> Cluster: ...
+
+    @property
+    def reader(self) -> Cluster: ...
+
+
+class KnownOffsets:
+    """The checkpoints, offset syncs and offset maps of one flow, as read so far."""
+
+    def __init__(self, settings: CheckpointSettings, clusters: Readers) -> None:
+        policy = make_replication_policy(settings)
+        other = settings.target_alias if settings.syncs_on_source else settings.source_alias
+        self.checkpoints_topic = policy.checkpoints_topic(settings.source_alias)
+        self.syncs_topic = policy.offset_syncs_topic(other)
+        self.map_topic = offset_map_topic(settings.source_alias)
+        self.rename = renaming(policy, make_naming(settings), target_alias=settings.target_alias)
+        self.checkpoints = CheckpointStore()
+        self.translator = Translator(OffsetSyncStore(must_read_to_end=True))
+        # A message for each topic with records that cannot be decoded.
+        self.passed_over: dict[str, str] = {}
+        self._clusters = clusters
+        self._syncs_log = MirrorLog(clusters.syncs, self.syncs_topic)
+        self._map_log = MirrorLog(clusters.reader, self.map_topic)
+        self._maps: dict[TopicPartition, OffsetMap] = {}
+
+    async def read_checkpoints(self) -> bool:
+        """Reads all checkpoints; returns True. Raises ClusterError."""
+        wrong = 0
+        async for record in MirrorLog(self._clusters.reader, self.checkpoints_topic).read_new():
+            try:
+                found = decode_checkpoint(record.key, record.value)
+            except ValueError:
+                wrong += 1
+                continue
+            point = Point(
+                upstream_offset=found.upstream_offset,
+                downstream_offset=found.downstream_offset,
+                metadata=found.metadata,
+            )
+            at = TopicPartition(found.topic, found.partition)
+            self.checkpoints.take(found.group, {at: point})
+            self.checkpoints.note_written(found.group, [at], record.timestamp)
+        self._pass_over(self.checkpoints_topic, wrong, "checkpoints")
+        return True
+
+    async def open_syncs(self, *, must_read_to_end: bool) -> None:
+        """Reads all offset syncs from the beginning. Raises ClusterError."""
+        self.translator.syncs = OffsetSyncStore(must_read_to_end=must_read_to_end)
+        self.translator.has_history = not must_read_to_end
+        self._syncs_log = MirrorLog(self._clusters.syncs, self.syncs_topic)
+        await self.read_syncs()
+        self.translator.syncs.is_read_to_end = True
+
+    async def read_syncs(self) -> bool:
+        """Reads the new offset syncs; returns True. Raises ClusterError."""
+        wrong = 0
+        try:
+            async for record in self._syncs_log.read_new():
+                try:
+                    found = decode_offset_sync(record.key, record.value)
+                except ValueError:
+                    wrong += 1
+                    continue
+                sync = Sync(found.upstream_offset, found.downstream_offset)
+                self.translator.syncs.add(TopicPartition(found.topic, found.partition), sync)
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            alias = self._clusters.syncs.alias
+            raise OffsetSyncsMissingError(cluster=alias, topic=self.syncs_topic) from error
+        self._pass_over(self.syncs_topic, wrong, "offset syncs")
+        return True
+
+    async def read_maps(self) -> bool:
+        """Reads the maps that tasks have written since; returns True. Raises ClusterError.
+
+        There are none where Java copies, or where nothing does.
+        """
+        newest: dict[TopicPartition, bytes | None] = {}
+        wrong = 0
+        try:
+            async for record in self._map_log.read_new():
+                try:
+                    newest[decode_map_key(record.key)] = record.value
+                except ValueError:
+                    wrong += 1
+        except BrokerError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            self._maps.clear()
+        for partition, value in newest.items():
+            self._maps.pop(partition, None)
+            try:
+                self._maps[partition] = decode_map(value)
+            except ValueError:
+                wrong += 1
+        self._pass_over(self.map_topic, wrong, "maps of offsets that this version knows")
+        await self._compare_topics()
+        return True
+
+    async def _compare_topics(self) -> None:
+        """Leaves out the maps of re-created topics."""
+        source, target = self._clusters.source, self._clusters.target
+        if self._maps:
+            await source.refresh({partition.topic for partition in self._maps})
+            await target.refresh({self.rename(partition).topic for partition in self._maps})
+
+        def still(partition: TopicPartition, known: OffsetMap) -> bool:
+            now = (
+                source.metadata.topic_id(partition.topic),
+                target.metadata.topic_id(self.rename(partition).topic),
+            )
+            ids = zip(now, known.stream[1:], strict=True)
+            return all(not one or not other or one == other for one, other in ids)
+
+        known = {at: one for at, one in self._maps.items() if still(at, one)}
+        self.translator.maps = await self._not_lost(known)
+
+    async def _not_lost(self, maps: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, OffsetMap]:
+        """Returns *maps* without what the target has lost since.
+
+        The copying task writes that as well, but perhaps not at once.
+        """
+        target, found = self._clusters.target, dict(maps)
+        moved = {
+            self.rename(at): at
+            for at, known in maps.items()
+            if target.metadata.leader_epoch(*self.rename(at)) != known.leader_epoch
+        }
+        ends = await ends_of(target, {place: maps[at].leader_epoch for place, at in moved.items()})
+        for place, at in moved.items():
+            left = maps[at].before(ends.get(place, 0))
+            if left is None:
+                del found[at]
+            else:
+                found[at] = left
+        return found
+
+    def _pass_over(self, topic: str, count: int, what: str) -> None:
+        if count:
+            self.passed_over[topic] = f"{count} records of {topic} are no {what} and were passed over."

@@ -1,0 +1,127 @@
+"""Measures the load of a source connector's partitions, and moves some to other tasks to balance it.
+
+    ends of the source's logs, stored offsets, some batches ──> loads ──> `assignment.load_balancing`
+
+It needs no right that the connector does not have, and asks no task: tasks may run on other nodes, or be
+Java's. While a Java worker stores offsets of the connector nothing is moved: a partition that moves between
+Java's tasks and ours begins a new generation of the flow, which stops all others for a moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from mirrorflow_core.assignment.load_balancing import Balance, Strangers, moved, place
+from mirrorflow_core.assignment.partition_loads import Rates, behind, loads
+from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.batch import split
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.position_store import PositionStore
+
+# Batches read at most in one check, of the busiest partitions whose record size is unknown or was measured
+# long ago.
+SAMPLES_MAX = 16
+SAMPLE_BYTES = 64 << 10  # a whole batch at least
+SAMPLE_RECORDS = 200  # before the end: transaction markers among so many have little weight
+SAMPLE_AGE_LOOKS = 10
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class Rebalancing:
+    """Balances the tasks of one connector.
+
+    Created each time a process begins to lead it, with nothing measured.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._store: PositionStore | None = None
+        self._rates = Rates()
+        self._balance = Balance()
+        self._record_bytes: dict[TopicPartition, float] = {}
+        self._sampled: dict[TopicPartition, int] = {}  # in which check
+        self._copied: Mapping[TopicPartition, int] = {}  # the last offset of each, in the last check
+        self._looks = 0
+        self._strangers = Strangers()
+        self.loads: Mapping[TopicPartition, float] = {}
+        self.warning = ""  # what could not be measured, and why
+
+    def place(self, partitions: set[TopicPartition], held: Sequence[Sequence[TopicPartition]]) -> Assignment:
+        """Returns an assignment of *partitions* to tasks, which have *held* so far."""
+        return place(partitions, self._settings.tasks_max, held, self.loads)
+
+    async def look(self, source: Cluster, target: Cluster, assignment: Assignment) -> Assignment:
+        """Measures, and returns the new assignment; mostly *assignment* unchanged. Raises ClusterError."""
+        partitions = [one for task in assignment for one in task]
+        positions = await self._positions(target)
+        committed = self._settings.read_committed
+        listed = await admin.list_offsets(source, partitions, LATEST, read_committed=committed)
+        ends = {one: answer.offset for one, answer in listed.items() if not answer.error}
+        gained = {one: end - self._rates.ends.get(one, end) for one, end in ends.items()}
+        copied = {one: position.source_offset for one, position in positions.positions.items()}
+        lags, self._copied = behind(ends, copied, self._copied), copied
+        self._rates = self._rates.looked(ends, asyncio.get_running_loop().time())
+        self._looks += 1
+        await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
+        self.loads = loads(self._rates.per_s, lags, self._record_bytes)
+        foreign = positions.foreign.items()
+        self._strangers = self._strangers.looked(frozenset((one, word.at) for one, word in foreign))
+        if self._strangers.are_at_work:
+            self._balance = Balance()
+            return assignment
+        self._balance, better = self._balance.looked(assignment, self.loads)
+        _tell(assignment, better, self.loads)
+        return better
+
+    async def _positions(self, target: Cluster) -> PositionStore:
+        if self._store is None:
+            store = position_store(self._settings, target)
+            await store.open()
+            self._store = store
+        else:
+            await self._store.read_new()
+        return self._store
+
+    async def _sample(self, source: Cluster, news: Mapping[TopicPartition, int]) -> None:
+        """Reads a few batches of the busiest partitions of *news*, to measure their record sizes.
+
+        *news* has, for each partition, the number of offsets before its end that may be read.
+        """
+        for known in (self._record_bytes, self._sampled):
+            for gone in known.keys() - news.keys():
+                del known[gone]
+        since = self._looks - SAMPLE_AGE_LOOKS
+        due = [one for one, count in news.items() if count > 0 and self._sampled.get(one, since) <= since]
+        busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -news[one], one))
+        self.warning = ""
+        for one in busiest[:SAMPLES_MAX]:
+            start = self._rates.ends[one] - min(SAMPLE_RECORDS, news[one])
+            try:
+                fetched = await read_once(source, one, start, max_bytes=SAMPLE_BYTES)
+                batches = list(split(fetched.records))
+            except NotAuthorizedError as error:
+                self.warning = (
+                    f"Tasks are balanced by records, not by bytes, where no record can be read: {error}"
+                )
+                return
+            except MirrorFlowError as error:
+                log.info("no record of %s is measured for now: %s", one, error)
+                continue
+            offsets = sum(batch.next_offset - batch.base_offset for batch in batches)
+            if offsets:
+                self._record_bytes[one] = sum(batch.size_bytes for batch in batches) / offsets
+                self._sampled[one] = self._looks
+
+
+def _tell(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
+    homes = {one: task for task, had in enumerate(after) for one in had}
+    for one in moved(before, after):
+        log.info("%s goes to task %d, for %.0f bytes/s of it", one, homes[one], loads.get(one, 0.0))

@@ -1,0 +1,76 @@
+"""The messages from a worker to a task process, through the process's stdin.
+
+They are pickled, because both are the same program on the same machine; the process answers with the JSON
+lines of `copy.partition_reports`.
+"""
+
+import asyncio
+import pickle
+import struct
+from dataclasses import dataclass
+
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+
+_SIZE = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The first message: the task's settings and ids.
+
+    Clients connect at once, to be warm when the work comes.
+    """
+
+    settings: SourceSettings
+    task: int
+    copier: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Copy exactly these partitions.
+
+    `initial`: they existed when the flow began; `gone`: their copier is dead.
+    """
+
+    identity: Identity
+    partitions: tuple[TopicPartition, ...]
+    initial: bool
+    gone: bool
+    bytes_per_s: int | None = None  # this task's share of the flow's limit
+    claimed: bool = False  # the partitions' former tasks, which may be Java's, have just been fenced
+    own: Identity | None = None  # the producer of a task with its own transactions; None: the flow's identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Finish what is in flight, store offsets, end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Set the level of a logger and all below it."""
+
+    logger: str
+    level: str
+
+
+Message = Begin | Assign | Stop | Level
+
+
+def encode(message: Message) -> bytes:
+    """Returns *message* as it is written to the pipe."""
+    body = pickle.dumps(message, protocol=5)
+    return _SIZE.pack(len(body)) + body
+
+
+async def read(stream: asyncio.StreamReader) -> Message | None:
+    """Returns the next message; None when the worker is gone."""
+    try:
+        size = _SIZE.unpack(await stream.readexactly(_SIZE.size))[0]
+        message: Message = pickle.loads(await stream.readexactly(size))  # noqa: S301 from our own parent
+    except asyncio.IncompleteReadError:
+        return None
+    return message

@@ -1,0 +1,237 @@
+"""Supervises task processes: starts them, assigns partitions, receives reports, restarts them when they die.
+
+Guarantees: the newest report of each partition; a restart after a backoff that grows while the process keeps
+dying; a stop that ends the process, by force when the grace period is over.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import PartitionReport, TaskReport
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Level, Stop, encode
+from mirrorflow_replicator.copy.partition_reports import decode_report
+from mirrorflow_replicator.http.loggers import LOGGERS
+
+RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
+RESTART_GRACE_S = 10.0  # a task drains for 3 s and then stores offsets
+# Short at first: a rebalance of the group, or electing its leader, takes a second.
+CLAIM_RETRY_MIN_S, CLAIM_RETRY_MAX_S = 0.1, 5.0
+KILLED_S = 5.0  # a killed process ends at once, unless the machine itself hangs
+HEALTHY_S = 30.0  # after such a lifetime the backoff starts again at its minimum
+# A report of all partitions in one line: 300 bytes each, for a hundred thousand of them.
+LINE_BYTES_MAX = 32 << 20
+HELLO = b"\n"  # a process has started
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+Claim = Callable[[int, Assign], Awaitable[Assign]]
+
+
+async def spawn() -> asyncio.subprocess.Process:
+    """Starts a task process, which waits for its first message."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mirrorflow_replicator",
+        "task",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+    )
+
+
+class TaskSupervisor:
+    """Supervises one task's process, which *start* creates.
+
+    With *claim*, each assignment is for a process that has had none, and is sent as *claim* returns it:
+    others may have to be fenced first, and the previous producer is no longer valid. *claim* raises
+    MirrorFlowError while that is not possible.
+    """
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        task: int,
+        *,
+        copier: str,
+        on_report: Callable[[TaskReport], None],
+        start: Spawn = spawn,
+        claim: Claim | None = None,
+    ) -> None:
+        self.task = task
+        self.state = "UNASSIGNED"
+        self.trace = ""
+        self.restarts = 0
+        self.partitions: dict[TopicPartition, PartitionReport] = {}
+        self.newest = TaskReport(task=task, state="UNASSIGNED")
+        self._begin = Begin(settings=settings, task=task, copier=copier)
+        self._on_report = on_report
+        self._start = start
+        self.claim = claim
+        self._claiming: asyncio.Task[None] | None = None
+        self._has_work = False  # this process has had an assignment
+        self._assign: Assign | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self._restarting = False  # the restart was requested, so the end is no failure
+        self._again = asyncio.Event()  # ends the wait before the next start
+        LOGGERS.followers.add(self)
+        self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
+
+    def assign(self, message: Assign) -> None:
+        """Copies the partitions of *message* from now on, also after a restart."""
+        self._assign = message
+        wanted = set(message.partitions)
+        for gone in [partition for partition in self.partitions if partition not in wanted]:
+            del self.partitions[gone]
+        if self.claim is None:
+            self._has_work = self._tell(message)
+        elif self._has_work:
+            self.restart()
+        elif self._process is not None and self._claiming is None:
+            self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+
+    def adopt(self, identity: Identity) -> None:
+        """Restarts with another identity: in a new process, so that nothing of the old one is left."""
+        if self._assign is not None and self._assign.identity != identity:
+            self._assign = replace(self._assign, identity=identity)
+            self._tell(Stop())
+
+    def restart(self) -> None:
+        """Ends the process gracefully, by force after RESTART_GRACE_S; the next one starts at once."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            self._again.set()  # it has ended, and waits for its next start
+            return
+        self._restarting = True
+        self.state, self.trace = "RESTARTING", ""
+        self._tell(Stop())
+        asyncio.get_running_loop().call_later(RESTART_GRACE_S, _kill, process)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends the process gracefully; by force after *grace_s*."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            self._tell(Stop())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await asyncio.shield(self._running)
+            if process.returncode is None:
+                log.warning("task %d did not end within %g s and is killed", self.task, grace_s)
+                process.kill()
+                # The end of the process closes its pipes; cancelled earlier, they would be torn down with a
+                # closed loop.
+                await asyncio.wait({self._running}, timeout=KILLED_S)
+        await cancel_and_wait(self._running)
+        self._end_claiming()
+
+    def set_level(self, logger: str, level: str) -> None:
+        """Sets the level of *logger* in the task process."""
+        self._tell(Level(logger=logger, level=level))
+
+    def _tell(self, message: Assign | Stop | Level) -> bool:
+        """Sends *message*.
+
+        Returns False if no process can receive it: the next one gets it when it has started.
+        """
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            return False
+        process.stdin.write(encode(message))
+        return True
+
+    async def _keep_running(self) -> None:
+        pause_s = RESTART_MIN_S
+        while not self._stopping:
+            began = time.monotonic()
+            code = await self._live()
+            if self._stopping:
+                return
+            if self._restarting:
+                self._restarting = False
+                self.restarts += 1
+                continue
+            if time.monotonic() - began > HEALTHY_S:
+                pause_s = RESTART_MIN_S
+            self.state, self.trace = "FAILED", f"the task's process ended with {code}; it is started again"
+            self.newest = TaskReport(task=self.task, state=self.state, trace=self.trace, reason="TaskEnded")
+            log.warning("task %d ended with %s; starting it again in %g s", self.task, code, pause_s)
+            self.restarts += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._again.wait()
+            self._again.clear()
+            pause_s = min(2 * pause_s, RESTART_MAX_S)
+
+    async def _live(self) -> int:
+        """Runs the process once; returns its exit code."""
+        process = self._process = await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(encode(self._begin))
+        for logger, level in LOGGERS.was_set.items():
+            process.stdin.write(encode(Level(logger=logger, level=level)))
+        if self._assign is not None:
+            if self.claim is not None:
+                self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+            else:
+                # Its predecessor was our own child and is dead: the task need not wait for its silence.
+                repeated = replace(self._assign, gone=self.restarts > 0)
+                self._has_work = self._tell(repeated)
+        while line := await process.stdout.readline():
+            if line != HELLO:
+                self._take(decode_report(line))
+        self._end_claiming()
+        return await process.wait()
+
+    async def _hand_claimed(self) -> None:
+        """Sends this process the newest assignment once its partitions are claimed."""
+        assert self.claim is not None
+        pause_s, told = CLAIM_RETRY_MIN_S, ""
+        while (wanted := self._assign) is not None:
+            try:
+                message = await self.claim(self.task, wanted)
+            except MirrorFlowError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("task %d does not begin yet: %s", self.task, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, CLAIM_RETRY_MAX_S)
+                continue
+            if wanted is self._assign:
+                self._has_work = self._tell(replace(message, gone=self.restarts > 0))
+                return
+
+    def _end_claiming(self) -> None:
+        self._has_work = False
+        if self._claiming is not None:
+            self._claiming.cancel()
+            self._claiming = None
+
+    def _take(self, report: TaskReport) -> None:
+        self.newest = report
+        self.state, self.trace = report.state, report.trace
+        held = set(self._assign.partitions) if self._assign is not None else set()
+        for one in report.partitions:
+            source = TopicPartition(one.topic, one.partition)
+            if source in held:
+                self.partitions[source] = one
+        self._on_report(report)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()

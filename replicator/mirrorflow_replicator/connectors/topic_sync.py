@@ -1,0 +1,288 @@
+"""Keeps the target's topics in line with the source's: creates them, grows them, copies their settings.
+
+`topics.missing_topics` and `topics.topic_configs` make the plans. Each pass reads both clusters again and is
+safe to repeat, also by two processes at once. What fails for one topic is a message in the result, and the
+others continue; only errors of a whole cluster are raised.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.naming.topic_selection import TopicSelection
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.missing_topics import NewTopicPlan, TopologyPlan, plan_topics, target_names
+from mirrorflow_core.topics.retention_hold import RETENTION
+from mirrorflow_core.topics.topic_configs import (
+    ConfigEntry,
+    ConfigRules,
+    config_changes,
+    explain,
+    unknown_names,
+)
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+
+TOPICS_PER_REQUEST = 200  # about 40 settings of 100 bytes each are returned for every topic: below 1 MB
+# New partitions have leaders within a second or two; a partition copier that starts earlier retries by
+# itself.
+LEADERS_WAIT_S = 10.0
+LEADERS_POLL_S = 0.05
+INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG = 37, 38, 40  # Kafka's error codes
+_UNAUTHORIZED = (29, 31)  # TOPIC_, CLUSTER_AUTHORIZATION_FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """What can be copied now: partitions by source name that exist on the target."""
+
+    partitions: tuple[TopicPartition, ...]
+    names: Mapping[str, str]  # source topic -> target topic, of all selected topics
+    sizes: Mapping[str, int]  # source topic -> its partitions on the source
+    warnings: tuple[str, ...]
+    # source topic that does not exist, or not wholly, on the target -> why, as a message
+    uncopied: Mapping[str, str]
+    incomplete: bool  # some of those may exist later
+    nothing_selected: str = ""  # a message if no topic but heartbeats is selected
+
+
+class TopicSync:
+    """The topics of one flow on both of its clusters."""
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        *,
+        selection: TopicSelection,
+        rules: ConfigRules,
+        replication_factor: int,
+        report_only: bool = False,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._selection = selection
+        self._rules = rules
+        self._replication_factor = replication_factor
+        self._report_only = report_only
+        self._copied: frozenset[str] = frozenset()  # source topics that had a target topic in the last pass
+
+    async def arrange(self) -> Arrangement:
+        """Reads both clusters, creates and grows what the target lacks. Raises ClusterError."""
+        await asyncio.gather(self._source.refresh(), self._target.refresh())
+        source, obstacles = self._selected()
+        target = _sizes(self._target)
+        remote = self._selection.target_topic
+        missing = [
+            topic
+            for topic, name in target_names(source, remote, self._copied)[0].items()
+            if name not in target
+        ]
+        configs, warnings = await self._creation_configs(missing)
+        plan = plan_topics(
+            source=source,
+            target=target,
+            remote=remote,
+            configs=configs,
+            rules=self._rules,
+            replication_factor=self._replication_factor,
+            before=self._copied,
+        )
+        failures = {**await self._create(plan.create), **await self._grow(plan)}  # by target name
+        if plan.create or plan.grow:
+            wanted = {new.name: new.partitions for new in plan.create} | {
+                new.name: new.total for new in plan.grow
+            }
+            await self._wait_for_leaders(
+                {name: total for name, total in wanted.items() if name not in failures}
+            )
+            target = _sizes(self._target)
+        names = {topic: remote(topic) for topic in source if topic not in plan.clashes}
+        self._copied = frozenset(names)
+        partitions = tuple(
+            TopicPartition(topic, number)
+            for topic, name in sorted(names.items())
+            for number in range(min(source[topic], target.get(name, 0)))
+        )
+        clashes = {
+            topic: f"Topic {topic} is not copied: its copy would have the name of the copy of {other}, {remote(topic)}."
+            for topic, other in plan.clashes.items()
+        }
+        lacking = {
+            topic: failures.get(name) or self._unseen(name)
+            for topic, name in sorted(names.items())
+            if target.get(name, 0) < source[topic]
+        }
+        return Arrangement(
+            partitions=partitions,
+            names=names,
+            sizes={topic: source[topic] for topic in names},
+            warnings=tuple(warnings),
+            uncopied=lacking | clashes | obstacles,
+            incomplete=bool(lacking),
+            nothing_selected=self._selection.nothing_selected(_sizes(self._source)),
+        )
+
+    def _selected(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Returns source topic -> partitions, and a message for each selected topic that cannot be copied."""
+        sizes = {topic: n for topic, n in _sizes(self._source).items() if self._selection.selects(topic)}
+        obstacles = {
+            topic: f"Topic {topic} is not copied: {why}."
+            for topic in sizes
+            if (why := self._selection.obstacle(topic))
+        }
+        return {topic: n for topic, n in sizes.items() if topic not in obstacles}, obstacles
+
+    async def sync_configs(self, names: Mapping[str, str], *, held: Collection[str] = ()) -> tuple[str, ...]:
+        """Copies topic settings to the target; *names* as in Arrangement.
+
+        Returns messages for what was not done.
+
+        The retention of target topics in *held* is left alone: a bulk job writes older records into them.
+        """
+        warnings: list[str] = []
+        there = _sizes(self._target)
+        present = [topic for topic, name in sorted(names.items()) if name in there]
+        for topics in _chunks(present):
+            try:
+                warnings += await self._sync_some({topic: names[topic] for topic in topics}, held)
+            except UnsupportedBrokerError as error:
+                return (f"Topic settings are not synchronised: {error}",)
+            except NotAuthorizedError as error:
+                warnings.append(f"Topic settings are not synchronised: {error}")
+        return tuple(warnings)
+
+    async def _sync_some(self, names: Mapping[str, str], held: Collection[str]) -> list[str]:
+        source, target = await asyncio.gather(
+            admin.describe_topic_configs(self._source, list(names)),
+            admin.describe_topic_configs(self._target, list(names.values())),
+        )
+        warnings: list[str] = []
+        changes = {}
+        for topic, name in names.items():
+            if topic not in source or name not in target:
+                continue
+            rules = self._rules.of(topic)
+            changes[name] = tuple(
+                change
+                for change in config_changes(source[topic], target[name], rules)
+                if name not in held or change.name not in RETENTION
+            )
+            if unknown := unknown_names(source[topic], target[name], rules):
+                warnings.append(f"Target topic {name} does not know {', '.join(unknown)}; left out.")
+        changes = {name: changed for name, changed in changes.items() if changed}
+        if self._report_only:
+            warnings += [
+                f"Target topic {name} would be given {', '.join(explain(one, target[name]) for one in changed)},"
+                " but settings are only reported."
+                for name, changed in changes.items()
+            ]
+        elif changes:
+            answers = await admin.alter_topic_configs(self._target, changes)
+            warnings += [
+                f"The settings of target topic {name} stay: {error}"
+                for name, error in _refused(answers).items()
+            ]
+        return warnings
+
+    async def _creation_configs(
+        self, topics: Sequence[str]
+    ) -> tuple[dict[str, Collection[ConfigEntry]], list[str]]:
+        configs: dict[str, Collection[ConfigEntry]] = {}
+        for some in _chunks(topics):
+            try:
+                configs |= await admin.describe_topic_configs(self._source, some)
+            except NotAuthorizedError as error:
+                # A copy with the target's defaults is better than none; the next settings pass corrects it.
+                return configs, [f"New topics get the target's default settings: {error}"]
+        return configs, []
+
+    async def _create(self, plans: Sequence[NewTopicPlan]) -> dict[str, str]:
+        refusals = await self._try_create(plans)
+        # A target older than its source does not know some settings: create the topic without any, the sync
+        # leaves those out.
+        plain = [
+            replace(plan, configs={})
+            for plan in plans
+            if plan.configs and plan.name in refusals and refusals[plan.name].code == INVALID_CONFIG
+        ]
+        for plan in plain:
+            del refusals[plan.name]
+        refusals |= await self._try_create(plain)
+        return {
+            name: f"Target topic {name} cannot be created: {self._why(refusal, 'Create', name)}"
+            for name, refusal in refusals.items()
+        }
+
+    async def _try_create(self, plans: Sequence[NewTopicPlan]) -> dict[str, admin.BrokerRefusal]:
+        if not plans:
+            return {}
+        topics = [
+            admin.NewTopic(
+                name=plan.name,
+                partitions=plan.partitions,
+                replication_factor=plan.replication_factor,
+                configs=plan.configs,
+            )
+            for plan in plans
+        ]
+        return _refused(await admin.create_topics(self._target, topics))
+
+    async def _grow(self, plan: TopologyPlan) -> dict[str, str]:
+        if not plan.grow:
+            return {}
+        totals = {growth.name: growth.total for growth in plan.grow}
+        refusals = _refused(await admin.create_partitions(self._target, totals))
+        return {
+            name: f"Target topic {name} cannot grow to {totals[name]} partitions: {self._why(refusal, 'Alter', name)}"
+            for name, refusal in refusals.items()
+            # Another process was faster.
+            if refusal.code != INVALID_PARTITIONS
+        }
+
+    def _unseen(self, name: str) -> str:
+        return (
+            f"Target topic {name} is there, but not all of its partitions are to be seen on {self._target.alias}:"
+            " they have no leader yet, or Describe on it is not granted."
+        )
+
+    def _why(self, refusal: admin.BrokerRefusal, operation: str, name: str) -> str:
+        if refusal.code in _UNAUTHORIZED:
+            resource = f"topic {name}"
+            return str(NotAuthorizedError(cluster=self._target.alias, operation=operation, resource=resource))
+        message = " ".join(refusal.message.split())  # some brokers end it with an empty line
+        if refusal.code == INVALID_REPLICATION_FACTOR:
+            return f"{message.rstrip('.')}; set replication.factor, -1 being the target's default."
+        return message
+
+    async def _wait_for_leaders(self, wanted: Mapping[str, int]) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEADERS_WAIT_S
+        while loop.time() < until:
+            await self._target.refresh(wanted)
+            if all(
+                self._target.leader(name, number) is not None
+                for name, total in wanted.items()
+                for number in range(total)
+            ):
+                return
+            await asyncio.sleep(LEADERS_POLL_S)
+
+
+def _sizes(cluster: Cluster) -> dict[str, int]:
+    """Topic -> partitions, of the topics that exist."""
+    return {
+        name: len(topic.partitions)
+        for name, topic in cluster.metadata.topics.items()
+        if not topic.error and topic.partitions
+    }
+
+
+def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
+    names = list(topics)
+    return (names[at : at + TOPICS_PER_REQUEST] for at in range(0, len(names), TOPICS_PER_REQUEST))
+
+
+def _refused(answers: Mapping[str, admin.BrokerRefusal | None]) -> dict[str, admin.BrokerRefusal]:
+    return {name: refusal for name, refusal in answers.items() if refusal is not None}

@@ -1,0 +1,395 @@
+"""Turns fetched batches into batches that the target accepts: unchanged, merged or re-encoded.
+
+A `Packer` holds what was fetched of one partition and returns one batch at a time, with the span of the
+stream it carries. A batch is sent unchanged where possible. Guarantees: every record once and in order; a
+batch whose source checksum fails never gets a valid one; each path is counted. `exactly_once.stream` numbers
+the records. Control and aborted batches were left out before they come here.
+"""
+
+from collections import deque
+from contextlib import suppress
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from mirrorflow_core.errors import (
+    CorruptBatchError,
+    CorruptRecordsError,
+    PartitionError,
+    RecordTooLargeError,
+    UnsupportedBatchError,
+)
+from mirrorflow_core.exactly_once.alignment import SEQUENCES, sequence_of
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.exactly_once.stream import Span, Stream, span_of
+from mirrorflow_core.naming.transforms import NO_EDITS, HeaderEdits
+from mirrorflow_core.wire.batch import (
+    Batch,
+    BatchRefusal,
+    checksum_holds,
+    raw_refusal,
+    rewrite,
+    set_transactional,
+)
+from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED, BatchLimit, plain_bytes
+from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
+from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
+
+MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size
+# With one batch in flight, its size limits the throughput over a long distance: batches of the default size
+# of Java's producers are merged.
+ONE_IN_FLIGHT_SMALL_BYTES = 16_384
+COALESCE_LOOK_AHEAD = 4_096  # batches examined for merging: a full batch of the smallest records
+NO_AGE_MS = -(1 << 63)  # no timestamp is below it: no record is old
+ANY_AGE_MS = 1 << 63  # all timestamps are below it: every record is old
+
+
+class _Encoded(NamedTuple):
+    """A re-encoded batch that is not sent yet."""
+
+    data: bytearray
+    span: Span
+    oldest_ms: int
+
+
+class Packer:
+    """The queue of fetched batches of one partition, and the settings that decide how they are sent."""
+
+    __slots__ = (
+        "_end",
+        "_outbox",
+        "_queue",
+        "coalesced",
+        "codecs_allowed",
+        "header_edits",
+        "identity",
+        "is_one_in_flight",
+        "limit",
+        "needs_pin",
+        "old_before_ms",
+        "partition",
+        "queued_bytes",
+        "raw",
+        "reencoded",
+        "target_topic",
+        "topic",
+        "transactional",
+        "verifies",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, target_topic: str, header_edits: HeaderEdits = NO_EDITS
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.target_topic = target_topic
+        self.identity: Identity | None = None
+        self.limit: BatchLimit = UNLIMITED
+        self.codecs_allowed: frozenset[int] | None = None
+        self.header_edits = header_edits
+        self.queued_bytes = 0
+        # An unchanged batch keeps its source's checksum, which the target verifies. It is verified here only
+        # after the target has refused one, to find out which.
+        self.verifies = False
+        self.is_one_in_flight = False  # merge more, also where source offsets are missing
+        self.raw = self.coalesced = self.reencoded = 0
+        # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
+        # is held back, and `needs_pin` is set.
+        self.transactional = False
+        self.old_before_ms = NO_AGE_MS
+        self.needs_pin = False
+        # Each with the next source offset behind it, and the leader epoch of the record before that.
+        self._queue: deque[tuple[Batch, int, int]] = deque()
+        self._outbox: deque[_Encoded] = deque()
+        self._end: PartitionError | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._queue or self._outbox or self._end)
+
+    def is_next_older(self, than_ms: int) -> bool:
+        """Returns whether the next batch has a timestamp below *than_ms*, as far as its header shows."""
+        if self._outbox:
+            return self._outbox[0].oldest_ms < than_ms
+        if not self._queue:
+            return False
+        batch, _, _ = self._queue[0]
+        return min(batch.max_timestamp, batch.base_timestamp) < than_ms
+
+    @property
+    def is_ended(self) -> bool:
+        """Returns whether nothing can be added before `clear`."""
+        return self._end is not None
+
+    def end_with(self, error: PartitionError) -> None:
+        """Ends the queue: what follows in the source cannot be copied because of *error*."""
+        self._end = error
+
+    def add(self, batch: Batch) -> None:
+        """Queues the next batch of the source."""
+        self._queue.append((batch, batch.next_offset, batch.leader_epoch))
+        self.queued_bytes += batch.size_bytes
+
+    def pass_over(self, next_offset: int, source_epoch: int, stream: Stream) -> None:
+        """Skips the source up to *next_offset*, where nothing belongs to the stream.
+
+        *source_epoch* is the leader epoch of the last record skipped.
+        """
+        if self._queue:
+            self._queue[-1] = (self._queue[-1][0], next_offset, source_epoch)
+        elif self._outbox:
+            last = self._outbox.pop()
+            span = last.span._replace(next_offset=next_offset, source_epoch=source_epoch)
+            self._outbox.append(last._replace(span=span))
+        else:
+            stream.pass_over(next_offset, source_epoch)
+
+    def clear(self) -> None:
+        """Drops everything that was not sent."""
+        self._queue.clear()
+        self._outbox.clear()
+        self._end = None
+        self.queued_bytes = 0
+
+    def next(self, stream: Stream) -> tuple[Buffer, Span] | None:
+        """Returns the next batch to send and its span; None if there is none.
+
+        Raises PartitionError if the next record cannot be copied.
+        """
+        self.needs_pin = False
+        while self._queue or self._outbox:
+            packed = self._next_encoded() if self._outbox else self._pack(stream)
+            if packed is not None or self.needs_pin:
+                return packed
+        if self._end is not None:
+            raise self._end
+        return None
+
+    def _next_encoded(self) -> tuple[Buffer, Span] | None:
+        data, span, oldest_ms = self._outbox[0]
+        if oldest_ms < self.old_before_ms and not self.transactional:
+            self.needs_pin = True
+            return None
+        self._outbox.popleft()
+        # It may have been encoded before the transaction began or ended.
+        set_transactional(data, transactional=self.transactional)
+        return data, span
+
+    def _pack(self, stream: Stream) -> tuple[Buffer, Span] | None:
+        batch, next_offset, epoch = self._queue[0]
+        limit = self.limit
+        refusal = raw_refusal(
+            batch,
+            from_offset=stream.next_offset,
+            max_bytes=limit.max_batch_bytes,
+            codecs_allowed=self.codecs_allowed,
+        )
+        has_gaps = refusal is BatchRefusal.GAPS and self.is_one_in_flight
+        if (refusal is not None and not has_gaps) or self.header_edits:
+            self._reencode(batch, next_offset, epoch, stream)
+            return None
+        old_before_ms = self.old_before_ms
+        if (
+            batch.max_timestamp < old_before_ms or batch.base_timestamp < old_before_ms
+        ) and not self.transactional:
+            self.needs_pin = True
+            return None
+        if limit is not UNLIMITED and not _fits(batch, limit):
+            self._reencode(batch, next_offset, epoch, stream)
+            return None
+        merged = self._merge_small(stream)
+        if merged is not None:
+            return merged
+        if has_gaps:
+            self._reencode(batch, next_offset, epoch, stream)
+            return None
+        if self.verifies:
+            self._verify(batch)
+        self._queue.popleft()
+        size_bytes = batch.size_bytes
+        self.queued_bytes -= size_bytes
+        identity = self.identity
+        assert identity is not None
+        first = stream.next_ordinal
+        data = rewrite(
+            batch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=first % SEQUENCES,
+            transactional=self.transactional,
+        )
+        self.raw += 1
+        return data, span_of(
+            first, batch.count, batch.base_offset, next_offset, batch.max_timestamp, size_bytes, epoch
+        )
+
+    def _merge_small(self, stream: Stream) -> tuple[Buffer, Span] | None:
+        """Merges the small batches at the front of the queue; None if the first must be sent alone."""
+        small_bytes = ONE_IN_FLIGHT_SMALL_BYTES if self.is_one_in_flight else SMALL_BYTES
+        if len(self._queue) < 2 or self._queue[0][0].size_bytes > small_bytes:
+            return None
+        if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
+            return None  # merging keeps the codec
+        front = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
+        if self.is_one_in_flight:
+            worth = worth_coalescing(
+                front, across_gaps=True, small_bytes=small_bytes, small_records=RECORDS_MAX
+            )
+        else:
+            worth = worth_coalescing(front)
+        sound = list(takewhile(checksum_holds, front[:worth]))
+        if len(sound) > 1:
+            # A corrupt record in one of them must not stop the others: then each is sent alone.
+            with suppress(CorruptRecordsError):
+                return self._merge(sound, stream)
+        return None
+
+    def _merge(self, batches: list[Batch], stream: Stream) -> tuple[Buffer, Span] | None:
+        """Merges as many of *batches* as fit; None if no two do: then the first is sent unchanged."""
+        assert self.identity is not None
+        first, limit = stream.next_ordinal, self.limit
+        is_kept = batches[0].codec in limit.kept_codecs
+        merged = coalesce(
+            batches,
+            max_bytes=min(limit.max_batch_bytes, MERGED_BYTES_MAX),
+            max_plain_bytes=None if is_kept else limit.max_plain_bytes,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=sequence_of(first),
+            transactional=self.transactional,
+            across_gaps=self.is_one_in_flight,
+        )
+        if merged.batches == 1:
+            return None
+        _, next_offset, epoch = self._queue[merged.batches - 1]
+        self._take(merged.batches)
+        self.coalesced += merged.batches
+        return merged.data, Span(
+            first,
+            merged.records,
+            merged.base_offset,
+            next_offset,
+            merged.max_timestamp,
+            len(merged.data),
+            merged.offsets,
+            epoch,
+        )
+
+    def _reencode(self, batch: Batch, next_offset: int, source_epoch: int, stream: Stream) -> None:
+        """Re-encodes the first batch of the queue into as many batches as the limit requires.
+
+        They are added to the outbox. Raises PartitionError. If one record alone is too large, the records
+        before it are encoded and the rest stays queued.
+        """
+        records = self._records(batch, stream.next_offset)
+        if not records:
+            stream.pass_over(next_offset, source_epoch)
+            self._take(1)
+            return
+        first, codec = stream.next_ordinal, self._codec_for(batch.codec)
+        try:
+            parts = self._split_to_fit(records, codec, first)
+        except RecordOverLimitError as error:
+            too_large = records[error.index]
+            if error.index == 0:
+                raise self.too_large(too_large.offset, error.size_bytes) from error
+            records, next_offset = records[: error.index], too_large.offset
+            source_epoch = batch.leader_epoch
+            parts = self._split_to_fit(records, codec, first)
+        else:
+            self._take(1)
+            self.reencoded += 1
+        begin = 0
+        for data, count in parts:
+            part = records[begin : begin + count]
+            begin += count
+            is_last = begin == len(records)
+            after = next_offset if is_last else records[begin].offset
+            epoch = source_epoch if is_last else batch.leader_epoch
+            times = [record.timestamp for record in part]
+            offsets = None if part[-1].offset - part[0].offset == count - 1 else [r.offset for r in part]
+            span = Span(first, count, part[0].offset, after, max(times), len(data), offsets, epoch)
+            self._outbox.append(_Encoded(data, span, min(times)))
+            first += count
+
+    def _split_to_fit(self, records: list[Record], codec: int, first: int) -> list[tuple[bytearray, int]]:
+        """Returns batches within the known limits, with their record counts. Raises RecordOverLimitError."""
+        assert self.identity is not None
+        limit = self.limit
+        return encode_split(
+            records,
+            max_bytes=limit.max_batch_bytes,
+            max_plain_bytes=None if codec in limit.kept_codecs else limit.max_plain_bytes,
+            codec=codec,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=sequence_of(first),
+        )
+
+    def _codec_for(self, codec: int) -> int:
+        """Returns the codec to encode records of *codec* with.
+
+        If known, it is one that the target stores unchanged.
+        """
+        allowed, kept = self.codecs_allowed, self.limit.kept_codecs
+        choices = kept if allowed is None else kept & allowed
+        if codec in choices:
+            return codec
+        if choices:
+            return min(choices)
+        return codec if allowed is None or codec in allowed else min(allowed)
+
+    def too_large(self, offset: int, size_bytes: int) -> RecordTooLargeError:
+        """Returns the error for the record at source *offset*, which exceeds the target's limit.
+
+        *size_bytes* is the size of the batch that holds it alone.
+        """
+        return RecordTooLargeError(
+            topic=self.topic,
+            partition=self.partition,
+            offset=offset,
+            size_bytes=size_bytes,
+            target_topic=self.target_topic,
+            then=self.limit.remedy(self.target_topic),
+        )
+
+    def _records(self, batch: Batch, from_offset: int) -> list[Record]:
+        self._verify(batch)
+        try:
+            records = [record for record in decode(batch) if record.offset >= from_offset]
+        except CorruptRecordsError as error:
+            raise self._corrupt(batch, error) from error
+        except NotImplementedError as error:
+            raise UnsupportedBatchError(
+                topic=self.topic, partition=self.partition, offset=batch.base_offset, problem=str(error)
+            ) from error
+        edits = self.header_edits
+        return [one._replace(headers=edits.edited(one.headers)) for one in records] if edits else records
+
+    def _verify(self, batch: Batch) -> None:
+        if not checksum_holds(batch):
+            raise self._corrupt(batch, "its checksum does not hold")
+
+    def _corrupt(self, batch: Batch, problem: object) -> CorruptBatchError:
+        return CorruptBatchError(
+            topic=self.topic, partition=self.partition, offset=batch.base_offset, problem=str(problem)
+        )
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            batch, _, _ = self._queue.popleft()
+            self.queued_bytes -= batch.size_bytes
+
+
+def _fits(batch: Batch, limit: BatchLimit) -> bool:
+    """Returns whether the target accepts *batch* unchanged, as far as *limit* shows.
+
+    A corrupt batch does not fit.
+    """
+    if batch.codec in limit.kept_codecs:
+        return True  # `raw_refusal` has compared its size
+    if batch.count == 1 and not limit.is_known:
+        return True  # nothing can be split: only the target can decide
+    try:
+        return plain_bytes(batch) <= limit.max_plain_bytes
+    except CorruptRecordsError:
+        return False

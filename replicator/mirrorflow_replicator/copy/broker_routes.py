@@ -1,0 +1,201 @@
+"""Connects each partition copier to the brokers that lead its partition.
+
+The leaders are those in both clusters' metadata. Routes are set when a partition copier is added, again when
+a broker does not lead the partition, no longer knows the topic or cannot be reached, and from time to time
+anyway. If a topic stays unknown, it is gone, and its partition copiers stop with that error.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from mirrorflow_core.errors import MirrorFlowError, TopicGoneError
+from mirrorflow_kafka.client.broker_reader import BrokerReader
+from mirrorflow_kafka.client.broker_writer import BrokerWriter
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.metadata import NO_TOPIC_ID, TopicMetadata
+from mirrorflow_replicator.copy.copier_context import CopierState
+from mirrorflow_replicator.copy.partition_copier import NOT_ASKED, PartitionCopier
+
+METADATA_S = 60.0  # leaders are looked up again even without an error (Java: metadata.max.age.ms, 5 minutes)
+AGAIN_S = 0.25  # while any partition has no leader
+# A topic unknown for so long is gone: brokers do not know a topic for a moment after an election.
+GONE_S = 20.0
+
+
+class BrokerRoutes:
+    """The readers and writers of one task, and which of them serves each partition copier."""
+
+    def __init__(
+        self,
+        *,
+        source: Cluster,
+        target: Cluster,
+        reader: Callable[[int], BrokerReader],
+        writer: Callable[[int], BrokerWriter],
+        on_error: Callable[[MirrorFlowError], None],
+    ) -> None:
+        self.readers: dict[int, BrokerReader] = {}
+        self.writers: dict[int, BrokerWriter] = {}
+        self._source = source
+        self._target = target
+        self._new_reader = reader
+        self._new_writer = writer
+        self._on_error = on_error
+        self._lanes: dict[PartitionCopier, None] = {}
+        self._stale: dict[PartitionCopier, float] = {}  # since when
+        self._look = asyncio.Event()
+
+    async def add(self, lanes: Sequence[PartitionCopier]) -> None:
+        """Looks up the leaders of *lanes* and connects them. Raises ClusterError."""
+        self._lanes.update(dict.fromkeys(lanes))
+        await self._refresh(lanes)
+
+    def remove(self, lane: PartitionCopier) -> None:
+        """Disconnects *lane*, which no longer belongs to this task."""
+        self._lanes.pop(lane, None)
+        self._stale.pop(lane, None)
+        if lane.reader is not None:
+            lane.reader.remove(lane.topic, lane.partition)
+        if lane.pipe is not None:
+            lane.pipe.remove(lane)
+
+    def stale(self, lane: PartitionCopier) -> None:
+        """Looks up the leaders of *lane* again, because a broker does not lead it any more."""
+        self._stale.setdefault(lane, time.monotonic())
+        self._look.set()
+
+    def reader_lost(self, node_id: int) -> None:
+        """Looks up the leaders of the partitions read from a source broker whose connection was lost."""
+        reader = self.readers.get(node_id)
+        for lane in self._lanes:
+            if lane.reader is reader and lane.state is not CopierState.STOPPED:
+                self.stale(lane)
+
+    def writer_lost(self, node_id: int) -> None:
+        """Looks up the leaders of the partitions written to a target broker that cannot be reached.
+
+        It repeats until the broker can be reached or another one leads: while the cluster still believes a
+        dead broker alive, the broker still leads its partitions, and nothing else reports when that ends.
+        """
+        writer = self.writers[node_id]
+        for lane in self._lanes:
+            if lane.pipe in writer.pipes and lane.state is not CopierState.STOPPED:
+                self.stale(lane)
+
+    def pump(self) -> None:
+        """Lets every pipe send what is ready."""
+        for writer in self.writers.values():
+            for pipe in writer.pipes:
+                pipe.pump()
+
+    @property
+    def without_leader(self) -> Collection[PartitionCopier]:
+        """The partition copiers whose leader, on either side, is being looked up."""
+        return self._stale
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long brokers have throttled this task so far, in ms: copying, and reading ranges of logs."""
+        readers = sum(reader.throttle_ms for reader in self.readers.values())
+        writers = sum(writer.throttle_ms for writer in self.writers.values())
+        return readers + writers + self._source.throttle_ms + self._target.throttle_ms
+
+    async def run(self) -> None:
+        """Looks up leaders until cancelled."""
+        looked_at = time.monotonic()
+        while True:
+            pause_s = AGAIN_S if self._stale else METADATA_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._look.wait()
+            self._look.clear()
+            now = time.monotonic()
+            wanted = list(self._lanes) if now - looked_at > METADATA_S else list(self._stale)
+            looked_at = now if len(wanted) == len(self._lanes) else looked_at
+            try:
+                await self._refresh(wanted)
+            except MirrorFlowError as error:
+                self._on_error(error)
+
+    async def close(self) -> None:
+        """Closes all readers and writers."""
+        await asyncio.gather(*(reader.close() for reader in self.readers.values()))
+        await asyncio.gather(*(writer.close() for writer in self.writers.values()))
+
+    async def _refresh(self, lanes: Sequence[PartitionCopier]) -> None:
+        if not lanes:
+            return
+        await asyncio.gather(
+            self._source.refresh({lane.topic for lane in lanes}),
+            self._target.refresh({lane.target_topic for lane in lanes}),
+        )
+        for lane in lanes:
+            if lane in self._lanes:
+                self._wire(lane)
+
+    def _wire(self, lane: PartitionCopier) -> None:
+        reading, writing = self._source.leader(*lane.source), self._target.leader(*lane.target)
+        if reading is None or writing is None:
+            self._unknown(lane)
+        else:
+            self._stale.pop(lane, None)
+        if reading is not None:
+            found = self._source.metadata.topics[lane.topic]
+            if _is_another(found, lane):
+                # Another topic of the same name: none of its records may be taken for one of the old topic.
+                lane.doubt()
+            epoch = found.partitions[lane.partition].leader_epoch
+            is_same = lane.reader is self.readers.get(reading) and lane.cursor.leader_epoch == epoch
+            lane.cursor.leader_epoch = epoch
+            if not is_same or lane.reader is None or _is_another(found, lane):
+                self.read_at(lane, reading)
+        if writing is not None:
+            self._write_at(lane, writing)
+
+    def _unknown(self, lane: PartitionCopier) -> None:
+        now = time.monotonic()
+        since = self._stale.setdefault(lane, now)
+        if lane.state is CopierState.STOPPED:
+            # When it is retried, its leaders are looked up again.
+            del self._stale[lane]
+            return
+        if now - since < GONE_S:
+            return
+        for cluster, topic in ((self._source, lane.topic), (self._target, lane.target_topic)):
+            found = cluster.metadata.topics.get(topic)
+            if found is None or found.error:
+                lane.stop(TopicGoneError(topic=lane.topic, partition=lane.partition, cluster=cluster.alias))
+
+    def read_at(self, lane: PartitionCopier, node_id: int) -> None:
+        """Reads *lane* from broker *node_id*."""
+        reader = self.readers.get(node_id)
+        if reader is None:
+            reader = self.readers[node_id] = self._new_reader(node_id)
+        topic_id = self._source.metadata.topics[lane.topic].topic_id.bytes
+        if lane.reader is not None and lane.reader is not reader:
+            lane.reader.remove(lane.topic, lane.partition)
+        lane.reader = reader
+        reader.add(lane.topic, lane.partition, topic_id, lane)
+
+    def _write_at(self, lane: PartitionCopier, node_id: int) -> None:
+        writer = self.writers.get(node_id)
+        if writer is None:
+            writer = self.writers[node_id] = self._new_writer(node_id)
+        pipe = writer.pipe_for(lane.target_topic, lane.partition)
+        if pipe is lane.pipe:
+            epoch = self._target.metadata.leader_epoch(*lane.target)
+            if lane.target_epoch not in {NOT_ASKED, epoch}:
+                lane.doubt()  # the same leader was elected again: it may have lost records
+            return
+        if lane.pipe is not None:
+            lane.pipe.remove(lane)
+        lane.pipe = pipe
+        lane.doubt()
+        pipe.add(lane)
+
+
+def _is_another(found: TopicMetadata, lane: PartitionCopier) -> bool:
+    known = "" if lane.anchor is None else lane.anchor.source_topic_id
+    return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known

@@ -1,0 +1,413 @@
+"""A copy task: fetches, copies and stores offsets for the partitions that are assigned to it.
+
+It holds the partition copiers, runs the resumer and the broker routes, stores offsets every few seconds and
+at stop, and notices when this process did not run for a while. Guarantees: after `stop`, everything
+acknowledged is in a stored offset that is marked as left. The worker decides which partitions it has
+(`assign`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.exactly_once.stream import Span
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import TaskReport
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.broker_reader import BrokerReader
+from mirrorflow_kafka.client.broker_writer import BrokerWriter
+from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
+from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
+from mirrorflow_replicator.copy.expiration_monitor import apply_expiries, follow_expiries
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_errors import PartitionErrors
+from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
+from mirrorflow_replicator.copy.position_writer import PositionWriter
+from mirrorflow_replicator.copy.rate_limiter import PauseWatch, RateLimiter
+from mirrorflow_replicator.copy.resume.generation_watch import leave_when_outdated
+from mirrorflow_replicator.copy.resume.resumer import Resumer
+from mirrorflow_replicator.copy.resume.stream_start import StreamStarts
+from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
+from mirrorflow_replicator.copy.source_topics import CleanupPolicies, note_ends
+from mirrorflow_replicator.copy.stall_watch import StallWatch
+from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
+from mirrorflow_replicator.copy.task_parts import TaskParts
+from mirrorflow_replicator.copy.transactional_task import (
+    TaskTransaction,
+    TransactionalPositionWriter,
+    TransactionalStart,
+)
+from mirrorflow_replicator.process import memory_tuning
+from mirrorflow_replicator.process.clock import now_ms
+
+log = logging.getLogger("mirrorflow.task")
+
+BUFFERED_BYTES_MAX = 16 << 20  # fetched and not yet sent, over all partitions
+DRAIN_S = 3.0  # at stop, for what is in flight
+TICK_S = 0.2
+FINISH_S = 3.0  # at stop, for the last commit
+QUIET_S = 3.0  # without large responses: then free buffers are returned to the operating system
+QUIET_BYTES = 256 << 10
+
+
+class CopyTask:
+    """Composes the parts that copy the assigned partitions."""
+
+    def __init__(self, settings: SourceSettings, index: int, parts: TaskParts, *, copier: str) -> None:
+        self.lanes: dict[TopicPartition, PartitionCopier] = {}
+        self._positions_are_new = True  # they were read just before the start, for the first partitions
+        self.pace = RateLimiter(settings.bytes_per_second)
+        self._settings = settings
+        self._index = index
+        self._parts = parts
+        self._copier = copier
+        self._changed: dict[PartitionCopier, None] = {}  # since the last report
+        self._room = asyncio.Event()
+        self._jobs: set[asyncio.Task[Any]] = set()
+        self._copied_bytes = 0
+        self._told = ""  # the newest error, to log each one once
+        self.errors = parts.errors
+        self.pauses = PauseWatch(on_pause=self._was_paused)
+        self._wiring = BrokerRoutes(
+            source=parts.source,
+            target=parts.target,
+            reader=self._reader,
+            writer=self._writer,
+            on_error=self._cluster_trouble,
+        )
+        self._anchoring = StreamStarts(
+            source=parts.source,
+            target=parts.target,
+            identity=parts.identity,
+            log=parts.log,
+            settings=settings,
+            now_ms=now_ms,
+            positions=parts.positions,
+        )
+        self._aligner = self._align(copier)
+        self._trouble = PartitionErrors(
+            source=parts.source,
+            target=parts.target,
+            wiring=self._wiring,
+            aligner=self._aligner,
+            errors=self.errors,
+            spawn=self._spawn,
+        )
+        self._flushing = (PositionWriter if parts.own is None else TransactionalPositionWriter)(
+            parts.positions,
+            copier=copier,
+            interval_s=settings.flush_interval_s,
+            syncs=parts.syncs,
+            now_ms=now_ms,
+            on_error=self._cluster_trouble,
+        )
+        self._pinning = self._pin(settings)
+        self._stalls = StallWatch(
+            source=parts.source,
+            target=parts.target,
+            aligner=self._aligner,
+            wiring=self._wiring,
+            pace=self.pace,
+            buffered_bytes_max=BUFFERED_BYTES_MAX,
+            on_change=self._changed.setdefault,
+        )
+        self._cleanup_policies = CleanupPolicies(parts.source)
+        self._around = self._surroundings()
+
+    def _align(self, copier: str) -> Resumer:
+        aligner: Callable[..., Resumer] = (
+            Resumer
+            if self._parts.own is None
+            else partial(TransactionalStart, self._parts.own, self._parts.positions)
+        )
+        return aligner(
+            source=self._parts.source,
+            target=self._parts.target,
+            identity=self._parts.identity,
+            anchoring=self._anchoring,
+            copier=copier,
+            read_committed=self._settings.read_committed,
+            stale=self._wiring.stale,
+            pump=self._wiring.pump,
+        )
+
+    def _pin(self, settings: SourceSettings) -> SharedTransaction:
+        if self._parts.own is not None:
+            return TaskTransaction(self._parts.target, self._parts.own, settings, pump=self._wiring.pump)
+        return SharedTransaction(
+            self._parts.target,
+            self._parts.identity,
+            source_alias=settings.source_alias,
+            timeout_ms=settings.transaction_timeout_ms,
+            pump=self._wiring.pump,
+        )
+
+    def _surroundings(self) -> CopierContext:
+        return CopierContext(
+            read_committed=self._settings.read_committed,
+            doubtful=self._aligner.doubtful,
+            source_trouble=self._trouble.of_source,
+            refused=self._refused,
+            stopped=self._trouble.stopped,
+            changed=self._lane_changed,
+            clock_ms=now_ms,
+            syncs=self._parts.syncs,
+            pinning=self._pinning,
+            pins_all=self._parts.own is not None,
+        )
+
+    async def start(self) -> None:
+        """Starts all loops; stored offsets and decisions must have been read already."""
+        await apply_expiries(self._parts.target, self._around, self._pinning)
+        for loop in (
+            self._aligner.run(),
+            self._wiring.run(),
+            self._flushing.run(),
+            self._pinning.run(),
+            self._tick_loop(),
+            self._leave_when_outdated(),
+            follow_expiries(
+                self._parts.target,
+                self._around,
+                self._pinning,
+                lanes=self.lanes.values,
+                on_error=self._cluster_trouble,
+            ),
+            self._stalls.run(),
+            follow_stopped_ends(
+                self._parts.source,
+                lanes=self.lanes.values,
+                read_committed=self._settings.read_committed,
+                on_change=self._changed.setdefault,
+                on_error=self._cluster_trouble,
+            ),
+        ):
+            self._spawn(loop)
+        if self._parts.own is None:
+            # A task with its own transactional id keeps all others out.
+            self._spawn(
+                self._cleanup_policies.follow(lanes=self.lanes.values, on_error=self._cluster_trouble)
+            )
+        if self._parts.syncs is not None:
+            self._spawn(self._parts.syncs.run())
+
+    async def assign(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        initial: bool,
+        gone: bool = False,
+        bytes_per_s: int | None = None,
+    ) -> None:
+        """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit.
+
+        *gone*: the copier that had them before is known to be dead.
+        """
+        self.pace.bytes_per_s = bytes_per_s
+        wanted = set(partitions)
+        await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
+        new = []
+        if not wanted <= self.lanes.keys() and not self._positions_are_new:
+            # Their previous copier may have written since the stored offsets were last read.
+            await self._parts.positions.read_new()
+        self._positions_are_new = False
+        for source in sorted(wanted - set(self.lanes)):
+            lane = PartitionCopier(source, self._parts.route(source.topic), self._around)
+            lane.position = self._parts.positions.positions.get(source)
+            lane.initial = initial
+            self.lanes[source] = lane
+            self._stalls.changed(lane)
+            new.append(lane)
+            if gone:
+                self._aligner.predecessor_gone(lane)
+        if new:
+            await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
+            if self._parts.own is None:
+                await self._cleanup_policies.apply(new)
+            self._changed |= dict.fromkeys(new)
+            await self._wiring.add(new)
+
+    async def stop(self) -> None:
+        """Stops fetching, finishes what is in flight, stores offsets and closes the connections."""
+        await self._leave(list(self.lanes.values()))
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._wiring.close()
+        await asyncio.gather(self._parts.source.close(), self._parts.target.close())
+
+    def report(self, *, whole: bool = False) -> TaskReport:
+        """Returns what changed since the last report, or everything if *whole*."""
+        lanes = list(self.lanes.values()) if whole else list(self._changed)
+        self._changed.clear()
+        syncs = self._parts.syncs
+        return TaskReport(
+            task=self._index,
+            state="RUNNING",
+            partitions=tuple(partition_report(lane) for lane in lanes),
+            errors=dict(self.errors),
+            throttle_ms=self._wiring.throttle_ms,
+            offset_syncs=0 if syncs is None else syncs.written,
+            active_records=active_records(self.lanes.values()),
+            buffer_free_bytes=max(0, BUFFERED_BYTES_MAX - self._around.buffered_bytes),
+            commit_ms=self._flushing.mean_ms,
+            warnings=() if syncs is None else syncs.warnings,
+        )
+
+    async def _leave(self, lanes: Sequence[PartitionCopier]) -> None:
+        """Gives *lanes* up: waits for what is in flight, then stores how far they got, marked as left."""
+        if not lanes:
+            return
+        for lane in lanes:
+            lane.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                for lane in lanes:
+                    await lane.drained.wait()
+        try:
+            await self._pinning.finish(FINISH_S)
+            await self._flushing.flush(lanes, left=True)
+        except MirrorFlowError as error:
+            # The next copier still finds where to continue: it asks the target, after it has waited.
+            self._cluster_trouble(error)
+        if self._parts.syncs is not None:
+            await self._parts.syncs.leave(lanes)
+        for lane in lanes:
+            self.lanes.pop(lane.source, None)
+            self._aligner.forget(lane)
+            self._wiring.remove(lane)
+            self._changed.pop(lane, None)
+            self._flushing.forget(lane)
+            self._stalls.forget(lane)
+
+    # -- callbacks
+
+    async def _leave_when_outdated(self) -> None:
+        await leave_when_outdated(
+            self._parts.log,
+            self._parts.identity,
+            source_alias=self._settings.source_alias,
+            lanes=self.lanes.values,
+            is_fenceable=lambda: not self._pinning.unavailable,
+            flush=partial(self._flushing.flush, left=True),
+            on_error=self._cluster_trouble,
+        )
+
+    def _lane_changed(self, lane: PartitionCopier) -> None:
+        self._changed[lane] = None
+        self._flushing.changed(lane)
+        self._stalls.changed(lane)
+
+    def _refused(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
+        self._pinning.refused(code)
+        self._trouble.of_target(lane, code, message, span)
+
+    def _was_paused(self) -> None:
+        for lane in self.lanes.values():
+            lane.doubt()
+        self._stalls.paused()
+
+    def _cluster_trouble(self, error: MirrorFlowError) -> None:
+        self.errors[error.reason] += 1
+        if str(error) != self._told:
+            self._told = str(error)
+            log.warning("%s", error)
+        for lane in self.lanes.values():
+            if lane.state is CopierState.ASKING:
+                lane.note(error)
+
+    def _reader_lost(self, node_id: int, error: MirrorFlowError) -> None:
+        self._cluster_trouble(error)
+        self._wiring.reader_lost(node_id)
+        for lane in self.lanes.values():
+            if lane.state is CopierState.COPYING and lane.reader is self._wiring.readers.get(node_id):
+                lane.note(error)
+
+    def _writer_lost(self, node_id: int, error: MirrorFlowError) -> None:
+        self._cluster_trouble(error)
+        self._wiring.writer_lost(node_id)
+        for lane in self.lanes.values():
+            if lane.state is CopierState.COPYING and lane.pipe in self._wiring.writers[node_id].pipes:
+                lane.note(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        job = asyncio.create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._job_ended)
+
+    def _job_ended(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if job.cancelled() or (error := job.exception()) is None:
+            return
+        if not isinstance(error, MirrorFlowError):
+            # A bug in this code: the process ends and is restarted, instead of continuing without this job.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a task's job failed", "exception": error}
+            )
+            return
+        self._cluster_trouble(error)
+
+    # -- flow of bytes
+
+    def _reader(self, node_id: int) -> BrokerReader:
+        return BrokerReader(
+            self._parts.source,
+            node_id,
+            read_committed=self._settings.read_committed,
+            rack=self._parts.rack,
+            room=partial(self._wait_for_room, node_id),
+            after=self._wiring.pump,
+            on_error=partial(self._reader_lost, node_id),
+        )
+
+    def _writer(self, node_id: int) -> BrokerWriter:
+        return BrokerWriter(
+            self._parts.target, node_id, awake=self._awake, on_error=partial(self._writer_lost, node_id)
+        )
+
+    def _awake(self) -> None:
+        self.pauses.beat()
+        self._around.look_at_clock()
+        self._room.set()
+
+    async def _wait_for_room(self, node_id: int, answer_bytes: int, largest_bytes: int) -> None:
+        """Holds the reader back while too much is waiting to be sent, or the rate limit is used up.
+
+        Over a long distance responses are large, and the next must be requested while the last is still being
+        sent.
+        """
+        most_bytes = max(BUFFERED_BYTES_MAX, 2 * largest_bytes)
+        while self._around.buffered_bytes >= most_bytes:
+            self._wiring.pump()
+            # Cleared after pumping, which sets it: a wait that ends at once would never let responses or
+            # connections in.
+            self._room.clear()
+            if self._around.buffered_bytes < most_bytes:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._room.wait()
+        if answer_bytes > QUIET_BYTES:
+            self._copied_bytes += answer_bytes
+        await self.pace.spend(answer_bytes, reader=node_id)
+
+    async def _tick_loop(self) -> None:
+        copied, quiet_since_s = 0, time.monotonic()
+        while True:
+            self.pauses.beat()
+            if copied != self._copied_bytes:
+                copied, quiet_since_s = self._copied_bytes, time.monotonic()
+            elif quiet_since_s and time.monotonic() - quiet_since_s > QUIET_S:
+                memory_tuning.give_back()
+                quiet_since_s = 0
+            if self._aligner.has_watches:
+                # While another copier is active, its stored offsets show how far it is and when it leaves.
+                waiting = [lane for lane in self.lanes.values() if lane.state is CopierState.WAITING]
+                for lane in await self._flushing.reread(waiting):
+                    self._aligner.predecessor_left(lane)
+            await asyncio.sleep(TICK_S)

@@ -1,0 +1,69 @@
+"""Polls how long the target remembers producers and transactional ids, which may change while brokers run.
+
+Kafka's defaults apply where DescribeConfigs on the cluster is not granted. When leaders will forget producers
+sooner, a marker on each partition makes them remember the flow from now on, before they check for producers
+to forget.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.copy.copier_context import CopierContext
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
+
+# Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
+# minutes).
+READ_EVERY_S = 15.0
+PRODUCER_KEY = "producer.id.expiration.ms"
+PRODUCER_EXPIRATION_MS = 86_400_000
+TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
+TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
+
+
+async def read_expiries(target: Cluster) -> tuple[int, float]:
+    """Returns the target's expiration settings. Raises ClusterError.
+
+    The first is the age in ms after which leaders forget a record's producer. The second is for how many
+    seconds coordinators remember an unused transactional id.
+    """
+    found = {PRODUCER_KEY: PRODUCER_EXPIRATION_MS, TRANSACTIONAL_ID_KEY: TRANSACTIONAL_ID_EXPIRATION_MS}
+    node_id = next(iter(target.metadata.brokers))
+    with contextlib.suppress(NotAuthorizedError):
+        entries = await admin.describe_broker_configs(target, node_id, list(found))
+        found |= {name: int(entry.value) for name, entry in entries.items() if name in found and entry.value}
+    return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
+
+
+async def apply_expiries(target: Cluster, around: CopierContext, pinning: SharedTransaction) -> None:
+    """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
+    forgotten_ms, pinning.expires_s = await read_expiries(target)
+    around.forgotten_after_ms = forgotten_ms // 2
+
+
+async def follow_expiries(
+    target: Cluster,
+    around: CopierContext,
+    pinning: SharedTransaction,
+    *,
+    lanes: Callable[[], Iterable[PartitionCopier]],
+    on_error: Callable[[MirrorFlowError], None],
+) -> None:
+    """Applies the settings until cancelled.
+
+    After each decrease, *lanes* join the transaction, so that a commit marks them.
+    """
+    while True:
+        await asyncio.sleep(READ_EVERY_S)
+        before_ms = around.forgotten_after_ms
+        try:
+            await apply_expiries(target, around, pinning)
+        except MirrorFlowError as error:
+            on_error(error)
+        if around.forgotten_after_ms < before_ms and around.can_pin:
+            for lane in lanes():
+                lane.pin.want()

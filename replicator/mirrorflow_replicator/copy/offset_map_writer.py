@@ -1,0 +1,318 @@
+"""Writes offset maps to `mm2-offset-map.<source alias>.internal`, without delaying the copying.
+
+`copy.offset_sync_writer` passes what was delivered to each partition's map. This module keeps the maps, joins
+them with what an earlier process wrote, and writes the changed ones when offsets are stored, and at once
+where the target lost records.
+
+Guarantees: nothing is written for a partition before its existing map was read, so that nothing known is
+lost; a topic that cannot be read or written delays and loses no record, is reported in `warnings`, and
+retried. What a process could not write before it died lies between what it had written and where its
+successor continues, and is found again there. Records that the target lost since a map was written (its
+leader epochs show that) are not confused with those that lie there now.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mirrorflow_core.connect.offset_map_records import (
+    decode_map,
+    decode_map_key,
+    encode_map,
+    encode_map_key,
+)
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.exactly_once.alignment import OffsetPair
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offsets.offset_syncs import Sync
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record
+from mirrorflow_kafka.admin.log_offsets import ends_of
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.mirror_log import MirrorLog, append, create_mirror_topic
+
+if TYPE_CHECKING:
+    from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+
+MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
+WRITE_EVERY_S = 0.25
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # missing ACLs take people a while to fix
+FORGET_S = 2.0  # then copying continues anyway: a map is not worth a standstill
+LEAVE_S = 1.0  # at stop; the next copier finds what did not arrive
+NO_ENDS: Final[Mapping[Any, OffsetPair]] = {}
+REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
+
+
+class OffsetMapTarget(Protocol):
+    """The offset-map topic as `OffsetMaps` uses it."""
+
+    where: str  # for messages
+
+    async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+        """Returns the newest map of each of *wanted* that has one. Raises MirrorFlowError."""
+
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Returns up to which offset each target partition has lost nothing since the given leader epoch.
+
+        Partitions whose leader does not answer now are left out. Raises MirrorFlowError.
+        """
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Writes *records*; returns when all are replicated.
+
+        Raises MirrorFlowError; some may have been written then.
+        """
+
+
+class OffsetMaps:
+    """Keeps the offset maps of a task's partitions and writes them; `run` runs until cancelled."""
+
+    def __init__(self, log: OffsetMapTarget, *, errors: Counter[str], now_ms: Callable[[], int]) -> None:
+        self.written = 0
+        # Called where the target lost records that an earlier process had mapped, with the last pair that is
+        # left.
+        self.on_lost: Callable[[PartitionCopier, Sync], None] | None = None
+        self._log = log
+        self._errors = errors
+        self._now_ms = now_ms
+        self._problem: MirrorFlowError | None = None
+        self._maps: dict[PartitionCopier, PartitionMap] = {}
+        # With the pairs that are known without the topic.
+        self._unread: dict[PartitionCopier, tuple[OffsetPair, ...]] = {}
+        # Ordinal, end and number of runs, as last written.
+        self._told: dict[PartitionCopier, tuple[int, int, int]] = {}
+        # The previous leader epoch, written until offset-sync readers have learned of the loss.
+        self._epochs: dict[PartitionCopier, int] = {}
+        self._due: dict[PartitionCopier, None] = {}
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Returns why nothing is written; empty while all is well."""
+        if self._problem is None:
+            return ()
+        return (
+            f"Offsets are translated by offset syncs alone, because {self._log.where} cannot be used: {self._problem}",
+        )
+
+    def of(self, lane: "PartitionCopier", pair: OffsetPair) -> PartitionMap:
+        """Returns the map of *lane*; *pair* is the last record on the target."""
+        anchor = lane.anchor
+        assert anchor is not None
+        stream = MapStream(anchor.generation, anchor.source_topic_id, anchor.target_topic_id)
+        known = self._maps.get(lane)
+        if known is None:
+            known = self._maps[lane] = PartitionMap(stream, pair)
+            earlier = [
+                one
+                for one in lane.ladder()
+                if one.ordinal < pair.ordinal and one.target_offset <= pair.target_offset
+            ]
+            self._unread[lane] = tuple(reversed(earlier))
+            self._wake.set()
+        elif known.aligned(stream, pair):
+            # Readers that know of records the target lost must forget them.
+            self._due[lane] = None
+            self._wake.set()
+        known.leader_epoch = max(FIRST_EPOCH, lane.target_epoch)
+        return known
+
+    async def forget(self, lane: "PartitionCopier", pair: OffsetPair) -> None:
+        """Writes that the target lost records behind *pair*, before others take their offsets.
+
+        Waits at most FORGET_S.
+
+        A map older than the loss could, after one more crash, match the end of the refilled copy and be wrong
+        inside.
+        """
+        known, position, anchor = self._maps.get(lane), lane.position, lane.anchor
+        if anchor is None:
+            return
+        lost = known is not None and known.has_more_than(pair)
+        if known is None and position is not None and position.epoch == anchor.generation:
+            lost = position.target_offset > pair.target_offset
+        if not lost:
+            return
+        self.of(lane, pair)
+        self._due[lane] = None
+        with contextlib.suppress(TimeoutError, MirrorFlowError):
+            async with asyncio.timeout(FORGET_S):
+                await self._read()
+                while lane in self._due:
+                    await self._write_due({lane: pair})
+
+    def syncs_written(self, lane: "PartitionCopier") -> None:
+        """Notes that offset-sync readers know of the loss that `on_lost` reported."""
+        if self._epochs.pop(lane, None) is not None:
+            self._told.pop(lane, None)
+            self._due[lane] = None
+            self._wake.set()
+
+    def promote(self, lanes: Iterable["PartitionCopier"]) -> None:
+        """Makes the maps of *lanes* due, because offsets are being stored."""
+        self._due.update((lane, None) for lane in lanes if lane in self._maps)
+        if self._due:
+            self._wake.set()
+
+    async def leave(self, lanes: Iterable["PartitionCopier"]) -> None:
+        """Writes what is known of *lanes*, for at most LEAVE_S, and drops them."""
+        leaving = list(lanes)
+        self.promote(leaving)
+        if self._problem is None:
+            with contextlib.suppress(TimeoutError, MirrorFlowError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._read()
+                    while not self._due.keys().isdisjoint(leaving):
+                        await self._write_due()
+        for lane in leaving:
+            for of_lanes in (self._maps, self._unread, self._told, self._due, self._epochs):
+                of_lanes.pop(lane, None)
+
+    # -- reading and writing
+
+    async def run(self) -> None:
+        """Reads existing maps and writes those that are due, until cancelled."""
+        pause_s = RETRY_MIN_S
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._read()
+                while self._due:
+                    await self._write_due()
+            except MirrorFlowError as error:
+                self._problem = error
+                self._errors[error.reason] += 1
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                self._wake.set()
+            else:
+                self._problem, pause_s = None, RETRY_MIN_S
+                await asyncio.sleep(WRITE_EVERY_S)
+
+    async def _read(self) -> None:
+        """Joins the maps that began since the last read with what the topic holds."""
+        async with self._writing:
+            if not self._unread:
+                return
+            begun = dict(self._unread)
+            found = await self._log.read({lane.source for lane in begun})
+            epochs = {
+                lane.target: FIRST_EPOCH if (kept := found.get(lane.source)) is None else kept.leader_epoch
+                for lane in begun
+            }
+            ends = await self._log.ends(epochs)
+            for lane, pairs in begun.items():
+                known, end = self._maps.get(lane), ends.get(lane.target)
+                if known is None or lane not in self._unread or end is None:
+                    continue
+                del self._unread[lane]
+                written = found.get(lane.source)
+                if written is not None and written.stream[1:] == known.stream[1:]:
+                    kept = written.before(end)
+                    if kept is not written and kept is not None and self.on_lost is not None:
+                        last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
+                        self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
+                else:
+                    kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
+                if kept is not None:
+                    known.follow(kept)
+
+    async def _write_due(self, ends: "Mapping[PartitionCopier, OffsetPair]" = NO_ENDS) -> None:
+        async with self._writing:
+            taken = list(self._due)[:MAPS_PER_WRITE_MAX]
+            records, told = [], {}
+            now_ms = self._now_ms()
+            for lane in taken:
+                del self._due[lane]
+                kept = self._kept(lane, ends.get(lane))
+                if kept is None:
+                    continue
+                short = (kept.ordinal, kept.upstream_end, len(kept.runs))
+                if self._told.get(lane) != short:
+                    told[lane] = short
+                    records.append(Record(0, now_ms, encode_map_key(lane.source), encode_map(kept), ()))
+            try:
+                if records:
+                    await self._log.append(records)
+            except BaseException:
+                self._due.update((lane, None) for lane in told if lane in self._maps)
+                raise
+            self._told.update((lane, short) for lane, short in told.items() if lane in self._maps)
+            self.written += len(records)
+
+    def _kept(self, lane: "PartitionCopier", end: OffsetPair | None) -> OffsetMap | None:
+        """Returns the map to write for *lane*, up to *end*.
+
+        None while the existing map was not read, or without a stream.
+        """
+        if end is None and lane.stream is not None:
+            end = lane.stream.delivered
+        if lane in self._unread or end is None or lane not in self._maps:
+            return None
+        kept = self._maps[lane].kept(end)
+        return replace(kept, leader_epoch=self._epochs.get(lane, kept.leader_epoch))
+
+
+def _of_pairs(stream: MapStream, pairs: Sequence[OffsetPair]) -> OffsetMap | None:
+    """Returns the map that the known *pairs* make, the oldest first; None without pairs."""
+    if not pairs:
+        return None
+    known = PartitionMap(stream, pairs[0])
+    for pair in pairs[1:]:
+        known.aligned(stream, pair)
+    return known.kept(pairs[-1])
+
+
+class MapLog:
+    """The offset-map topic on the target, created when it is first read."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, replication_factor: int) -> None:
+        self.where = f"topic {topic} of {cluster.alias}"
+        self._cluster = cluster
+        self._topic = topic
+        self._replication_factor = replication_factor
+
+    async def read(self, wanted: set[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+        """Reads the newest maps; see `OffsetMapTarget.read`."""
+        with self._told_as("Create"):
+            await create_mirror_topic(
+                self._cluster,
+                self._topic,
+                replication_factor=self._replication_factor,
+                key=REPLICATION_FACTOR_KEY,
+            )
+        values: dict[TopicPartition, bytes | None] = {}
+        with self._told_as("Read"):
+            async for record in MirrorLog(self._cluster, self._topic).read_new():
+                with contextlib.suppress(ValueError):  # written by another version, or by another application
+                    partition = decode_map_key(record.key)
+                    if partition in wanted:
+                        values[partition] = record.value
+        found = {}
+        for partition, value in values.items():
+            with contextlib.suppress(ValueError):
+                found[partition] = decode_map(value)
+        return found
+
+    async def ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Returns the ends; see `OffsetMapTarget.ends`."""
+        return await ends_of(self._cluster, epochs)
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Writes *records*; see `OffsetMapTarget.append`."""
+        with self._told_as("Write"):
+            await append(self._cluster, self._topic, records)
+
+    @contextlib.contextmanager
+    def _told_as(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except NotAuthorizedError as error:
+            raise NotAuthorizedError(
+                cluster=error.cluster, operation=operation, resource=f"topic {self._topic}"
+            ) from error

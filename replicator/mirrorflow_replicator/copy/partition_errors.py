@@ -1,0 +1,238 @@
+"""Decides what a broker's error code means for a partition, and acts on it.
+
+A copier asks again, its leader is looked up, or it stops with the reason. The codes are Kafka's
+(Errors.java). Nothing is retried here: the resumer asks again, the broker routes look up leaders.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from mirrorflow_core.errors import (
+    IdentityError,
+    MirrorFlowError,
+    NotAuthorizedError,
+    PartitionError,
+    RecordTooLargeError,
+    SourceDataLostError,
+    TargetDataLostError,
+    UndecidedError,
+)
+from mirrorflow_core.exactly_once.stream import Span
+from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
+from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import error_for, name_of
+from mirrorflow_replicator.copy.batch_limits import BatchLimits
+from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
+from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.resume.repeat_check import IdentityTakenError
+from mirrorflow_replicator.copy.resume.resumer import STOPPED_RETRY_S, Resumer
+
+log = logging.getLogger("mirrorflow.task")
+
+# Errors that end only when a person decides and restarts the process. The cause of any other may be fixed
+# without any event here.
+_FINAL = (SourceDataLostError, TargetDataLostError, UndecidedError, IdentityError, IdentityTakenError)
+# Codecs of a target that refuses zstd (it is older, or its topic's format is).
+BEFORE_ZSTD = frozenset({0, 1, 2, 3})
+
+
+class Action(Enum):
+    """What to do about an error code."""
+
+    ASK = "ask"  # ask the target what it has
+    LOOK = "look"  # leaders have moved, or are not there yet
+    LOST = "lost"  # source offsets no longer exist
+    SHRINK = "shrink"  # send smaller batches
+    RECODE = "recode"  # use another codec
+    STOP = "stop"
+
+
+_MOVED = {3, 5, 6, 9, 13, 72, 74, 75, 78, 100, 103}
+# 53: `SharedTransaction` finds that the ACL is gone.
+_AGAIN = {2, 7, 19, 20, 45, 46, 47, 48, 51, 53, 56, 59, 89}
+_TOO_LARGE = {10, 18}
+_CODEC = {76}
+OFFSET_OUT_OF_RANGE = 1
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+def of_produce(code: int) -> Action:
+    """Returns what a refused produce request means."""
+    if code in _TOO_LARGE:
+        return Action.SHRINK
+    if code in _CODEC:
+        return Action.RECODE
+    if code in _MOVED:
+        return Action.LOOK
+    return Action.ASK if code in _AGAIN else Action.STOP
+
+
+def of_fetch(code: int) -> Action:
+    """Returns what a refused fetch means."""
+    if code == OFFSET_OUT_OF_RANGE:
+        return Action.LOST
+    if code in _MOVED or code in _AGAIN:
+        return Action.LOOK
+    return Action.STOP
+
+
+class RefusedBatchError(PartitionError):
+    """The target refuses a batch because of its contents."""
+
+    reason = "BatchRefused"
+
+    def __init__(
+        self, *, topic: str, partition: int, offset: int, target_topic: str, code: str, message: str
+    ) -> None:
+        self.offset = offset
+        self.code = code
+        said = f": {message}" if message else ""
+        super().__init__(
+            f"target topic {target_topic} refuses the batch at source offset {offset} with {code}{said}; "
+            "compare the settings of the two topics (message.timestamp.*, cleanup.policy, compression.type)",
+            topic=topic,
+            partition=partition,
+        )
+
+
+class PartitionErrors:
+    """Carries out what error codes mean for the partitions of a task."""
+
+    def __init__(
+        self,
+        *,
+        source: Cluster,
+        target: Cluster,
+        wiring: BrokerRoutes,
+        aligner: Resumer,
+        errors: Counter[str],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._wiring = wiring
+        self._aligner = aligner
+        self._errors = errors
+        self._spawn = spawn
+        self._limits = BatchLimits(target, spawn=spawn)
+        self._told: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
+        self._looking: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
+
+    def of_target(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
+        """Handles the refusal of a batch of *lane*."""
+        self._errors[name_of(code)] += 1
+        action = of_produce(code)
+        if action is Action.LOOK:
+            self._wiring.stale(lane)
+        elif action is Action.SHRINK:
+            self._limits.refused(lane, span)
+        elif action is Action.RECODE:
+            lane.packer.codecs_allowed = BEFORE_ZSTD
+        elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
+            lane.stop(
+                NotAuthorizedError(
+                    cluster=self._target.alias, operation="Write", resource=f"topic {lane.target_topic}"
+                ),
+            )
+        elif action is Action.STOP:
+            lane.stop(
+                RefusedBatchError(
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    offset=span.base_offset,
+                    target_topic=lane.target_topic,
+                    code=name_of(code),
+                    message=message,
+                ),
+            )
+
+    def of_source(self, lane: PartitionCopier, code: int, answer: FetchedPartition) -> None:
+        """Handles a fetch of *lane* that was refused, or answered with something other than records."""
+        if code:
+            self._errors[name_of(code)] += 1
+            lane.obstacle = Obstacle(kind=ObstacleKind.FETCH_REFUSED, name=name_of(code)).after(lane.obstacle)
+            lane.around.changed(lane)
+        if not code and answer.diverging is None:
+            self._wiring.read_at(lane, answer.preferred_replica)
+            return
+        if answer.diverging is not None:
+            lane.cursor.note_ends(answer)
+            lane.obstacle = Obstacle(kind=ObstacleKind.DIVERGED).after(lane.obstacle)
+            lane.around.changed(lane)
+        action = Action.LOST if answer.diverging is not None else of_fetch(code)
+        if action is Action.LOST and lane.packer:
+            # Records that were read before the source lost them are written first: they are not lost.
+            lane.write_first()
+        elif answer.diverging is not None:
+            # The resumer compares the source with the target and finds what was lost. If it finds nothing,
+            # the backoff for consecutive refusals delays the next attempt.
+            lane.refusals += 1
+            lane.doubt()
+        elif action is Action.LOST:
+            if lane not in self._looking:
+                self._looking.add(lane)
+                self._spawn(self._look_for_loss(lane, lane.doubts, lane.cursor.offset))
+        elif action is Action.STOP and code == TOPIC_AUTHORIZATION_FAILED:
+            lane.stop(
+                NotAuthorizedError(
+                    cluster=self._source.alias, operation="Read", resource=f"topic {lane.topic}"
+                ),
+            )
+        elif action is Action.STOP:
+            lane.stop(error_for(code, cluster=self._source.alias, request="Fetch", subject=str(lane.source)))
+        else:
+            self._wiring.stale(lane)
+
+    def stopped(self, lane: PartitionCopier, error: MirrorFlowError) -> None:
+        """Logs once that *lane* has stopped, and has it retried if the cause may be fixed from outside.
+
+        Also called when a copier lost records and continues by loss policy.
+        """
+        self._errors[error.reason] += 1
+        if self._told.get(lane) != str(error):
+            self._told[lane] = str(error)
+            log.warning("%s", error)
+        if isinstance(error, RecordTooLargeError):
+            self._spawn(self._wait_for_limit(lane))
+        elif not isinstance(error, _FINAL):
+            self._aligner.retry_stopped(lane)
+
+    async def _wait_for_limit(self, lane: PartitionCopier) -> None:
+        await asyncio.sleep(STOPPED_RETRY_S)
+        if lane.state is not CopierState.STOPPED:
+            return
+        await self._limits.read_settings(lane)
+        self._aligner.retry_stopped(lane, pause_s=0.0)
+
+    async def _look_for_loss(self, lane: PartitionCopier, doubts: int, wanted: int) -> None:
+        """Determines what was lost where offset *wanted* cannot be read; the resumer applies the loss policy.
+
+        Does nothing if *lane* was in doubt since and may read elsewhere: the next fetch shows whether there
+        is a loss. A loss handled twice would be taken for a beginning, and skip what the policy wants copied.
+        """
+        try:
+            first = (await admin.list_offsets(self._source, [lane.source], EARLIEST))[lane.source]
+            end = (await admin.list_offsets(self._source, [lane.source], LATEST))[lane.source]
+        finally:
+            self._looking.discard(lane)
+        if lane.doubts != doubts:
+            return
+        if first.error or end.error:
+            self._wiring.stale(lane)
+        elif wanted < first.offset:
+            lane.lose(
+                DetectedLoss(wanted, first.offset, "source records were deleted before they were copied")
+            )
+        elif wanted > end.offset:
+            lane.lose(DetectedLoss(wanted, end.offset, "the source's log was truncated"))
+        else:
+            self._wiring.stale(lane)

@@ -1,0 +1,51 @@
+"""Limits how fast a task copies, and detects that the process did not run for a while."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+PAUSE_S = 1.0  # clause 4: after a longer pause another copier may have written, so the target is asked
+BURST_S = 0.25  # how far ahead of the rate one response may be
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
+
+
+class PauseWatch:
+    """Detects that this process did not run: it was frozen or swapped out, or its machine was suspended."""
+
+    __slots__ = ("_last_s", "_on_pause")
+
+    def __init__(self, *, on_pause: Callable[[], None]) -> None:
+        self._on_pause = on_pause
+        self._last_s = time.clock_gettime(_CLOCK)
+
+    def beat(self) -> None:
+        """Checks for a pause. Must be called often, and before anything is written."""
+        now_s = time.clock_gettime(_CLOCK)
+        paused = now_s - self._last_s > PAUSE_S
+        self._last_s = now_s
+        if paused:
+            self._on_pause()
+
+
+class RateLimiter:
+    """A limit in bytes per second that can be changed at any time; None: no limit."""
+
+    def __init__(self, bytes_per_s: int | None) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._held_until_s: dict[int, float] = {}
+        self._paid_until_s = 0.0
+
+    def held_until_s(self, reader: int) -> float:
+        """Returns when the newest wait of *reader* ends or has ended (monotonic clock)."""
+        return self._held_until_s.get(reader, -math.inf)
+
+    async def spend(self, size_bytes: int, *, reader: int = 0) -> None:
+        """Waits until *reader* may read *size_bytes* more."""
+        if not self.bytes_per_s:
+            return
+        now_s = time.monotonic()
+        self._paid_until_s = max(self._paid_until_s, now_s - BURST_S) + size_bytes / self.bytes_per_s
+        if self._paid_until_s > now_s:
+            self._held_until_s[reader] = self._paid_until_s
+            await asyncio.sleep(self._paid_until_s - now_s)

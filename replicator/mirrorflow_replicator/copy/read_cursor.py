@@ -1,0 +1,90 @@
+"""Tracks where one partition is read in the source, and which batches of a fetch response are copied.
+
+The cursor moves only forward, over records and over what the stream leaves out (markers, aborted records). It
+knows the leader epoch of the record before it. So a source whose log was truncated and rewritten reports that
+in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning other records at the same offsets.
+"""
+
+from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
+from mirrorflow_core.exactly_once.stream import Stream
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.batch import first_size_bytes, split
+from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
+from mirrorflow_replicator.copy.batch_packer import Packer
+
+UNKNOWN = -1
+
+
+class ReadCursor:
+    """The next source offset to fetch, and the ends of the source's log as of the last response."""
+
+    __slots__ = (
+        "_aborted", "_partition", "_read_committed", "_request_bytes_min", "end_offset", "last_epoch", "leader_epoch",
+        "log_start", "offset",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition, *, read_committed: bool) -> None:
+        self.offset = UNKNOWN
+        self.last_epoch = UNKNOWN  # leader epoch of the record before `offset`
+        self.leader_epoch = UNKNOWN  # of the source's leader, by metadata
+        self.end_offset = UNKNOWN  # last stable offset with read_committed, else the high watermark
+        self.log_start = UNKNOWN
+        self._partition = partition
+        self._read_committed = read_committed
+        self._aborted = AbortedFilter()
+        self._request_bytes_min = 0
+
+    def request(self, partition_bytes: int) -> FetchFrom:
+        """Returns what to fetch next.
+
+        It is at most *partition_bytes*, unless the next batch is known to be larger.
+        """
+        size = max(self._request_bytes_min, partition_bytes)
+        return FetchFrom(self.offset, self.leader_epoch, self.last_epoch, size)
+
+    def seek(self, offset: int, last_epoch: int) -> None:
+        """Continues at *offset*, behind a record of leader epoch *last_epoch* (-1: unknown)."""
+        self.offset, self.last_epoch = offset, last_epoch
+
+    def note_ends(self, answer: FetchedPartition) -> None:
+        """Notes where the source's log begins and ends now, by an *answer* without an error."""
+        self.end_offset = answer.last_stable_offset if self._read_committed else answer.high_watermark
+        self.log_start = answer.log_start_offset
+
+    def take(self, answer: FetchedPartition, packer: Packer, stream: Stream) -> int:
+        """Adds the batches of *answer* to *packer*; returns the number of records left out.
+
+        Raises CorruptBatchError if the first batch cannot be one.
+        """
+        self.note_ends(answer)
+        if not len(answer.records):
+            return 0
+        try:
+            batches = split(answer.records)
+        except CorruptRecordsError as error:
+            topic, partition = self._partition
+            raise CorruptBatchError(
+                topic=topic, partition=partition, offset=self.offset, problem=str(error)
+            ) from error
+        if not batches:
+            # Even the first batch was cut off: a batch larger than the requested size is returned whole only
+            # if it is the first of the response.
+            self._request_bytes_min = max(first_size_bytes(answer.records), 2 * self._request_bytes_min)
+            return 0
+        if self._read_committed:
+            self._aborted.feed(answer.aborted)
+        skipped = 0
+        for batch in batches:
+            next_offset = batch.next_offset
+            if next_offset <= self.offset:
+                continue
+            kept = self._aborted.delivers(batch) if self._read_committed else not batch.is_control
+            if kept and batch.count:
+                packer.add(batch)
+            else:
+                skipped += batch.count
+                packer.pass_over(next_offset, batch.leader_epoch, stream)
+            self.offset = next_offset
+            self.last_epoch = batch.leader_epoch
+        return skipped

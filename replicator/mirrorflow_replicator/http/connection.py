@@ -1,0 +1,240 @@
+"""One HTTP/1.1 connection: h11's events over a stream, within limits.
+
+It reads one whole request, gets the answer and sends it, then continues with the next request, which may have
+arrived already. If the input is not HTTP, it sends Connect's error body and closes the connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Protocol
+
+import h11
+
+from mirrorflow_core.connect.rest_calls import Signature
+from mirrorflow_replicator.http.worker_view import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
+    Request,
+    Response,
+    error_response,
+)
+
+READ_BYTES = 64 * 1024
+WRITE_BYTES = 64 * 1024  # a piece of a large body; the client must have taken the previous one
+LINGER_BYTES = 4 * 1024 * 1024  # read and dropped after a refusal, else TCP's reset would overtake the answer
+LINGER_S = 2.0
+BODILESS = (204, 304)  # for which HTTP forbids a body and its length
+
+_MAC, _ALGORITHM = (name.lower().encode() for name in (SIGNATURE_HEADER, ALGORITHM_HEADER))
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class HttpConnectionLimits(Protocol):
+    """The part of `http.server.HttpLimits` for one connection."""
+
+    @property
+    def header_bytes(self) -> int:
+        """Size limit of request line and headers."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Size limit of the request body."""
+
+    @property
+    def request_s(self) -> float:
+        """Time limit for a whole request to arrive."""
+
+    @property
+    def idle_s(self) -> float:
+        """Time limit between requests."""
+
+    @property
+    def write_s(self) -> float:
+        """Time limit for the client to take a piece of an answer."""
+
+
+class _RefusedError(Exception):
+    """The request is answered with *response*, and nothing more is read as HTTP."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        super().__init__()
+
+
+class HttpConnection:
+    """The server side of one connection."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpConnectionLimits
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._host = ""  # of the current request
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        # Then `drain` returns when the client's side has taken everything: a slow client costs one piece.
+        writer.transport.set_write_buffer_limits(high=0)
+
+    async def serve(self, answer: Answer) -> None:
+        """Answers requests until the client closes, breaks the protocol or exceeds a time limit.
+
+        Raises TimeoutError or ConnectionError when the client idles or disconnects.
+        """
+        while await self._arrived():
+            try:
+                request = await self._request()
+                if request is None:
+                    return
+                answered = await answer(request)
+                await self._send(self._located(answered), head=request.method == "HEAD")
+            except _RefusedError as refused:
+                await self._refuse(refused.response)
+                return
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    def _located(self, response: Response) -> Response:
+        """Returns *response* with an absolute Location as in Java, with the host from the request."""
+        if not self._host or not any(name == "Location" for name, _ in response.headers):
+            return response
+        scheme = "http" if self._writer.get_extra_info("ssl_object") is None else "https"
+        base = f"{scheme}://{self._host}"
+        headers = tuple(
+            (name, base + value if name == "Location" and value.startswith("/") else value)
+            for name, value in response.headers
+        )
+        return replace(response, headers=headers)
+
+    async def _arrived(self) -> bool:
+        """Waits for the first byte of the next request; returns False if the client has closed instead."""
+        data, closed = self._http.trailing_data
+        if data or closed:
+            return not closed or bool(data)
+        async with asyncio.timeout(self._limits.idle_s):
+            received = await self._reader.read(READ_BYTES)
+        self._http.receive_data(received)
+        return bool(received)
+
+    async def _request(self) -> Request | None:
+        """Returns the next request, whole; None if the client closed before it was complete."""
+        try:
+            async with asyncio.timeout(self._limits.request_s):
+                return await self._read()
+        except TimeoutError:
+            raise _RefusedError(error_response(408, "HTTP 408 Request Timeout")) from None
+        except h11.RemoteProtocolError as error:
+            if self._http.trailing_data[1]:  # cut off by the client: no one is left to answer
+                return None
+            status = error.error_status_hint or 400
+            raise _RefusedError(
+                error_response(status, f"This is not HTTP/1.1 as expected: {error}.")
+            ) from error
+
+    async def _read(self) -> Request | None:
+        head = await self._event()
+        if not isinstance(head, h11.Request):
+            return None
+        self._check(head)
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
+            if len(body) > self._limits.body_bytes:
+                message = f"The body is larger than the {self._limits.body_bytes} bytes that are taken here."
+                raise _RefusedError(error_response(413, message))
+        headers = dict(head.headers)
+        self._host = headers.get(b"host", b"").decode("latin-1")
+        path, _, query = head.target.decode("ascii").partition("?")
+        return Request(
+            method=head.method.decode("ascii"),
+            path=path,
+            query=query,
+            body=bytes(body),
+            content_type=headers.get(b"content-type", b"").decode("latin-1"),
+            signature=Signature(
+                mac=headers.get(_MAC, b"").decode("latin-1"),
+                algorithm=headers.get(_ALGORITHM, b"").decode("latin-1"),
+            ),
+        )
+
+    def _check(self, head: h11.Request) -> None:
+        """Refuses what h11 lets through: a large head that arrived in one read, and unsupported versions."""
+        if head.http_version not in {b"1.0", b"1.1"}:
+            raise _RefusedError(error_response(505, "HTTP 505 HTTP Version Not Supported"))
+        size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+        if size > self._limits.header_bytes:
+            message = f"The request's head is larger than the {self._limits.header_bytes} bytes that are taken here."
+            raise _RefusedError(error_response(431, message))
+
+    async def _event(self) -> object:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if self._http.they_are_waiting_for_100_continue:
+                await self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+            self._http.receive_data(await self._reader.read(READ_BYTES))
+
+    async def _send(self, response: Response, *, head: bool) -> None:
+        headers = [("Date", formatdate(usegmt=True)), *response.headers]
+        whole = isinstance(response.body, bytes)
+        if response.body or not whole:
+            headers.append(("Content-Type", response.content_type))
+        if isinstance(response.body, bytes) and response.status not in BODILESS:
+            headers.append(("Content-Length", str(len(response.body))))
+        start = self._http.send(
+            h11.Response(
+                status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase
+            )
+        )
+        if not whole or head:
+            await self._write(start)
+            start = b""
+        if not head:
+            await self._send_body(response, start)
+        await self._write(self._http.send(h11.EndOfMessage()))
+
+    async def _send_body(self, response: Response, start: bytes | None) -> None:
+        """Sends headers and small bodies in one segment, and a large body in pieces."""
+        if isinstance(response.body, bytes):
+            out = bytearray(start or b"")
+            for begin in range(0, len(response.body), WRITE_BYTES):
+                out += self._http.send(h11.Data(data=response.body[begin : begin + WRITE_BYTES])) or b""
+                await self._write(bytes(out))
+                out.clear()
+            await self._write(bytes(out))
+            return
+        pending = bytearray()
+        for piece in response.body:
+            pending += piece
+            if len(pending) >= WRITE_BYTES:
+                await self._write(self._http.send(h11.Data(data=bytes(pending))))
+                pending.clear()
+            await asyncio.sleep(0)
+        if pending:
+            await self._write(self._http.send(h11.Data(data=bytes(pending))))
+
+    async def _refuse(self, response: Response) -> None:
+        if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            return
+        closing = Response(
+            status=response.status, headers=(*response.headers, ("Connection", "close")), body=response.body
+        )
+        await self._send(closing, head=False)
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        left = LINGER_BYTES
+        async with asyncio.timeout(LINGER_S):
+            while left > 0 and (dropped := await self._reader.read(READ_BYTES)):
+                left -= len(dropped)
+
+    async def _write(self, data: bytes | None) -> None:
+        if not data:
+            return
+        self._writer.write(data)
+        async with asyncio.timeout(self._limits.write_s):
+            await self._writer.drain()

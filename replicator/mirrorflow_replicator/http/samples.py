@@ -1,0 +1,187 @@
+"""Computes rates and windows: counters become records per second, samples a minimum, maximum and average.
+
+The worker adds every task report with its time of arrival; readers may ask at any later time. As in Kafka's
+own SampledStat, each partition keeps two half windows (`windows`) and nothing else. So a partition costs the
+same however busy it is, and one that never moved costs nothing. The caller supplies the clock: any seconds
+that do not go back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrorflow_core.reports import PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_replicator.http.windows import (
+    EMPTY,
+    HALF_S,
+    WINDOW_S,
+    Half,
+    Spread,
+    half_from,
+    spread_of,
+    take_sample,
+)
+
+SPAN_MIN_S = 1.0  # a shorter span would give absurd rates for a single batch
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """The state of one partition."""
+
+    previous: Half | None
+    current: Half
+    records: int
+    bytes: int
+    value_bytes: int
+    caught_up: bool  # had no lag when last reported
+    caught_up_s: float  # last time without lag; below 0: never seen without
+
+
+class Rate(NamedTuple):
+    """Rates per second, of one partition or of many."""
+
+    records: float = 0.0
+    bytes: float = 0.0
+    value_bytes: float = 0.0
+
+    def plus(self, other: "Rate") -> "Rate":
+        """Returns the sum of both."""
+        return Rate(
+            self.records + other.records, self.bytes + other.bytes, self.value_bytes + other.value_bytes
+        )
+
+
+NO_RATE = Rate()
+
+
+def lag_records(report: PartitionReport) -> int:
+    """Returns the records (offsets) not yet copied; -1 while either end is unknown."""
+    if report.source_offset < 0 or report.source_end_offset < 0:
+        return -1
+    return max(0, report.source_end_offset - report.source_offset)
+
+
+class Samples:
+    """The samples of all partitions: `observe` adds them; the other methods return what they show."""
+
+    __slots__ = ("_partitions", "_throttles")
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, str, int], _Partition] = {}
+        self._throttles: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def observe(self, connector: str, report: TaskReport, now_s: float) -> None:
+        """Adds a task's report, with the partitions that changed in it, as of *now_s*."""
+        throttled = self._throttles.get((connector, report.task))
+        if throttled is None or throttled[0] != report.throttle_ms:
+            since = now_s if report.throttle_ms else -1.0
+            self._throttles[connector, report.task] = (report.throttle_ms, since)
+        for partition in report.partitions:
+            self._take(connector, partition, now_s)
+
+    def retain(self, connector: str, reports: Iterable[PartitionReport]) -> None:
+        """Forgets the partitions of *connector* that are not in *reports*.
+
+        Their topic is gone or left the flow.
+        """
+        kept = {(connector, report.topic, report.partition) for report in reports}
+        gone = [key for key in self._partitions if key[0] == connector and key not in kept]
+        for key in gone:
+            del self._partitions[key]
+
+    def rate(self, connector: str, topic: str, partition: int, now_s: float) -> Rate:
+        """Returns a partition's rate over the window before *now_s*; zeros if it did not move.
+
+        *topic* is the source topic.
+        """
+        known = self._partitions.get((connector, topic, partition))
+        if known is None or now_s - known.current.begin_s > WINDOW_S:
+            return NO_RATE
+        begin = known.previous or known.current
+        span = max(SPAN_MIN_S, now_s - begin.begin_s)
+        return Rate(
+            (known.records - begin.records) / span,
+            (known.bytes - begin.bytes) / span,
+            (known.value_bytes - begin.value_bytes) / span,
+        )
+
+    def spreads(
+        self, connector: str, topic: str, partition: int, now_s: float
+    ) -> tuple[Spread | None, Spread | None]:
+        """Returns record age and replication latency (ms) of the window; None where nothing was sampled."""
+        known = self._partitions.get((connector, topic, partition))
+        if known is None or now_s - known.current.begin_s > WINDOW_S:
+            return None, None
+        current, previous = known.current, known.previous
+        if previous is None:
+            return spread_of(current.age, EMPTY), spread_of(current.latency, EMPTY)
+        return spread_of(current.age, previous.age), spread_of(current.latency, previous.latency)
+
+    def is_throttled(self, connector: str, now_s: float) -> bool:
+        """Whether a broker throttled a task of *connector* within the window."""
+        return any(
+            name == connector and since_s >= 0 and now_s - since_s <= WINDOW_S
+            for (name, _), (_, since_s) in self._throttles.items()
+        )
+
+    def lag_s(self, connector: str, report: PartitionReport, now_s: float, wall_s: float) -> float:
+        """Returns the age in seconds, at most, of the oldest record to copy; 0 without lag, -1 if unknown.
+
+        The record is no older than the newest delivered one (its timestamp against the wall clock *wall_s*),
+        because logs are written in order; and it was written after the partition was last seen without lag.
+        The lesser of both bounds is right for a backlog and for a topic that was quiet for days. Where
+        neither is known, it is the time that the lag takes at the current rate.
+        """
+        lag = lag_records(report)
+        if lag <= 0:
+            return float(lag)
+        known = self._partitions.get((connector, report.topic, report.partition))
+        bounds = []
+        if report.record_timestamp_ms > 0:
+            bounds.append(max(0.0, wall_s - report.record_timestamp_ms / 1000))
+        if known is not None and known.caught_up_s >= 0:
+            bounds.append(max(0.0, now_s - known.caught_up_s))
+        if bounds:
+            return min(bounds)
+        rate = self.rate(connector, report.topic, report.partition, now_s).records
+        return lag / rate if rate > 0 else -1.0
+
+    def _take(self, connector: str, report: PartitionReport, now_s: float) -> None:
+        key = (connector, report.topic, report.partition)
+        known = self._partitions.get(key)
+        # A counter that went back is from a restarted task: the stored values belong to the previous one.
+        if known is None or report.records < known.records or report.bytes < known.bytes:
+            known = _begin(known, now_s)
+            self._partitions[key] = known
+        elif now_s - known.current.begin_s >= HALF_S:
+            stale = now_s - known.current.begin_s > WINDOW_S
+            known.previous = None if stale else known.current
+            known.current = half_from(now_s, known.records, known.bytes, known.value_bytes)
+        if report.records > known.records:
+            take_sample(known.current.latency, report.latency_ms)
+            take_sample(known.current.age, report.record_age_ms)
+        known.records = report.records
+        known.bytes = report.bytes
+        known.value_bytes = report.value_bytes
+        caught_up = lag_records(report) == 0 and report.phase is not PartitionPhase.STARTING
+        # Quiet partitions are not reported: one without lag has stayed so until this very change.
+        if caught_up or known.caught_up:
+            known.caught_up_s = now_s
+        known.caught_up = caught_up
+
+
+def _begin(before: _Partition | None, now_s: float) -> _Partition:
+    """Returns the state of a partition whose task began recently.
+
+    Its counts start at zero, as this report may be the first that we see of it.
+    """
+    return _Partition(
+        previous=None,
+        current=half_from(now_s, 0, 0, 0),
+        records=0,
+        bytes=0,
+        value_bytes=0,
+        caught_up=False,
+        caught_up_s=-1.0 if before is None else before.caught_up_s,
+    )

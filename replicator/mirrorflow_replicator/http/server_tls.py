@@ -1,0 +1,115 @@
+"""TLS for our own HTTP listeners, from Java's `ssl.*` as in Connect's REST server (RestServer, SSLUtils).
+
+The server's key and chain come from `ssl.keystore.*`, its trusted certificates from `ssl.truststore.*`, both
+in every form that clients may use. `ssl.client.auth` requests a client certificate. `ServerTls` follows the
+files: connections opened after a certificate was renewed get the new one.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+
+from mirrorflow_core.errors import InvalidSettingError, SettingError
+from mirrorflow_kafka.security.credentials import stamp
+from mirrorflow_kafka.security.keystores import client_key, trusted_certificates
+from mirrorflow_kafka.security.rotation import LOOK_S
+from mirrorflow_kafka.security.tls import load_key, trust
+from mirrorflow_kafka.security.tls_versions import choose_ciphers, choose_versions
+
+_CLIENT_AUTH = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+log = logging.getLogger("mirrorflow.secrets")
+
+
+class ServerTls:
+    """The TLS of the listeners, from the current *resolved* properties.
+
+    Raises SettingError if the first ones are wrong.
+    """
+
+    def __init__(self, resolved: Callable[[], Mapping[str, str]]) -> None:
+        self._resolved = resolved
+        self._seen = self._look()
+        self._newest, self.warnings = server_context(self._seen[0])
+        self.context = self._newest  # passed to the listeners; it switches each connection to the newest
+        self.context.sni_callback = self._hand_on
+        self._told = ""
+
+    async def follow(self) -> None:
+        """Checks for renewed certificates until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Applies changed files; if they are unusable, logs that once and keeps the last good certificate."""
+        try:
+            seen = self._look()
+            if seen == self._seen:
+                return
+            self._newest, _ = server_context(seen[0])
+        except SettingError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                log.warning("HTTPS goes on with the certificate of before: %s", error)
+            return
+        self._seen, self._told = seen, ""
+        log.info("HTTPS now uses the renewed certificate")
+
+    def _look(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
+        properties = dict(self._resolved())
+        return properties, {
+            key: stamp(value) for key, value in properties.items() if key.endswith(".location")
+        }
+
+    def _hand_on(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        # Called at every ClientHello, with or without a server name.
+        caller.context = self._newest
+
+
+def server_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[str, ...]]:
+    """Returns a server's context and its warnings. Raises SettingError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    warnings = [*choose_versions(context, properties), *choose_ciphers(context, properties)]
+    own = client_key(properties)
+    if own is None:
+        raise InvalidSettingError(
+            key="ssl.keystore.location",
+            problem="it is missing, and a listener is https",
+            action="name the server's keystore, or write http:// listeners only",
+        )
+    load_key(context, own)
+    written = properties.get("ssl.client.auth", "none").strip().lower()
+    if written not in _CLIENT_AUTH:
+        raise InvalidSettingError(
+            key="ssl.client.auth",
+            problem=f"{written!r} is not known",
+            action="write " + " or ".join(_CLIENT_AUTH),
+        )
+    if _CLIENT_AUTH[written] is not ssl.CERT_NONE:
+        _ask_for_certificates(context, properties, _CLIENT_AUTH[written])
+    return context, tuple(warnings)
+
+
+def _ask_for_certificates(
+    context: ssl.SSLContext, properties: Mapping[str, str], mode: ssl.VerifyMode
+) -> None:
+    """Makes *context* request client certificates. Raises InvalidSettingError without a trust store.
+
+    Without one the public authorities would be trusted, and anyone can get a certificate from them.
+    """
+    anchors = trusted_certificates(properties)
+    if anchors is None:
+        raise InvalidSettingError(
+            key="ssl.truststore.location",
+            problem="it is missing, and ssl.client.auth asks for certificates",
+            action="name the store of the authorities that are trusted",
+        )
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trust(context, anchors)
+    context.verify_mode = mode

@@ -1,0 +1,179 @@
+"""The values behind a process's HTTP answers: a request, the worker's current view, a response.
+
+`http.server` builds requests and sends responses, and the worker builds one `WorkerView` for each request.
+`rest`, `metrics` and `progress` turn a view into a response.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from mirrorflow_core.connect.rest_calls import NO_SIGNATURE, Signature
+from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.settings import MetricsLevel
+from mirrorflow_replicator.http.samples import Samples
+
+JSON = "application/json"
+SIGNATURE_HEADER = "X-Connect-Authorization"  # KIP-507
+ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
+WORD_MAX = 64  # characters of a client's input that are repeated in an answer
+
+Validate = Callable[[str, Mapping[str, str]], Mapping[str, str]]
+
+
+def _accept_all(*_: object) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request.
+
+    `path` is as sent (percent-encoded, no query), `query` is the part after the question mark.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+    content_type: str = ""
+    signature: Signature = NO_SIGNATURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One HTTP response.
+
+    A body in pieces is sent piece by piece, so that a large answer does not block the loop.
+    """
+
+    status: int = 200
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | Iterable[bytes] = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKey:
+    """A setting of a connector class, as in `GET /connector-plugins/{class}/config` (Java ConfigKeyInfo)."""
+
+    name: str
+    type: str = "STRING"  # Java's ConfigDef.Type
+    default: str | None = None
+    required: bool = False
+    importance: str = "MEDIUM"
+    documentation: str = ""
+    group: str | None = None  # None without one, as for many of Java's
+    order: int = -1  # in the group, from 1; -1 without one
+    width: str = "NONE"
+    display_name: str = ""  # "": the name
+
+
+class LoggerLevel(NamedTuple):
+    """A logger's level by Log4j's name, and when it was changed; None: never (Java LoggerLevel)."""
+
+    level: str
+    changed_ms: int | None = None
+
+
+class ResourceUsage(NamedTuple):
+    """The resources that this process and its tasks' processes use."""
+
+    resident_bytes: int
+    threads: int
+    cpu_s: float
+
+
+def _unknown_usage() -> ResourceUsage | None:
+    return None
+
+
+def _root_alone() -> Mapping[str, LoggerLevel]:
+    return {"root": LoggerLevel("INFO")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A snapshot of the worker.
+
+    `validate(class, properties)` returns an error message for each wrong key. `loggers` returns levels by
+    name, including "root". `samples` is what the worker has collected from task reports; it returns rates and
+    windows.
+    """
+
+    connectors: tuple[ConnectorReport, ...]
+    now_s: float  # wall clock
+    kafka_cluster_id: str = ""  # of the target, as Connect's own cluster is
+    version: str = ""
+    commit: str = ""
+    modify_enabled: bool = False
+    in_group: bool = False  # other nodes may have a part of these connectors
+    takes_calls: bool = False  # other nodes call this server too; otherwise they have a separate one
+    takes_changes: bool = False  # of connectors over REST, if `modify_enabled`: true for a distributed worker
+    elsewhere: tuple[ConnectorReport, ...] = ()  # set by `here`: what runs on other nodes only
+    ready: bool = False  # every connector has started all that it should run
+    has_connectors: bool = (
+        True  # `connectors` is complete: from files, or the config topic was read to its end
+    )
+    serving: bool = False  # the worker answers for its connectors, started or not: what Connect calls healthy
+    metrics_level: MetricsLevel = MetricsLevel.PARTITION
+    warnings: tuple[str, ...] = ()
+    samples: Samples = field(default_factory=Samples)
+    validate: Validate = _accept_all
+    plugin_keys: Mapping[str, tuple[PluginKey, ...]] = field(default_factory=dict)  # by simple class name
+    loggers: Callable[[], Mapping[str, LoggerLevel]] = _root_alone  # called only when needed
+    process: Callable[[], ResourceUsage | None] = _unknown_usage  # as above; None: this system has no /proc
+    is_rebalancing: bool = False  # the group is rebalancing
+
+
+def here(view: WorkerView) -> WorkerView:
+    """Returns *view* without what other nodes of a group run: they report that, so nothing counts twice."""
+    if not view.in_group:
+        return view
+    connectors = []
+    for report in view.connectors:
+        tasks = tuple(task for task in report.tasks if task.is_here)
+        if report.is_here or tasks:
+            numbers = {task.task for task in tasks}
+            properties = tuple(one for number, one in enumerate(report.task_properties) if number in numbers)
+            connectors.append(replace(report, tasks=tasks, task_properties=properties))
+    return replace(view, connectors=tuple(connectors), elsewhere=_elsewhere(view, connectors))
+
+
+def _elsewhere(view: WorkerView, mine: Iterable[ConnectorReport]) -> tuple[ConnectorReport, ...]:
+    """Connectors of which this node has no part."""
+    names = {report.name for report in mine}
+    return tuple(
+        replace(
+            report,
+            state="UNASSIGNED",
+            tasks=(),
+            task_properties=(),
+            groups=None,
+            reason="",
+            uncopied=(),
+            nothing_selected="",
+        )
+        for report in view.connectors
+        if report.name not in names
+    )
+
+
+def json_response(value: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Returns *value* as compact JSON, with non-ASCII characters unescaped (as Jackson writes it)."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(status=status, headers=headers, body=body)
+
+
+def error_response(status: int, message: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Returns Connect's error body (Java ErrorMessage)."""
+    return json_response({"error_code": status, "message": message}, status=status, headers=headers)
+
+
+def limit_of(query: Mapping[str, str], *, default: int, maximum: int) -> int | Response:
+    """Returns `?limit=` as a number from 0 to *maximum*, or the error response if it is not one."""
+    text = query.get("limit", str(default))
+    if text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and int(text) <= maximum:
+        return int(text)
+    return error_response(400, f"limit: {text[:WORD_MAX]} is no number from 0 to {maximum}.")

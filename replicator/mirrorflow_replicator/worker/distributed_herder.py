@@ -1,0 +1,414 @@
+"""Runs one node's part of the connectors that a group of distributed workers shares.
+
+    config topic <── leader: connectors, task configs, session key            every node: read each second ──> its part
+         ^── a follower's tasks, signed, over HTTP; a client's writing call, forwarded ──┘
+
+The leader assigns the parts. The guarantees of `worker.single_node_herder` hold whichever node receives the
+call. The config topic keeps config provider references as the user wrote them, because each node resolves
+them itself. A node's part follows the newest properties within about a second. A call that arrives during a
+rebalance is answered with 409 and can be retried. `worker.group_member` is the node's membership of the
+group.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.connect.session_keys import check
+from mirrorflow_core.connect.worker_records import (
+    ConfigRecord,
+    RestartRequest,
+    TargetState,
+    WorkerState,
+)
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.settings import (
+    ConnectorSettings,
+    DistributedSettings,
+    GroupSettings,
+    WorkerSettings,
+)
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.group_membership import Membership
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
+from mirrorflow_replicator.config.worker import SOURCE_CONNECTOR
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
+from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.http.commands import (
+    Command,
+    Fence,
+    ListOffsets,
+    PutTasks,
+    Restart,
+    RestartTask,
+)
+from mirrorflow_replicator.http.commands import task_configs as sent_tasks
+from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.worker_view import Request, Response
+from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.worker.group_leader import GroupLeader
+from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
+from mirrorflow_replicator.worker.peer_client import PeerClient, TasksChangedError
+from mirrorflow_replicator.worker.shared_source import SharedConnector, SharedSource, TaskShare, share_of
+from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
+from mirrorflow_replicator.worker.shared_task import SharedTask
+from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
+from mirrorflow_replicator.worker.task_config_writer import TaskConfigWriter
+from mirrorflow_replicator.worker.task_fencing import TaskFencing
+from mirrorflow_replicator.worker.warm_process import WarmProcess
+
+WARM_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
+BUSY = (
+    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+)
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class DistributedHerder(SingleNodeHerder):
+    """The herder of one node of a group. *url* returns the URL at which the other nodes reach this one."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        distributed: DistributedSettings,
+        group: GroupSettings,
+        *,
+        samples: Samples,
+        worker_id: Callable[[], str],
+        url: Callable[[], str],
+        label: str = "",
+    ) -> None:
+        super().__init__(settings, distributed, samples=samples, worker_id=worker_id, label=label)
+        self._group = group
+        self._url = url
+        self._node: GroupMember | None = None
+        self._running_node: asyncio.Task[None] | None = None
+        self._shared: SharedStatuses | None = None
+        self._others = PeerClient(settings, group)
+        self._spare = WarmProcess()
+        self._leading: GroupLeader | None = None
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops this node's part gracefully, writes its last statuses and leaves the group.
+
+        Other nodes can then take over at once.
+        """
+        self._stopping = True
+        await asyncio.gather(self._running.stop(), self._spare.close())
+        if self._shared is not None:
+            await self._shared.say_goodbye()
+        if self._running_node is not None and self._node is not None:
+            self._running_node.cancel()
+            await asyncio.wait({self._running_node})
+            await self._node.leave()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Unreadable records of the topics, an error of the membership, and files that are not in force."""
+        problem = None if self._node is None else self._node.problem
+        differing = None if self._leading is None else self._leading.problem
+        told = [str(error) for error in (problem, differing) if error is not None]
+        return (*super().warnings, *(() if self._shared is None else self._shared.warnings), *told)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether this node takes part in a rebalance of the group."""
+        return self._node is not None and self._node.meeting
+
+    @property
+    def _leads(self) -> bool:
+        return self._node is not None and self._node.leads
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether this node's part has started; a node without a part is ready."""
+        node = self._node
+        if node is None or not node.leader_url or node.problem is not None:
+            return False
+        mine = [report for report in reports if report.is_here or any(one.is_here for one in report.tasks)]
+        tasks = [task for report in mine for task in report.tasks if task.is_here]
+        begun = all(task.state in {"RUNNING", "PAUSED", "STOPPED"} for task in tasks)
+        return begun and all(report.heard_of_all for report in mine)
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Carries out a REST call, here or on the node it belongs to.
+
+        Raises ConnectError, MirrorFlowError.
+        """
+        if isinstance(command, ListOffsets):
+            return await super().carry_out(command, request)
+        if self._configs is None or self._node is None or self._stopping:
+            return await super().carry_out(command, request)  # which answers with the reason
+        if not await self._node.met():  # first: whether the group signs is known only after the rebalance
+            raise ConnectError(409, BUSY)
+        if isinstance(command, PutTasks | Fence) and self._node.signs:
+            if self._configs.configs.session_key is None:
+                await self._read_new()
+            check(request.body, request.signature, self._configs.configs.session_key, self._group.keys)
+        if isinstance(command, RestartTask):
+            url = self._owner(command)
+            if url:
+                return await self._forward(url, request)
+        elif not self._node.leads:
+            return await self._forward(self._node.leader_url, request)
+        match command:
+            case PutTasks(name=name):
+                self._must_exist(name)
+                await self._writing().write(name, sent_tasks(request))
+                return Response(status=204)
+            case Fence(name=name):
+                self._must_exist(name)
+                assert self._cluster is not None
+                try:
+                    await self._others.fence(name, self._cluster, self._configs)
+                except TasksChangedError as error:
+                    raise ConnectError(409, str(error)) from error
+                return Response(status=204)
+            case Restart(name=name) if name in self._configs.configs.connectors:
+                await self._configs.put(
+                    RestartRequest(
+                        connector=name,
+                        include_tasks=command.include_tasks,
+                        only_failed=command.only_failed,
+                    ),
+                    now_ms=now_ms(),
+                )
+        return await super().carry_out(command, request)
+
+    async def _forward(self, url: str, request: Request) -> Response:
+        answer = await self._others.forward(url, request)
+        # A client that calls the same node again must see what it has just changed.
+        await self._read_on()
+        return answer
+
+    # -- the topics
+
+    async def _begin(self, cluster: Cluster, configs: ConfigTopic, statuses: StatusTopic) -> None:
+        self._shared = SharedStatuses(statuses, worker_id=self._worker_id)
+        self._leading = GroupLeader(configs, self._group.keys, self._distributed.seeds)
+        self._node = GroupMember(
+            Membership(cluster, self._group),
+            self._group,
+            url=self._url(),
+            configs=configs,
+            read=self._read_on,
+            follow=self._follow,
+        )
+
+    def _jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return (*super()._jobs(), self._be_a_node())
+
+    async def _be_a_node(self) -> None:
+        assert self._node is not None
+        await self._warm()
+        self._running_node = asyncio.create_task(self._node.run(), name="node")
+        await asyncio.wait({self._running_node})
+        if not self._running_node.cancelled():
+            self._running_node.result()
+        await asyncio.Event().wait()  # it was cancelled, in order to leave
+
+    async def _warm(self) -> None:
+        """Gets ready before the group assigns to this node what another node copies at this moment."""
+        self._arrange()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S):
+                await self._spare.ready()
+        for _ in range(round(WARM_S / LOOK_S)):
+            hosted = self._running.hosted.values()
+            if all(
+                one is not None and (not isinstance(one, SharedConnector) or one.is_warm) for one in hosted
+            ):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _read_new(self) -> Sequence[ConfigRecord]:
+        records = await super()._read_new()
+        for record in records:
+            if isinstance(record, RestartRequest):
+                self._restart_here(record)
+        if records and self._leading is not None:
+            self._leading.look()
+        return records
+
+    async def _read_on(self) -> None:
+        if await self._read_new():
+            self._arrange()
+
+    async def _publish(self) -> None:
+        assert self._configs is not None
+        assert self._node is not None
+        assert self._shared is not None
+        assert self._leading is not None
+        node = self._node
+        settled = node.leads and not node.meeting
+        if settled:
+            await self._leading.lead()
+        if not node.meeting:
+            self._leading.compare()
+        await self._shared.publish(
+            [self._part(name) for name in self._configs.configs.connectors],
+            held=node.held,
+            wanted=command_decisions.units(self._configs.configs) if settled else None,
+            generation=node.generation,
+        )
+
+    # -- what runs here
+
+    async def _follow(self) -> None:
+        """Starts what is held, and returns when nothing else runs any more."""
+        assert self._leading is not None
+        if self._leads:
+            if self._leading.is_new:
+                await self._fence_leader()
+            await self._leading.lead()
+        else:
+            self._leading.follow()
+        self._arrange()
+        await self._running.settled()
+        for hosted in [*self._running.hosted.values()]:
+            if isinstance(hosted, SharedSource):
+                await hosted.settled()
+
+    async def _fence_leader(self) -> None:
+        """Fences an earlier leader that is a Java worker: it may be a zombie.
+
+        Java's leader writes to the config topic in transactions where its tasks write in transactions.
+        """
+        assert self._cluster is not None
+        assert self._configs is not None
+        if self._configs.configs.fenced:
+            try:
+                await self._others.fence_leader(self._cluster)
+            except NotAuthorizedError as error:
+                log.warning("A Java worker that led before is not fenced: %s", error)
+
+    def _arrange(self) -> None:
+        super()._arrange()
+        for name, hosted in self._running.hosted.items():
+            if isinstance(hosted, SharedSource) and not self._stopping:
+                hosted.share(self._share(name))
+        if self._node is not None:
+            self._node.look()
+
+    def _wanted(self) -> dict[str, command_decisions.Wanted]:
+        held = frozenset() if self._node is None else self._node.held
+        here = {unit.connector for unit in held}
+        return {
+            name: wanted for name, wanted in super()._wanted().items() if name in here or _stands_by(wanted)
+        }
+
+    def _share(self, name: str) -> TaskShare:
+        assert self._configs is not None
+        assert self._node is not None
+        return share_of(name, self._configs.configs.tasks.get(name, ()), self._node.held)
+
+    def _host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
+        hosted = self._shared_host(name, settings)
+        if isinstance(hosted, SharedSource):
+            # At once: the re-created connector must not run even briefly with its earlier share.
+            hosted.share(self._share(name))
+        return hosted
+
+    def _shared_host(self, name: str, settings: ConnectorSettings) -> ConnectorHost | None:
+        grace_s = self._settings.shutdown_s
+        if settings.source is not None:
+            self._spare.prepare()
+        if settings.source is not None and not settings.is_paused:
+            return SharedConnector(
+                settings,
+                settings.source,
+                samples=self._samples,
+                publish=partial(self._writing().assignment, name),
+                start=self._spare.take,
+                grace_s=grace_s,
+                claiming=self._claiming(name),
+            )
+        whole = partial(host, settings, samples=self._samples)
+        if whole() is None:
+            return None
+        return SharedTask(settings, make=whole, publish=partial(self._writing().one, name), grace_s=grace_s)
+
+    def _claiming(self, name: str) -> TaskFencing:
+        assert self._cluster is not None
+        assert self._configs is not None
+        assert self._node is not None
+        return TaskFencing(
+            name,
+            self._configs,
+            self._node,
+            self._others,
+            self._cluster,
+            fences_java=self._group.fences_java,
+            read=self._read_on,
+        )
+
+    def _writing(self) -> TaskConfigWriter:
+        assert self._configs is not None
+        assert self._node is not None
+        return TaskConfigWriter(
+            self._configs, self._node, self._others, read=self._read_on, arrange=self._arrange
+        )
+
+    # -- how it fares
+
+    def _part(self, name: str) -> ConnectorReport:
+        """Reports the part of the connector that runs here."""
+        return super()._report(name)
+
+    def _report(self, name: str) -> ConnectorReport:
+        """Reports the whole connector; the parts of other nodes come from the status topic."""
+        assert self._configs is not None
+        assert self._node is not None
+        assert self._shared is not None
+        configs = self._configs.configs
+        stopped = configs.target(name) is TargetState.STOPPED
+        tasks = () if stopped else tuple(configs.tasks.get(name, ()))
+        return self._shared.whole(self._part(name), tasks, held=self._node.held)
+
+    # -- commands
+
+    def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
+        """Does nothing: every node with a part of it, also this one, reads the request in the topic."""
+
+    def _restart_here(self, record: RestartRequest) -> None:
+        if self._running.hosted.get(record.connector) is None:
+            return
+        part = self._part(record.connector)
+        if not record.only_failed or part.state == WorkerState.FAILED.value:
+            self._again(record.connector)
+        else:
+            failed = [task.task for task in part.tasks if task.state == WorkerState.FAILED.value]
+            self._restart_tasks(record.connector, failed)
+
+    def _owner(self, command: RestartTask) -> str:
+        """Returns the URL of the task's node, or of the leader, which knows it; "" for this node."""
+        assert self._node is not None
+        unit = Unit(connector=command.name, task=command.task)
+        if unit in self._node.held:
+            return ""
+        if not self._node.leads:
+            return self._node.leader_url
+        url = self._node.owner(unit)
+        return "" if url == self._url() else url
+
+    def _must_exist(self, name: str) -> None:
+        assert self._configs is not None
+        if name not in self._configs.configs.connectors:
+            raise ConnectError(404, f"Connector {name} not found")
+
+    async def _quiet(self, name: str) -> None:
+        assert self._node is not None
+        if not await self._node.quiet(name):
+            raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")
+
+
+def _stands_by(wanted: command_decisions.Wanted) -> bool:
+    """Whether a node without a part of the connector prepares for one: copying must not wait for a start."""
+    plugin = command_decisions.simple_name(wanted.properties.get("connector.class", ""))
+    return plugin == SOURCE_CONNECTOR and wanted.target is TargetState.STARTED

@@ -1,0 +1,297 @@
+"""A member of a Connect group: joins, runs what it is assigned, sends heartbeats, and rejoins after changes.
+
+    read config topic ──> join ──> (leader: assign) ──> sync ──> stop what is revoked ──> heartbeats ──┐
+          ^            └─ at once where something was revoked, so that it is reassigned ─┘             │
+          └── a member came or went, the leader finds other work to assign, we were removed ───────────┘
+
+Guarantees: this node holds what the group assigned to it, and reports that at each join. What is revoked has
+ended before the next rebalance, so no other node has it before. What is not revoked keeps running during the
+rebalance. While the coordinator is unreachable, work continues: it cannot be assigned to another node. If
+that assumption is wrong, the target refuses the second copy (docs/exactly-once.md). A node stops everything,
+and rejoins with nothing, only when the coordinator answers that it is no longer a member.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mirrorflow_core.connect.group_assignment import Units, share_out
+from mirrorflow_core.connect.group_protocol import (
+    CONFIG_MISMATCH,
+    PROTOCOLS,
+    GroupAssignment,
+    MemberState,
+    Unit,
+    decode_assignment,
+    decode_state,
+    encode_assignment,
+    encode_state,
+)
+from mirrorflow_core.errors import BrokerError, ClusterError, MirrorFlowError
+from mirrorflow_core.settings import GroupSettings
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.stores.group_membership import (
+    Joined,
+    MeetAgainError,
+    MemberLostError,
+    Membership,
+    MemberStanding,
+)
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.http import command_decisions
+
+# After a failed rebalance: a coordinator that has moved is found within a second or two.
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
+MEETING_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
+QUIET_S = 30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
+LOOK_S = 0.1
+UNSYNC_S = 1.0  # after a sync whose leader was behind the config topic: it reads on meanwhile
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class GroupMember:
+    """One node's membership of the group.
+
+    *read* reads the config topic to its end. *follow* starts what is held, and returns when all else has
+    ended.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: GroupSettings,
+        *,
+        url: str,
+        configs: ConfigTopic,
+        read: Callable[[], Awaitable[None]],
+        follow: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._membership = membership
+        self._settings = settings
+        self._url = url
+        self._configs = configs
+        self._read = read
+        self._follow = follow
+        self._again = asyncio.Event()
+        self._assignment: GroupAssignment | None = None
+        self._shared_out: Units = frozenset()
+        self._states: Mapping[str, MemberState] = {}
+        self.held: Units = frozenset()
+        self.generation = -1
+        self.protocol = ""
+        self.leads = False
+        self.leader_url = ""  # "" before the first rebalance
+        self.meeting = True  # a rebalance is under way; commands wait
+        self.problem: MirrorFlowError | None = None
+
+    @property
+    def signs(self) -> bool:
+        """Whether requests between the nodes are signed."""
+        return PROTOCOLS.get(self.protocol, 0) >= PROTOCOLS["sessioned"]
+
+    def look(self) -> None:
+        """Starts a rebalance if this node leads and the config topic has other work than was assigned."""
+        if (
+            self.leads
+            and not self.meeting
+            and command_decisions.units(self._configs.configs) != self._shared_out
+        ):
+            self._again.set()
+
+    def owner(self, unit: Unit) -> str:
+        """Returns the URL of the node that has *unit*, as the leader knows it; "" if no node has it."""
+        for state in self._states.values():
+            if state.held is not None and unit in state.held.assigned:
+                return state.url
+        return ""
+
+    def holders(self, connector: str) -> int:
+        """Returns how many nodes have tasks of *connector*, as the leader knows since the last rebalance."""
+        return sum(
+            any(unit.connector == connector and unit.task >= 0 for unit in state.held.assigned)
+            for state in self._states.values()
+            if state.held is not None
+        )
+
+    async def met(self) -> bool:
+        """Waits until a leader is known; returns False after a timeout."""
+        return await self._until(lambda: bool(self.leader_url), timeout_s=MEETING_S)
+
+    async def quiet(self, connector: str) -> bool:
+        """Waits until no node has tasks of *connector*, as the leader knows it; False after a timeout."""
+        return await self._until(lambda: not self.holders(connector), timeout_s=QUIET_S)
+
+    async def _until(self, is_true: Callable[[], bool], *, timeout_s: float) -> bool:
+        for _ in range(round(timeout_s / LOOK_S)):
+            if not self.meeting and is_true():
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
+
+    async def run(self) -> None:
+        """Stays a member until cancelled."""
+        pause_s = BACKOFF_MIN_S
+        while True:
+            try:
+                self.meeting = True
+                await self._meet()
+                self.problem, pause_s = None, BACKOFF_MIN_S
+                await self._stay()
+            except MemberLostError:
+                await self._lose()
+            except MeetAgainError:
+                continue
+            except MirrorFlowError as error:
+                self._note(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    async def leave(self) -> None:
+        """Leaves the group; nothing runs here any more."""
+        try:
+            await self._membership.leave()
+        except MirrorFlowError as error:
+            log.warning("the group could not be left in order: %s", error)
+
+    async def _meet(self) -> None:
+        self._again.clear()
+        await self._read()
+        joined = await self._membership.join(self._metadata())
+        shares = self._shares(joined) if joined.leads else {}
+        assignment = self._read_assignment(await self._membership.sync(shares))
+        self.generation, self.protocol, self.leads = joined.generation, joined.protocol, joined.leads
+        self.leader_url = assignment.leader_url
+        if assignment.error:
+            log.warning("the group's leader is behind the config topic; the group meets again")
+            await asyncio.sleep(UNSYNC_S)
+            raise MeetAgainError
+        if assignment.config_offset > self._configs.offset:
+            await self._read()
+        revoked = assignment.revoked & self.held
+        self.held = (self.held - revoked) | assignment.assigned
+        self._assignment = replace(
+            assignment, assigned=self.held, revoked=frozenset(), delay_ms=0, leader=joined.leader_id
+        )
+        log.info(
+            "generation %d of group %s: %d units here, %d new, %d revoked%s",
+            joined.generation,
+            self._settings.group_id,
+            len(self.held),
+            len(assignment.assigned),
+            len(revoked),
+            "; this node leads" if joined.leads else "",
+        )
+        await self._followed()
+        if revoked:
+            raise MeetAgainError
+        self.meeting = False
+        self.look()
+
+    def _read_assignment(self, data: bytes) -> GroupAssignment:
+        try:
+            return decode_assignment(data)
+        except ValueError as problem:  # also where a leader assigned nothing to us, which arrives as no bytes
+            raise BrokerError(
+                cluster=self._settings.client.alias,
+                request="SyncGroup",
+                code=0,
+                name=f"an assignment that cannot be read ({problem})",
+                subject=self._settings.group_id,
+            ) from problem
+
+    def _metadata(self) -> dict[str, bytes]:
+        state = MemberState(url=self._url, config_offset=self._configs.offset, held=self._assignment)
+        return {name: encode_state(state, PROTOCOLS[name]) for name in self._settings.protocols}
+
+    def _shares(self, joined: Joined) -> dict[str, bytes]:
+        """Returns each member's encoded assignment, by member id."""
+        states = {member: decode_state(data) for member, data in joined.members.items()}
+        offset = max(state.config_offset for state in states.values())
+        behind = offset > self._configs.offset
+        held = {
+            member: frozenset[Unit]() if state.held is None else state.held.assigned
+            for member, state in states.items()
+        }
+        wanted = command_decisions.units(self._configs.configs)
+        shares = share_out(held, wanted)
+        if not behind:
+            self._shared_out = wanted
+            self._states = {
+                member: replace(
+                    state,
+                    held=GroupAssignment(
+                        leader=joined.leader_id,
+                        leader_url=self._url,
+                        config_offset=offset,
+                        # What is revoked is still there until the next rebalance.
+                        assigned=held[member] | shares[member].assigned,
+                    ),
+                )
+                for member, state in states.items()
+            }
+        version = PROTOCOLS[joined.protocol]
+        return {
+            member: encode_assignment(
+                GroupAssignment(
+                    error=CONFIG_MISMATCH if behind else 0,
+                    leader=joined.leader_id,
+                    leader_url=self._url,
+                    config_offset=self._configs.offset,
+                    assigned=frozenset() if behind else share.assigned,
+                    revoked=frozenset() if behind else share.revoked,
+                ),
+                version,
+            )
+            for member, share in shares.items()
+        }
+
+    async def _followed(self) -> None:
+        """Waits until what is revoked has ended; sends heartbeats meanwhile, as stopping can take long."""
+        following = asyncio.create_task(self._follow())
+        try:
+            while True:
+                await asyncio.wait({following}, timeout=self._settings.heartbeat_s)
+                if following.done():
+                    following.result()
+                    return
+                with contextlib.suppress(ClusterError):
+                    if await self._membership.heartbeat() is MemberStanding.LOST:
+                        raise MemberLostError
+        finally:
+            await cancel_and_wait(following)
+
+    async def _stay(self) -> None:
+        """Sends heartbeats until a rebalance is due."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.heartbeat_s):
+                    await self._again.wait()
+            except TimeoutError:
+                pass
+            else:
+                return
+            try:
+                standing = await self._membership.heartbeat()
+            except ClusterError as error:
+                self._note(error)
+                continue
+            self.problem = None
+            if standing is MemberStanding.REBALANCING:
+                return
+            if standing is MemberStanding.LOST:
+                raise MemberLostError
+
+    async def _lose(self) -> None:
+        """Stops everything: other nodes have our work by now."""
+        log.warning("this node was taken for dead by group %s and comes again", self._settings.group_id)
+        self.held, self._assignment, self.leads = frozenset(), None, False
+        await self._follow()
+
+    def _note(self, error: MirrorFlowError) -> None:
+        if self.problem is None or self.problem.reason != error.reason:
+            log.warning("group %s: %s", self._settings.group_id, error)
+        self.problem = error

@@ -1,0 +1,121 @@
+"""Runs all connectors of a process: those of its files (`FixedHerder`), or of a distributed worker's topic.
+
+The latter are in `worker.single_node_herder` and `worker.distributed_herder`; `worker.main_process` serves
+each of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.settings import ConnectorSettings
+from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host, start
+from mirrorflow_replicator.connectors.source_host import together
+from mirrorflow_replicator.http.commands import Command, SetLevel
+from mirrorflow_replicator.http.loggers import LOGGERS
+from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.totals import has_started
+from mirrorflow_replicator.http.worker_view import Request, Response
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+class Herder(Protocol):
+    """What `worker.main_process` needs from a set of connectors."""
+
+    takes_changes: bool  # whether `carry_out` changes connectors
+
+    async def run(self) -> None:
+        """Runs the connectors until cancelled; when it ends, the process ends."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops the connectors gracefully; `run` is cancelled afterwards."""
+
+    def reports(self) -> tuple[ConnectorReport, ...]:
+        """Reports each connector now; may be called at any time."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of the herder as a whole."""
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether each connector has started what it should run, according to the current *reports*."""
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether the group is rebalancing."""
+
+    @property
+    def has_connectors(self) -> bool:
+        """Whether `reports` has every connector: not before the config topic, if any, has been read."""
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether the herder knows its connectors and, if it accepts commands at all, accepts them now."""
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's cluster id; "" before the target was first reached."""
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Carries out a writing REST call. Raises ConnectError, MirrorFlowError."""
+
+
+class FixedHerder:
+    """Runs the connectors that files define."""
+
+    takes_changes = False
+    has_connectors = True
+    is_rebalancing = False
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, connectors: Sequence[ConnectorSettings], *, samples: Samples) -> None:
+        found = [(connector, host(connector, samples=samples)) for connector in connectors]
+        self.hosted: tuple[ConnectorHost, ...] = tuple(one for _, one in found if one is not None)
+        self._of_settings = tuple(connector.warnings for connector, one in found if one is not None)
+
+    async def run(self) -> None:
+        """Runs all connectors; when one ends, all end."""
+        for hosted, warnings in zip(self.hosted, self._of_settings, strict=True):
+            for warning in warnings:
+                log.warning("%s: %s", hosted.report().name, warning)
+        await together(start(self.hosted))
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops all connectors at the same time."""
+        await asyncio.gather(*(hosted.stop(grace_s) for hosted in self.hosted))
+
+    def reports(self) -> tuple[ConnectorReport, ...]:
+        """Reports each connector now."""
+        return tuple(
+            replace(report, heard_of_all=hosted.heard_of_all, warnings=(*warnings, *report.warnings))
+            for hosted, warnings in zip(self.hosted, self._of_settings, strict=True)
+            for report in (hosted.report(),)
+        )
+
+    def is_ready(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether all connectors have started and have reported everything they run once."""
+        return has_started(tuple(reports)) and all(report.heard_of_all for report in reports)
+
+    def is_serving(self, reports: Sequence[ConnectorReport]) -> bool:
+        """Whether the connectors have started; nothing can be asked of it before."""
+        return self.is_ready(reports)
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's id from the first connector that knows it; "" if none does."""
+        return next(filter(None, (hosted.target_cluster_id for hosted in self.hosted)), "")
+
+    async def carry_out(self, command: Command, request: Request) -> Response:
+        """Sets logger levels; connectors from files cannot be changed over REST.
+
+        A cluster of one worker has only that worker's loggers. Raises ConnectError (501) for any other
+        command.
+        """
+        if isinstance(command, SetLevel):
+            LOGGERS.set(command.name, command.level)
+            return Response(status=204)
+        raise ConnectError(501, f"{type(command).__name__} is for a distributed worker.")

@@ -1,0 +1,297 @@
+"""The main process of a worker: runs its connectors and its HTTP server until it is stopped."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
+from mirrorflow_core.reports import ConnectorReport
+from mirrorflow_core.settings import GroupSettings, WorkerSettings
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.client_check import check_client, clients_of
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
+from mirrorflow_replicator.http.commands import Command, SetLevel
+from mirrorflow_replicator.http.internal_rest import Flow, route
+from mirrorflow_replicator.http.loggers import LOGGERS
+from mirrorflow_replicator.http.plugin_keys import plugin_keys
+from mirrorflow_replicator.http.resource_usage import resource_usage
+from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.http.server import HttpServer
+from mirrorflow_replicator.http.validation import problems
+from mirrorflow_replicator.http.worker_view import (
+    PluginKey,
+    Request,
+    Response,
+    WorkerView,
+    error_response,
+    json_response,
+)
+from mirrorflow_replicator.process import memory_tuning
+from mirrorflow_replicator.process.parent_watch import stdin_ended
+from mirrorflow_replicator.version import connect_version, version
+from mirrorflow_replicator.worker.dedicated_herders import DedicatedHerders
+from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
+from mirrorflow_replicator.worker.herder import FixedHerder, Herder
+from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
+
+if TYPE_CHECKING:
+    import ssl
+
+    from mirrorflow_replicator.http.server_tls import ServerTls
+
+log = logging.getLogger("mirrorflow.worker")
+
+_SINGLE = (STANDALONE, DISTRIBUTED)  # modes with one worker, whose connector names are unique
+STARTED_AFTER_S = 5.0  # then memory left by reading settings and first discovery goes back to the kernel
+
+
+class Worker:
+    """Runs the connectors of one or several herders in one process.
+
+    In mm2 mode *settings* has one item for each flow. Raises SettingError for settings that cannot run at
+    all.
+    """
+
+    def __init__(self, settings: Sequence[WorkerSettings]) -> None:
+        self._settings = tuple(settings)
+        for client in clients_of(self._settings):
+            check_client(client)
+        self._samples = Samples()
+        self._address = ""  # host:port of the first listener, as others reach it
+        self._scheme = "http"
+        self._group = _group(self._settings[0])
+        self._herd = self._make_herd()
+        self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
+
+    async def run(self) -> None:
+        """Serves until SIGTERM, SIGINT or, where MIRRORFLOW_EXIT_WITH_STDIN is set, the end of stdin."""
+        for warning in self._warnings:
+            log.warning("%s", warning)
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        # First: if an address is in use, the process ends before it has started anything.
+        tls = self._tls()
+        auth = self._settings[0].http.others_client_auth
+        others = self._tls(auth) if auth else None
+        server = await HttpServer.start(
+            self._listeners(),
+            self.view,
+            carry_out=self._carry_out,
+            tls=_context(others or tls if self._settings[0].http.internal else tls),
+            others_tls=_context(others),
+        )
+        self._tell_addresses(server.addresses)
+        internal = await self._internal_server(tls)
+        loop.call_later(STARTED_AFTER_S, memory_tuning.give_back)
+        running = asyncio.create_task(self._herd.run())
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
+            waits.append(asyncio.create_task(stdin_ended()))
+        waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
+        try:
+            await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            grace_s = max((worker.shutdown_s for worker in self._settings), default=5.0)
+            await self._herd.stop(grace_s)
+            await asyncio.gather(*(cancel_and_wait(task) for task in [running, *waits] if not task.done()))
+            await asyncio.gather(server.close(), internal.close())
+
+    async def _internal_server(self, tls: "ServerTls | None") -> HttpServer:
+        """Starts the server for other nodes; without listeners where nodes call the first public one."""
+        flows = [group.flow for group in map(_group, self._settings) if group is not None and group.flow]
+        server = await HttpServer.start(
+            self._settings[0].http.internal,
+            self.view,
+            carry_out=self._carry_out,
+            tls=_context(tls),
+            # Where users may change connectors at any node, nodes forward those calls.
+            route=None if self._takes_calls else partial(route, flows=flows or None),
+        )
+        for address in server.addresses:
+            log.info("nodes of the group are listened to on %s", address)
+        if server.addresses:
+            self._be_called_at(server.addresses[0])
+        return server
+
+    def _make_herd(self) -> Herder:
+        first = self._settings[0]
+        if self._group is not None and first.name == DISTRIBUTED:
+            return self._grouped(first, "")
+        if self._group is not None:
+            herds = ((worker, self._grouped(worker, f"/{worker.name}")) for worker in self._settings)
+            return DedicatedHerders(
+                {flow: herd for worker, herd in herds if (flow := _flow(worker)) is not None}
+            )
+        if first.distributed is not None:
+            return SingleNodeHerder(
+                first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
+            )
+        # In mm2 mode every herder's connectors have the same names; with the flow they are unique.
+        named = [
+            replace(connector, name=_shown_name(worker, connector.name))
+            for worker in self._settings
+            for connector in worker.connectors
+        ]
+        herd = FixedHerder(named, samples=self._samples)
+        if not herd.hosted:
+            raise RefusedSettingError(
+                key="connector.class" if first.name == STANDALONE else "enabled",
+                why="there is nothing to run, as no connector is enabled",
+            )
+        return herd
+
+    def _grouped(self, worker: WorkerSettings, herder: str) -> DistributedHerder:
+        assert worker.distributed is not None
+        assert worker.distributed.group is not None
+        return DistributedHerder(
+            worker,
+            worker.distributed,
+            worker.distributed.group,
+            samples=self._samples,
+            worker_id=partial(self._worker_id, herder),
+            url=self._url,
+            label=_shown_name(worker, ""),
+        )
+
+    async def _carry_out(self, command: Command, request: Request) -> Response:
+        try:
+            if isinstance(command, SetLevel) and not command.everywhere:
+                return json_response(LOGGERS.set(command.name, command.level))
+            return await self._herd.carry_out(command, request)
+        except ConnectError as error:
+            return error_response(error.status, str(error))
+        except MirrorFlowError as error:
+            # As Java answers where its topics cannot be written: the request may be retried.
+            return error_response(500, str(error))
+
+    def _setting_warnings(self) -> list[str]:
+        return [warning for worker in self._settings for warning in worker.warnings]
+
+    def _listeners(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for worker in self._settings for one in worker.http.listeners))
+
+    def _tls(self, client_auth: str = "") -> "ServerTls | None":
+        """Builds TLS for the listeners from the settings; *client_auth* replaces `ssl.client.auth`."""
+        listeners = (*self._listeners(), *self._settings[0].http.internal)
+        if not any(listener.lower().startswith("https:") for listener in listeners):
+            return None
+        from mirrorflow_replicator.http.server_tls import (  # noqa: PLC0415 few listen to https
+            ServerTls,
+        )
+
+        first = self._settings[0]
+        properties = {**first.http.tls, **({"ssl.client.auth": client_auth} if client_auth else {})}
+        tls = ServerTls(partial(Resolver(first.providers).resolve_client, properties))
+        for warning in tls.warnings:
+            log.warning("%s", warning)
+        return tls
+
+    def _tell_addresses(self, addresses: Sequence[str]) -> None:
+        for address in addresses:
+            log.info("listening on %s", address)
+        if not addresses:
+            return
+        self._be_called_at(addresses[0])
+        path = os.environ.get("MIRRORFLOW_HTTP_FILE")
+        if path:
+            written = Path(f"{path}.new")
+            written.write_text(addresses[0] + "\n")
+            written.replace(path)
+
+    def _be_called_at(self, address: str) -> None:
+        """Sets *address* as this process's address for others, unless the settings advertise another."""
+        parts = urlsplit(address)
+        everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on
+        host = socket.getfqdn() if everywhere else parts.hostname or ""
+        host, port = f"[{host}]" if ":" in host else host, parts.port
+        http = self._settings[0].http
+        host, port = http.advertised_host or host, http.advertised_port or port
+        self._address, self._scheme = f"{host}:{port}", parts.scheme
+
+    def view(self) -> WorkerView:
+        """Returns a snapshot of the worker."""
+        first = self._settings[0]
+        connectors = tuple(self._named(report) for report in self._herd.reports())
+        return WorkerView(
+            connectors=connectors,
+            now_s=time.time(),
+            kafka_cluster_id=self._herd.target_cluster_id,
+            version=version(),
+            modify_enabled=first.http.modify_enabled,
+            takes_changes=self._herd.takes_changes,
+            in_group=self._group is not None,
+            takes_calls=self._takes_calls,
+            ready=self._herd.is_ready(connectors),
+            has_connectors=self._herd.has_connectors,
+            serving=self._herd.is_serving(connectors),
+            metrics_level=first.metrics_level,
+            warnings=(*self._warnings, *self._herd.warnings),
+            samples=self._samples,
+            # Settings that a connector may omit because the worker has them.
+            validate=partial(problems, worker=first.shared),
+            plugin_keys=_plugin_keys(),
+            loggers=LOGGERS.levels,
+            process=resource_usage,
+            is_rebalancing=self._herd.is_rebalancing,
+        )
+
+    def _named(self, report: ConnectorReport) -> ConnectorReport:
+        """Returns *report* with the worker's id; MM2 in dedicated mode appends the flow to it (since 4.1)."""
+        one = self._settings[0].name in _SINGLE
+        return replace(
+            report,
+            worker_id=report.worker_id
+            or self._worker_id("" if one else f"/{report.source_alias}->{report.target_alias}"),
+            version=connect_version(),
+        )
+
+    @property
+    def _takes_calls(self) -> bool:
+        first = self._settings[0]
+        changed = first.http.modify_enabled and first.name == DISTRIBUTED
+        return self._group is not None and (changed or not first.http.internal)
+
+    def _url(self) -> str:
+        """The URL where the other nodes of the group reach this one, in Java's form."""
+        return f"{self._scheme}://{self._address}/"
+
+    def _worker_id(self, herder: str) -> str:
+        """The worker id: Connect names a worker by its address."""
+        return f"{self._address or socket.getfqdn()}{herder}"
+
+
+def _shown_name(worker: WorkerSettings, name: str) -> str:
+    return name if worker.name in _SINGLE else f"{worker.name}.{name}"
+
+
+def _group(worker: WorkerSettings) -> GroupSettings | None:
+    return None if worker.distributed is None else worker.distributed.group
+
+
+def _flow(worker: WorkerSettings) -> Flow | None:
+    group = _group(worker)
+    return None if group is None else group.flow
+
+
+@cache
+def _plugin_keys() -> Mapping[str, tuple[PluginKey, ...]]:
+    return plugin_keys()
+
+
+def _context(tls: "ServerTls | None") -> "ssl.SSLContext | None":
+    return None if tls is None else tls.context

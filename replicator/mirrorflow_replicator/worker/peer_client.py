@@ -1,0 +1,156 @@
+"""Calls other nodes of a group: forwards clients' requests, and sends what this node's own part needs.
+
+Guarantees: followers forward a client's request once to the leader, which forwards it once to the task's
+owner, never further (Java's `forward`). The signature is forwarded too. Over TLS, the group's trust store
+decides which peer is trusted.
+"""
+
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import partial
+from urllib.parse import parse_qsl, quote, urlencode
+
+from mirrorflow_core.connect.rest_calls import NO_SIGNATURE, ConnectError
+from mirrorflow_core.connect.session_keys import SessionKey, sign
+from mirrorflow_core.connect.worker_records import TaskCount
+from mirrorflow_core.errors import BrokerError, MirrorFlowError, UnreachableError
+from mirrorflow_core.settings import GroupSettings, WorkerSettings
+from mirrorflow_kafka.admin.transactions import init_producer_id
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.security.tls import build_context
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.http.client import call
+from mirrorflow_replicator.http.internal_rest import flow_path
+from mirrorflow_replicator.http.worker_view import Request, Response
+from mirrorflow_replicator.process.clock import now_ms
+
+FORWARD_S = 60.0  # less than the 90 s after which the client's request times out
+ASK_S = 30.0
+FENCE_TIMEOUT_MS = 60_000  # of a transaction that never begins
+CONFLICT = (
+    "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"  # RestClient's text
+)
+
+
+class TasksChangedError(MirrorFlowError):
+    """Task configs changed during a round of fencing."""
+
+    reason = "TasksChanged"
+    retriable = True
+
+    def __init__(self, connector: str) -> None:
+        super().__init__(f"The tasks of {connector} have changed meanwhile; try again.")
+
+
+class PeerClient:
+    """The HTTP client for the other nodes of one group."""
+
+    def __init__(self, settings: WorkerSettings, group: GroupSettings) -> None:
+        self._resolved = partial(Resolver(settings.providers).resolve_client, settings.http.tls)
+        self._group = group
+        self._prefix = "" if group.flow is None else flow_path(*group.flow)
+
+    async def forward(self, url: str, request: Request) -> Response:
+        """Returns the response of the node at *url*.
+
+        Raises ConnectError if *request* was forwarded often enough.
+        """
+        query = dict(parse_qsl(request.query, keep_blank_values=True))
+        hop = query.get("forward")
+        if hop == "false" or not url:
+            raise ConnectError(409, CONFLICT)
+        query["forward"] = "true" if hop is None else "false"
+        try:
+            return await call(
+                url,
+                request.method,
+                f"{request.path}?{urlencode(query)}",
+                body=request.body,
+                content_type=request.content_type,
+                signature=request.signature,
+                tls=self._tls(url),
+                server_name=self._group.server_name,
+                timeout_s=FORWARD_S,
+            )
+        except UnreachableError as error:
+            raise ConnectError(500, f"Error trying to forward REST request: {error}") from error
+
+    async def post_tasks(
+        self, url: str, name: str, tasks: Sequence[Mapping[str, str]], key: SessionKey | None
+    ) -> None:
+        """Makes the leader at *url* store *tasks* of connector *name*; *key* signs, if the group signs.
+
+        Raises UnreachableError, or BrokerError if the leader refuses.
+        """
+        body = json.dumps(tasks, ensure_ascii=False, separators=(",", ":")).encode()
+        await self._ask(url, "POST", name, "tasks", body, key)
+
+    async def ask_to_fence(self, url: str, name: str, key: SessionKey | None) -> None:
+        """Makes the leader at *url* fence earlier tasks of connector *name*.
+
+        Raises UnreachableError, BrokerError.
+        """
+        await self._ask(url, "PUT", name, "fence", b"", key)
+
+    async def _ask(
+        self, url: str, method: str, name: str, what: str, body: bytes, key: SessionKey | None
+    ) -> None:
+        signature = NO_SIGNATURE if key is None else sign(body, key, self._group.keys.signature)
+        answer = await call(
+            url,
+            method,
+            f"{self._prefix}/connectors/{quote(name, safe='')}/{what}",
+            body=body,
+            signature=signature,
+            tls=self._tls(url),
+            server_name=self._group.server_name,
+            timeout_s=ASK_S,
+        )
+        if answer.status // 100 != 2:
+            raise BrokerError(
+                cluster=self._group.client.alias,
+                request=f"{method} {what} of {name} to {url}",
+                code=answer.status,
+                name=f"HTTP {answer.status}",
+                retriable=True,
+            )
+
+    async def fence(self, name: str, cluster: Cluster, topic: ConfigTopic) -> None:
+        """Fences earlier tasks of *name* by their transactional ids, and stores how many tasks there are now.
+
+        Java's tasks of the group use those ids, and so do ours beside them. Raises ClusterError,
+        TasksChangedError.
+        """
+        await topic.read_new()
+        configs = topic.configs
+        count, before = len(configs.tasks.get(name, ())), configs.fenced.get(name)
+        if name not in configs.unfenced and before is not None:
+            return  # no other tasks have been stored since
+        if before is not None and not before == count == 1:
+            for number in range(before):
+                await init_producer_id(
+                    cluster, self.transactional_id(name, number), timeout_ms=FENCE_TIMEOUT_MS
+                )
+            await topic.read_new()
+            if len(configs.tasks.get(name, ())) != count:
+                raise TasksChangedError(name)
+        await topic.put(TaskCount(connector=name, tasks=count), now_ms=now_ms())
+
+    async def fence_leader(self, cluster: Cluster) -> None:
+        """Fences a Java worker that led before and may not know that it no longer does.
+
+        A transaction that it left open in the config topic would hide the records written after it. Raises
+        ClusterError.
+        """
+        name = f"connect-cluster-{self._group.group_id}"  # Java's DistributedConfig.transactionalProducerId
+        await init_producer_id(cluster, name, timeout_ms=FENCE_TIMEOUT_MS)
+
+    def transactional_id(self, name: str, task: int) -> str:
+        """Returns *task*'s transactional id, the same on each node (Java's Worker.taskTransactionalId)."""
+        return f"{self._group.group_id}-{name}-{task}"
+
+    def _tls(self, url: str) -> ssl.SSLContext | None:
+        """Built for each request: certificates are renewed, and requests are rare."""
+        return build_context(self._resolved())[0] if url.lower().startswith("https:") else None

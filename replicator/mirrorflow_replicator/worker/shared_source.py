@@ -1,0 +1,282 @@
+"""Runs one node's part of a MirrorSourceConnector that several nodes share: discovery, tasks, or both.
+
+    discovery ── publish(assignment) ──> config topic ──> share(leads, tasks) of every node ──> task processes
+
+A node with no part keeps ready to take over what other nodes may lose.
+
+Guarantees: a part that stays is not disturbed by one that comes or goes, and neither are the other partitions
+of a task. A task that goes has written its offsets and stopped before `settled` returns. What cannot start is
+reported and retried. The identity is decided in Kafka (docs/exactly-once.md), so any node may be the first to
+need it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.connect import task_configs
+from mirrorflow_core.connect.group_assignment import Units
+from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import ConnectorSettings, SourceSettings
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.rebalancing import Rebalancing
+from mirrorflow_replicator.connectors.retry_state import RetryState
+from mirrorflow_replicator.connectors.source_connector import SourceConnector
+from mirrorflow_replicator.connectors.source_host import SourceHost
+from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor
+from mirrorflow_replicator.copy.resume.identity_resolution import ResolvedIdentity
+from mirrorflow_replicator.http.samples import Samples
+from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
+
+RETRY_MAX_S = 15.0  # while a cluster cannot be used; short at first: it may be this node's first connection
+
+Publish = Callable[[Assignment, bool], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskShare:
+    """The part of a connector that this node has.
+
+    *tasks* maps task numbers to partitions; *count* is over all nodes.
+    """
+
+    leads: bool = False  # it discovers topics and assigns partitions to tasks
+    tasks: Mapping[int, tuple[TopicPartition, ...]] = field(default_factory=dict)
+    count: int = 0
+    initial: bool = False  # the partitions existed when the flow began
+    known: Assignment = ()  # all tasks' partitions, as in the config topic
+
+
+def share_of(name: str, tasks: Sequence[Mapping[str, str]], held: Units) -> TaskShare:
+    """Returns this node's share of connector *name*, whose stored task configs are *tasks*.
+
+    *held* are the units that the node holds.
+    """
+    known = tuple(task_configs.partitions(one) for one in tasks)
+    return TaskShare(
+        leads=Unit(connector=name) in held,
+        tasks={
+            number: partitions
+            for number, partitions in enumerate(known)
+            if Unit(connector=name, task=number) in held
+        },
+        count=len(known),
+        initial=any(task_configs.is_initial(one) for one in tasks),
+        known=known,
+    )
+
+
+class SharedSource:
+    """What runs here of a shared connector: it follows this node's share."""
+
+    def __init__(self) -> None:
+        self._share = TaskShare()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._is_over = False
+
+    def share(self, share: TaskShare) -> None:
+        """Follows *share* from now on; ignored once this connector has ended."""
+        if share == self._share or self._is_over:
+            return
+        self._share = share
+        self._settled.clear()
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Waits until nothing runs here that is not in this node's share."""
+        await self._settled.wait()
+
+    def _end_share(self) -> None:
+        """Ends for good: later shares are ignored, and `settled` returns at once."""
+        self._share, self._is_over = TaskShare(), True
+        self._settled.set()
+
+
+class SharedConnector(SourceHost, SharedSource):
+    """One node's part of a source connector.
+
+    *publish* writes the assignment, and whether the flow begins now.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorSettings,
+        settings: SourceSettings,
+        *,
+        samples: Samples,
+        publish: Publish,
+        start: Spawn,
+        grace_s: float,
+        claiming: TaskFencing,
+    ) -> None:
+        SourceHost.__init__(self, connector, settings, samples=samples, start=start)
+        SharedSource.__init__(self)
+        self._publish = publish
+        self._grace_s = grace_s
+        self._claiming = claiming
+        self._given: dict[int, Assign] = {}
+        self._leading: asyncio.Task[None] | None = None
+        self._setbacks = RetryState(connector.name, pause_max_s=RETRY_MAX_S)  # of starting tasks
+        self._discovery = self._discover()
+
+    def share(self, share: TaskShare) -> None:
+        """Follows *share* from now on, and starts the processes of its tasks."""
+        super().share(share)
+        for task in self._share.tasks:
+            self._child(task)  # its process starts while the other steps run
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a task could start here at once, or the error that prevents it is reported."""
+        return self._identity is not None or self._setbacks.newest is not None
+
+    async def run(self) -> None:
+        """Follows this node's share until cancelled."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            while True:
+                self._changed.clear()
+                if self._leading is not None and self._leading.done():
+                    self._leading.result()  # ends only by cancellation; raises after a bug
+                await self._let_go()
+                self._settled.set()
+                try:
+                    await self._unless_changed(self._begin())
+                except MirrorFlowError as error:
+                    self._setbacks.note(error)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._setbacks.pause_s):
+                            await self._changed.wait()
+                else:
+                    self._setbacks.over()
+                    await self._changed.wait()
+        finally:
+            watching.cancel()
+            self._end_share()
+            if self._leading is not None:
+                await cancel_and_wait(self._leading)
+            await self._discovery.close()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops what runs here gracefully."""
+        self._share, self._is_over = TaskShare(), True
+        await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
+        self._end_share()
+
+    async def _unless_changed(self, job: Coroutine[Any, Any, None]) -> None:
+        """Runs *job*, which may wait long for a cluster; cancels it when the share changes."""
+        doing, changed = asyncio.create_task(job), asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({doing, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                doing.result()
+        finally:
+            changed.cancel()
+            if not doing.done():
+                await cancel_and_wait(doing)
+
+    async def _let_go(self) -> None:
+        gone = [task for task in self._children if task not in self._share.tasks]
+        await asyncio.gather(*(self._children[task].stop(self._grace_s) for task in gone))
+        for task in gone:
+            del self._children[task]
+            self._given.pop(task, None)
+        if self._leading is not None and not self._share.leads:
+            await cancel_and_wait(self._leading)
+            self._leading = None
+            # Its connections were closed with it; tasks that stay have their own.
+            self._discovery = self._discover()
+
+    def _discover(self) -> SourceConnector:
+        settings = self._settings
+        return SourceConnector(
+            settings,
+            resolve=Resolver(settings.providers).resolve_client,
+            balancing=None if settings.balance_tasks_s is None else Rebalancing(settings),
+        )
+
+    async def _begin(self) -> None:
+        if self._share.leads and self._leading is None:
+            self._discovery.held = self._share.known
+            self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
+            self._leading.add_done_callback(lambda _: self._changed.set())
+        share = self._share
+        # Also where there is nothing to do yet, so that the identity is decided before a task arrives.
+        identity = self._identity or await self._establish(may_change=True)
+        limit = self._settings.bytes_per_second
+        bytes_per_s = None if limit is None else max(1, limit // max(1, share.count))
+        for task, partitions in share.tasks.items():
+            message = Assign(
+                identity=identity,
+                partitions=partitions,
+                initial=share.initial,
+                gone=False,
+                bytes_per_s=bytes_per_s,
+            )
+            if self._given.get(task) != message:
+                self._given[task] = message
+                child = self._child(task)
+                if self._claiming.is_needed(self._settings):
+                    child.claim = self._claim
+                child.assign(message)
+
+    async def _claim(self, task: int, message: Assign) -> Assign:
+        """Returns the claimed *message* when no earlier task can write to its partitions any more."""
+        claimed = await self._claiming.claim(self._settings, task, message)
+        if self._share.tasks.get(task) != message.partitions:
+            raise NotAssignedError(self._connector.name, task)
+        return claimed
+
+    async def _lead(self) -> None:
+        beside = [asyncio.create_task(self._pulse.run(self._discovery))]
+        if self._syncs_topic is not None:
+            beside.append(asyncio.create_task(self._syncs_topic.run()))
+        try:
+            await self._discovery.run(self._hand)
+        finally:
+            for job in beside:
+                job.cancel()
+
+    async def _hand(self, assignment: Assignment) -> None:
+        if self._identity is None:
+            await self._establish(may_change=True)
+        # A node that has waited since the flow began sees in the stored tasks that another has begun it.
+        await self._publish(assignment, self._initial and not self._share.known)
+        # Partitions that appear later are read from their beginning, wherever the first ones started.
+        self._initial = False
+
+    async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
+        await self._discovery.connect()
+        return await super()._establish(may_change=may_change, fenced=fenced)
+
+    def _begins_with(self, established: ResolvedIdentity) -> bool:
+        # The node that came first has decided the identity: any node, while none has been given a partition.
+        return established.is_unused
+
+    @property
+    def heard_of_all(self) -> bool:
+        """Whether the tasks here have reported every partition assigned to them."""
+        given = {partition for partitions in self._share.tasks.values() for partition in partitions}
+        heard = {partition for child in self._children.values() for partition in child.partitions}
+        return given <= heard and (not self._share.leads or self._discovery.assignment is not None)
+
+    @property
+    def _state(self) -> str:
+        if self._setbacks.newest is not None:
+            return "FAILED"
+        if self._share.leads:
+            return self._discovery.state
+        return "RUNNING" if self._identity is not None or not self._share.tasks else "UNASSIGNED"
+
+    def _told_children(self) -> Iterable[TaskSupervisor]:
+        return [self._children[task] for task in sorted(self._children) if task in self._share.tasks]

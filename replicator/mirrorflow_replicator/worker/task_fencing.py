@@ -1,0 +1,113 @@
+"""Ensures before a task begins that no earlier owner of its partitions can write (KIP-618).
+
+    the leader fences earlier tasks ──> the task's own id is taken ──> is it still ours? ──> it begins
+
+Earlier owners may be Java's tasks. It works as Java's worker does, by transactional ids
+`GROUP-CONNECTOR-TASK`. The leader's round covers tasks that were re-created since, whose partitions may have
+been under another number; taking the id covers the earlier owner of this number. Then the offsets topic holds
+all that they have committed, and what they left open is aborted.
+
+Guarantees: when a claim returns, it held after all others had been fenced, with the partitions that are
+stored now.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.admin.transactions import init_producer_id
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.config.worker_keys import WITH_JAVA_KEY
+from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.worker.group_member import GroupMember
+from mirrorflow_replicator.worker.peer_client import FENCE_TIMEOUT_MS, PeerClient
+
+log = logging.getLogger("mirrorflow.group")
+
+
+class NotAssignedError(MirrorFlowError):
+    """The task to claim belongs to another node, or the group is rebalancing."""
+
+    reason = "NotOurs"
+    retriable = True
+
+    def __init__(self, connector: str, task: int) -> None:
+        super().__init__(f"Task {task} of {connector} is not, or not yet, this node's to begin.")
+
+
+class TaskFencing:
+    """Fences earlier tasks of connector *name*.
+
+    *read* reads the config topic to its end and applies what it defines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        configs: ConfigTopic,
+        node: GroupMember,
+        others: PeerClient,
+        cluster: Cluster,
+        *,
+        fences_java: bool,
+        read: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._name = name
+        self._configs = configs
+        self._node = node
+        self._others = others
+        self._cluster = cluster
+        self._fences_java = fences_java
+        self._read = read
+        self._warned = False
+
+    def is_needed(self, settings: SourceSettings) -> bool:
+        """Whether Java's tasks may have, or may have had, a part of the connector."""
+        return settings.with_java or (self._fences_java and self._name in self._configs.configs.fenced)
+
+    async def claim(self, settings: SourceSettings, task: int, message: Assign) -> Assign:
+        """Returns *message* as claimed; *own*, the task's identity, is set only if Java shares the group.
+
+        Raises MirrorFlowError if the task must not begin yet.
+        """
+        name = self._name
+        self._must_be_ours(task)
+        await self._fence()
+        transactional_id = self._others.transactional_id(name, task)
+        timeout_ms = settings.transaction_timeout_ms if settings.with_java else FENCE_TIMEOUT_MS
+        producer_id, epoch = await init_producer_id(self._cluster, transactional_id, timeout_ms=timeout_ms)
+        written = self._configs.configs.tasks.get(name)
+        await self._read()
+        self._must_be_ours(task)
+        if written != self._configs.configs.tasks.get(name):
+            raise NotAssignedError(name, task)
+        if not settings.with_java and not self._warned:
+            self._warned = True
+            log.warning(
+                "Java's tasks have had a part of %s: without %s=true they copy again what ours has copied since its last "
+                "position, where ours is killed.",
+                name,
+                WITH_JAVA_KEY,
+            )
+        log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
+        own = replace(
+            message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
+        )
+        return replace(message, claimed=True, own=own if settings.with_java else None)
+
+    async def _fence(self) -> None:
+        node, name, configs = self._node, self._name, self._configs.configs
+        if node.leads:
+            await self._others.fence(name, self._cluster, self._configs)
+        else:
+            key = configs.session_key if node.signs else None
+            await self._others.ask_to_fence(node.leader_url, name, key)
+
+    def _must_be_ours(self, task: int) -> None:
+        node, unit = self._node, Unit(connector=self._name, task=task)
+        if node.meeting or not node.leader_url or unit not in node.held:
+            raise NotAssignedError(self._name, task)

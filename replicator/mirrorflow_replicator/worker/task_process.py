@@ -1,0 +1,225 @@
+"""The process of one task: connects at once, copies its assigned partitions, and reports what has changed.
+
+It reads messages from stdin, writes reports to stdout and logs to stderr, and ends with its parent. Clusters
+that are unreachable, or refuse us, are retried for ever with the error in the report: credentials and
+networks recover.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import replace
+
+from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.reports import TaskReport
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster_pair import connect_both
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.source import for_task
+from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Level, Message, Stop, read
+from mirrorflow_replicator.copy.copy_task import CopyTask
+from mirrorflow_replicator.copy.partition_reports import encode_report
+from mirrorflow_replicator.process import log_levels, memory_tuning
+from mirrorflow_replicator.process.parent_watch import die_with_parent
+from mirrorflow_replicator.worker.task_factory import begin
+
+HEARD_S = 1.0  # for work under way when a stop arrives; an assignment takes milliseconds
+REPORT_S = 0.5  # interval of reports
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
+CONNECT_TIMEOUT_S = 15.0
+
+log = logging.getLogger("mirrorflow.task")
+
+
+class TaskProcess:
+    """Serves the messages of the worker for one task."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._settings = for_task(begin.settings, begin.task)
+        self._resolver = Resolver(begin.settings.providers)
+        self._task: CopyTask | None = None
+        self._failure: MirrorFlowError | None = None
+        self._clusters: tuple[Cluster, Cluster] | None = None
+        self._store: PositionStore | None = None
+        self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
+
+    async def serve(self, stream: asyncio.StreamReader) -> None:
+        """Carries out messages until a stop arrives or the worker is gone."""
+        warm = asyncio.create_task(self._connect())
+        reporting = asyncio.create_task(self._report())
+        messages: asyncio.Queue[Message | None] = asyncio.Queue(
+            maxsize=16
+        )  # a worker sends one a minute at most
+        receiving = asyncio.create_task(_receive(stream, messages))
+        serving = asyncio.create_task(self._carry_out(warm, messages))
+        try:
+            # A stop takes effect while a connection attempt to an unresponsive cluster is still running.
+            await asyncio.wait({serving, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving}, timeout=HEARD_S)
+            if serving.done():
+                serving.result()
+        finally:
+            for job in (serving, warm, reporting, receiving):
+                job.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._task is not None:
+                await self._task.stop()
+                self._send(self._task.report(whole=True))
+
+    async def _carry_out(self, warm: asyncio.Task[None], messages: asyncio.Queue[Message | None]) -> None:
+        """Follows the newest assignment until a stop arrives."""
+        await warm
+        while isinstance(message := await messages.get(), Assign):
+            while messages.qsize():
+                later = messages.get_nowait()
+                if not isinstance(later, Assign):
+                    return
+                message = later
+            await self._assign(message)
+
+    async def _connect(self) -> None:
+        settings = self._settings
+        pause_s = RETRY_MIN_S
+        while True:
+            try:
+                self._clusters = await self._both()
+                store = position_store(settings, self._clusters[1])
+                await store.open()
+            except MirrorFlowError as error:
+                self._note(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            self._store = store
+            self._failure = None
+            return
+
+    def _note(self, error: MirrorFlowError) -> None:
+        """Keeps *error* for the report, but logs it only if its cause is new.
+
+        The text of a lost connection's error differs at each attempt.
+        """
+        if self._failure is None or _cause(error) != _cause(self._failure):
+            log.warning("%s", error)
+        self._failure = error
+
+    async def _both(self) -> tuple[Cluster, Cluster]:
+        if self._clusters is not None:
+            return self._clusters
+        clusters = await connect_both(
+            self._settings.source_consumer,
+            self._settings.target_producer,
+            resolve=self._resolver.resolve_client,
+            timeout_s=CONNECT_TIMEOUT_S,
+            note=self._sides.note,
+        )
+        for cluster in clusters:
+            self._sides.connected(cluster)
+        return clusters
+
+    async def _assign(self, message: Assign) -> None:
+        pause_s = RETRY_MIN_S
+        while True:
+            try:
+                if self._task is None:
+                    assert self._clusters is not None
+                    assert self._store is not None
+                    self._task = await begin(
+                        self._settings,
+                        self._clusters,
+                        self._store,
+                        message.identity,
+                        resolve=self._resolver.resolve_client,
+                        task=self._begin.task,
+                        copier=self._begin.copier,
+                        own=message.own,
+                        claimed=message.claimed,
+                    )
+                await self._task.assign(
+                    message.partitions,
+                    initial=message.initial,
+                    gone=message.gone,
+                    bytes_per_s=message.bytes_per_s,
+                )
+            except MirrorFlowError as error:
+                self._note(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            else:
+                self._failure = None
+                return
+
+    async def _report(self) -> None:
+        while True:
+            failure = self._failure
+            if failure is not None:
+                task, reason = self._begin.task, failure.reason
+                self._tell(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
+            elif self._task is None:
+                self._tell(TaskReport(task=self._begin.task, state="UNASSIGNED"))
+            else:
+                self._tell(self._with_warnings(self._task.report()))
+            await asyncio.sleep(REPORT_S)
+
+    def _with_warnings(self, report: TaskReport) -> TaskReport:
+        """Adds the warnings that connections have about their secrets to the task's."""
+        said = dict.fromkeys(warning for cluster in self._clusters or () for warning in cluster.warnings)
+        return replace(report, warnings=(*report.warnings, *said)) if said else report
+
+    def _tell(self, report: TaskReport) -> None:
+        source, target = self._sides.reports(self._clusters or ())
+        self._send(replace(report, source=source, target=target))
+
+    def _send(self, report: TaskReport) -> None:
+        sys.stdout.buffer.write(encode_report(report))
+        sys.stdout.buffer.flush()
+
+
+async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message | None]) -> None:
+    while True:
+        message = await read(stream)
+        if isinstance(message, Level):
+            log_levels.apply(message.logger, message.level)
+            continue
+        await messages.put(message)
+        if message is None or isinstance(message, Stop):
+            return
+
+
+async def run() -> None:
+    """Runs a task process from its first message to its end."""
+    stream = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_fail)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
+    # An empty line reports that all imports are done: the owner of a warm process waits for it.
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+    begin = await read(stream)
+    if isinstance(begin, Begin):
+        await TaskProcess(begin).serve(stream)
+
+
+def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Ends the process after an unexpected exception (a bug); the worker starts a new one, which resumes."""
+    loop.default_exception_handler(context)
+    if context.get("exception") is not None:
+        logging.shutdown()
+        os._exit(70)
+
+
+def main() -> int:
+    """The entry point of a task process."""
+    die_with_parent()
+    memory_tuning.settle_in()
+    asyncio.run(run())
+    return 0
+
+
+def _cause(error: MirrorFlowError) -> tuple[str, str]:
+    return error.reason, error.cluster if isinstance(error, ClusterError) else str(error)

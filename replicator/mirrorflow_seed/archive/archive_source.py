@@ -1,0 +1,227 @@
+"""Lets an archive stand in for the source cluster: it answers the requests that a copier sends to brokers.
+
+So a restore is normal copying: anchors, sequence numbers and stored offsets are the same as for the source,
+and the live connector continues where the archive ends. There is no socket; requests are answered within the
+process. An archive never changes its leader and never loses records.
+"""
+
+import asyncio
+import struct
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import ClientSettings
+from mirrorflow_core.wire import fetch
+from mirrorflow_core.wire.cursor import Cursor, uvarint
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
+from mirrorflow_kafka.client.metadata import (
+    NO_TOPIC_ID,
+    Broker,
+    Metadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from mirrorflow_seed.archive.archive_log import Shelf
+from mirrorflow_seed.archive.manifest import Manifest
+from mirrorflow_seed.archive.spool import Spool
+
+NODE: Final = 0
+FETCH_VERSION: Final = 12  # by topic name, flexible form
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_UNSUPPORTED_VERSION: Final = 35
+_REQUEST_HEAD = struct.Struct(">iiiibii")  # replica, wait, min bytes, max bytes, isolation, session, epoch
+_REQUEST_PARTITION = struct.Struct(">iiqiqi")
+_ANSWER_HEAD = struct.Struct(">ihi")
+_ANSWER_PARTITION = struct.Struct(">ihqqqBi")
+
+
+class ArchiveCluster(Cluster):
+    """A cluster with the topics of *manifest*; records only of partition *of*, which *spool* holds."""
+
+    def __init__(
+        self,
+        alias: str,
+        manifest: Manifest,
+        *,
+        of: TopicPartition | None = None,
+        spool: Spool | Shelf | None = None,
+    ) -> None:
+        super().__init__(
+            ClientSettings(alias=alias, client_id="", properties={}), resolve=lambda given: given
+        )
+        self.manifest = manifest
+        self.partitions = manifest.partitions
+        self.of = of
+        self.spool = spool
+        # A requested offset of an earlier file, which must be restored first.
+        self.wanted_earlier: int | None = None
+        self.metadata = _metadata(manifest)
+
+    async def refresh(self, topics: Iterable[str] | None = None) -> None:
+        """Does nothing: the metadata of an archive never changes."""
+
+    async def connection(self, node_id: int, *, purpose: str = "admin", index: int = 0) -> Connection:
+        """Returns a connection that this object answers itself."""
+        return _ArchiveConnection(self, node_id)
+
+    async def call(self, request: Any, **_: Any) -> Any:
+        """Answers a request that a copier sends to any broker."""
+        return self.answer(request)
+
+    async def close(self) -> None:
+        """Does nothing: no connection is open, and the creator of the spool closes it."""
+
+    def answer(self, request: Any) -> Any:
+        """Answers *request* by its class name in kafka-python; others get UNSUPPORTED_VERSION."""
+        name = type(request).__name__
+        if name == "ListOffsetsRequest":
+            return self._listed(request)
+        if name == "DescribeConfigsRequest":
+            return self._described(request)
+        if name == "MetadataRequest":
+            return SimpleNamespace(error_code=0)
+        return SimpleNamespace(error_code=_UNSUPPORTED_VERSION)
+
+    def _listed(self, request: Any) -> Any:
+        def offset(topic: str, one: Any) -> Any:
+            found = self.partitions.get(TopicPartition(topic, one.partition_index))
+            # An archive has no time index: a lookup by timestamp finds nothing.
+            at = -1 if found is None else {LATEST: found.end, EARLIEST: found.start}.get(one.timestamp, -1)
+            return SimpleNamespace(
+                partition_index=one.partition_index,
+                offset=at,
+                timestamp=-1,
+                leader_epoch=-1,
+                error_code=_UNKNOWN_TOPIC_OR_PARTITION if found is None else 0,
+            )
+
+        topics = [
+            SimpleNamespace(name=topic.name, partitions=[offset(topic.name, one) for one in topic.partitions])
+            for topic in request.topics
+        ]
+        return SimpleNamespace(topics=topics)
+
+    def _described(self, request: Any) -> Any:
+        configs = {topic.name: topic.configs for topic in self.manifest.topics}
+        results = [
+            SimpleNamespace(
+                resource_name=one.resource_name,
+                error_code=0 if one.resource_name in configs else _UNKNOWN_TOPIC_OR_PARTITION,
+                error_message=None,
+                configs=[
+                    SimpleNamespace(
+                        name=entry.name,
+                        value=entry.value,
+                        config_source=entry.source,
+                        read_only=entry.read_only,
+                        is_sensitive=False,
+                    )
+                    for entry in configs.get(one.resource_name, ())
+                ],
+            )
+            for one in request.resources
+        ]
+        return SimpleNamespace(results=results)
+
+    def fetched(self, wanted: Sequence[tuple[str, int, int, int]]) -> tuple[bytearray, bool]:
+        """Returns the body of a fetch response, and whether it has records.
+
+        *wanted* has (topic, partition, offset, maximum bytes).
+        """
+        found: list[tuple[str, int, bytearray]] = []
+        for topic, number, offset, max_bytes in wanted:
+            found.append((topic, number, self.data_of(TopicPartition(topic, number), offset, max_bytes)))
+        return _answer(found, self.partitions), any(data for _, _, data in found)
+
+    def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
+        """Returns whole batches of *partition*, from the one that holds *offset*; empty if there are none."""
+        if self.spool is None or self.of != partition:
+            return bytearray()
+        if offset < self.spool.start:
+            self.wanted_earlier = offset
+            return bytearray()
+        return self.spool.read(offset, max_bytes)
+
+
+class _ArchiveConnection(Connection):
+    """A connection whose requests the archive answers."""
+
+    def __init__(self, archive: ArchiveCluster, node_id: int) -> None:
+        super().__init__(cluster=archive.alias, address="the archive", node_id=node_id, client_id="")
+        self.versions = {fetch.API_KEY: (FETCH_VERSION, FETCH_VERSION)}
+        self._archive = archive
+
+    def send_for(
+        self, answer: Answer, api_key: int, api_version: int, parts: Sequence[Part], *, flexible: bool
+    ) -> None:
+        """Answers a fetch, the only request that is sent to a source this way."""
+        wait_ms, wanted = _wanted(memoryview(b"".join(parts)))
+        body, has_records = self._archive.fetched(wanted)
+        # Like a broker, delay an empty response, or the copier would poll in a busy loop.
+        asyncio.get_running_loop().call_later(0 if has_records else wait_ms / 1000, _give, answer, body)
+
+    async def call(self, request: Any, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Returns the archive's answer."""
+        return self._archive.answer(request)
+
+    def close(self) -> None:
+        """Does nothing: there is no socket."""
+
+
+def _give(answer: Answer, body: bytearray) -> None:
+    if not answer.done():
+        answer.set_result(memoryview(body))
+
+
+def _metadata(manifest: Manifest) -> Metadata:
+    led = PartitionMetadata(leader=NODE, leader_epoch=-1, replicas=(NODE,), isr=(NODE,))
+    return Metadata(
+        cluster_id=manifest.source_cluster_id,
+        controller_id=NODE,
+        brokers={NODE: Broker(node_id=NODE, host="archive", port=0)},
+        topics={
+            topic.name: TopicMetadata(
+                name=topic.name,
+                topic_id=uuid.UUID(topic.topic_id) if topic.topic_id else NO_TOPIC_ID,
+                partitions={one.number: led for one in topic.partitions},
+            )
+            for topic in manifest.topics
+        },
+    )
+
+
+def _wanted(body: memoryview) -> tuple[int, list[tuple[str, int, int, int]]]:
+    """Decodes a fetch request: maximum wait (ms), and (topic, partition, offset, maximum bytes) of each."""
+    wait_ms = _REQUEST_HEAD.unpack_from(body)[1]
+    cursor = Cursor(body, flexible=True)
+    cursor.at = _REQUEST_HEAD.size
+    wanted = []
+    for _ in range(cursor.count()):
+        topic = cursor.string()
+        for _ in range(cursor.count()):
+            number, _, offset, _, _, max_bytes = _REQUEST_PARTITION.unpack(
+                cursor.raw(_REQUEST_PARTITION.size)
+            )
+            cursor.tags()
+            wanted.append((topic, number, offset, max_bytes))
+        cursor.tags()
+    return wait_ms, wanted
+
+
+def _answer(
+    found: Sequence[tuple[str, int, bytearray]], partitions: Mapping[TopicPartition, Any]
+) -> bytearray:
+    """Encodes a fetch response without a fetch session, so that each fetch names all its partitions."""
+    out = bytearray(_ANSWER_HEAD.pack(0, 0, 0)) + uvarint(len(found) + 1)
+    for topic, number, data in found:
+        known = partitions[TopicPartition(topic, number)]
+        name = topic.encode()
+        out += uvarint(len(name) + 1) + name + uvarint(2)
+        out += _ANSWER_PARTITION.pack(number, 0, known.end, known.end, known.start, 1, -1)
+        out += uvarint(len(data) + 1) + data + b"\0\0"
+    return out + b"\0"

@@ -1,0 +1,135 @@
+"""Holds target retention that would delete seeded records while they arrive, and restores it afterwards.
+
+The flow's decision log records the changed settings (`mirrorflow_replicator.connectors.retention_writer`), so
+that a killed job leaves no topic held for ever.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.topics.retention_hold import MARGIN_MS, limit_of, would_delete
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_kafka.admin import admin
+from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
+from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_seed.seed.plan import SeedShare
+from mirrorflow_seed.seed.survey import SeedSurvey
+
+RENEW_EVERY_S: Final = 60.0  # a lease lasts 15 minutes; a renewal also sets again what was changed meanwhile
+GIVE_BACK_S: Final = 30.0  # a stopped pod has one minute, of which its tasks may use a third
+
+log = logging.getLogger("mirrorflow.seed")
+
+
+class Keeping:
+    """The retention hold of one run.
+
+    With *follows*, the source is a cluster whose topic settings are synced to the target if the flow does so.
+    """
+
+    def __init__(self, survey: SeedSurvey, *, follows: bool = True) -> None:
+        self._survey = survey
+        self._follows = follows
+        self._names: dict[str, str] = {}  # held topics, source -> target
+        self._holder = secrets.token_hex(8)
+        self._retention = RetentionWriter(survey.target, survey.decisions, now_ms=now_ms)
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self, names: Mapping[str, str], shares: Sequence[SeedShare]) -> None:
+        """Holds retention for *shares*; *names* maps source to target topics. Raises ClusterError."""
+        try:
+            before = await self._to_hold(names, shares)
+            refused = await self._retention.hold(self._holder, before)
+        except NotAuthorizedError as error:
+            log.warning("Retention is not held: %s", error)
+            return
+        for sentence in refused:
+            log.warning("%s", sentence)
+        if before:
+            log.info("retention of %d target topics is held until the seed is over", len(before))
+            self._held = {topic: tuple(values) for topic, values in before.items()}
+            self._names = {topic: name for topic, name in names.items() if name in before}
+            self._renewing = asyncio.create_task(self._renew())
+
+    async def end(self) -> None:
+        """Restores the retention, including that which earlier jobs left held.
+
+        Syncs the source's current settings first, so that retention raised there is never shorter here.
+        """
+        if self._renewing is not None:
+            self._renewing.cancel()
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                if self._held:
+                    await self._retention.give_up(self._holder)
+                if self._names and self._follows:
+                    await self._survey.sync_configs(self._names, held=await self._retention.held())
+                refused = await self._retention.settle()
+        except (MirrorFlowError, TimeoutError) as error:
+            # The connector restores it when the lease expires.
+            log.warning("Retention is not given back yet: %s", error or f"no answer within {GIVE_BACK_S:g} s")
+            return
+        for sentence in refused:
+            log.warning("%s", sentence)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await self._retention.renew(self._holder, self._held)
+            except MirrorFlowError as error:
+                log.warning("%s", error)
+
+    async def _to_hold(
+        self, names: Mapping[str, str], shares: Sequence[SeedShare]
+    ) -> dict[str, dict[str, str | None]]:
+        left: dict[str, list[SeedShare]] = {}
+        for share in shares:
+            if share.start < share.end:
+                left.setdefault(share.topic, []).append(share)
+        entries = await admin.describe_topic_configs(
+            self._survey.target, sorted(names[topic] for topic in left)
+        )
+        limits = {topic: limit_of(_named(entries.get(names[topic], ()), "retention.ms")) for topic in left}
+        old = await self._with_old({topic: left[topic] for topic in left}, limits)
+        before = {
+            names[topic]: would_delete(
+                entries.get(names[topic], ()),
+                has_old=topic in old,
+                bytes_max=max(share.bytes for share in of_topic),
+            )
+            for topic, of_topic in left.items()
+        }
+        return {topic: values for topic, values in before.items() if values}
+
+    async def _with_old(
+        self, left: Mapping[str, Sequence[SeedShare]], limits: Mapping[str, float]
+    ) -> frozenset[str]:
+        """Returns topics with records older than their copies' retention; asks the source once per limit."""
+        found = set()
+        for limit in {limit for limit in limits.values() if limit != float("inf")}:
+            asked = {
+                share.source: share
+                for topic, of_topic in left.items()
+                if limits[topic] == limit
+                for share in of_topic
+            }
+            since_ms = max(0, now_ms() - int(limit) + MARGIN_MS)
+            answers = await admin.list_offsets(self._survey.source, tuple(asked), since_ms)
+            found |= {
+                source.topic
+                for source, answer in answers.items()
+                if not answer.error
+                and (answer.offset < 0 or answer.offset > asked[TopicPartition(*source)].start)
+            }
+        return frozenset(found)
+
+
+def _named(entries: Sequence[ConfigEntry], name: str) -> ConfigEntry | None:
+    return next((entry for entry in entries if entry.name == name), None)

@@ -1,0 +1,150 @@
+"""Reads what the flow has stored about where its records lie: offsets, the offset map, offset syncs.
+
+These are only hints: `boundaries` checks that the records there are equal. Only a stored offset is trusted,
+because it states what the target must have.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mirrorflow_core.connect.mirror_records import decode_offset_sync
+from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key, offset_map_topic
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError
+from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mirrorflow_kafka.stores.mirror_log import MirrorLog
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
+
+
+class Guess(NamedTuple):
+    """An offset at which a record of the other side may lie."""
+
+    offset: int
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPartition:
+    """What is known about one partition."""
+
+    position: Position | None = None
+    map: OffsetMap | None = None
+    syncs: tuple[Sync, ...] = ()  # newest first
+
+    @property
+    def settled_before(self) -> int | None:
+        """The target has all copied records before this source offset; None if no offset is stored."""
+        return None if self.position is None else self.position.source_offset + 1
+
+    @property
+    def begins_at(self) -> int | None:
+        """The source offset at which the offset map begins; None without a map."""
+        return None if self.map is None else self.map.runs[0].upstream
+
+    def on_target(self, upstream: int) -> list[Guess]:
+        """Target offsets of the first record at or after source offset *upstream*, best guess first."""
+        found: list[Guess] = []
+        place = None if self.map is None else self.map.place(upstream)
+        if place is not None:
+            found.append(Guess(place.at_least, place.is_exact))
+        before = next((sync for sync in self.syncs if sync.upstream_offset <= upstream), None)
+        if before is not None:
+            found.append(Guess(before.downstream_offset + upstream - before.upstream_offset, is_exact=False))
+        return found
+
+    def on_source(self, downstream: int) -> list[Guess]:
+        """Source offsets of the record at target offset *downstream*, best guess first."""
+        found = [
+            Guess(run.upstream + downstream - run.downstream, run.is_parallel)
+            for run in (() if self.map is None else self.map.runs)
+            if run.downstream <= downstream < run.downstream_end
+        ]
+        before = next((sync for sync in self.syncs if sync.downstream_offset <= downstream), None)
+        if before is not None:
+            found.append(
+                Guess(before.upstream_offset + downstream - before.downstream_offset, is_exact=False)
+            )
+        return found
+
+
+NOTHING = KnownPartition()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFlow:
+    """What was read; `problems` are sentences about what could not be read."""
+
+    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    maps: Mapping[TopicPartition, OffsetMap] = field(default_factory=dict)
+    syncs: Mapping[TopicPartition, tuple[Sync, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def of(self, partition: TopicPartition, *, source_topic_id: str, target_topic_id: str) -> KnownPartition:
+        """Returns what is known about a source partition, without data of topics that were deleted since."""
+        position, known = self.positions.get(partition), self.maps.get(partition)
+        ids = source_topic_id, target_topic_id
+        if position is not None and not _same(ids, (position.source_topic_id, position.target_topic_id)):
+            position = None
+        if known is not None and not _same(ids, known.stream[1:]):
+            known = None
+        return KnownPartition(position=position, map=known, syncs=self.syncs.get(partition, ()))
+
+
+async def read_known(source: Cluster, target: Cluster, settings: SourceSettings) -> KnownFlow:
+    """Reads the stores; skips missing topics, and notes forbidden ones in `problems`. Raises ClusterError."""
+    problems: list[str] = []
+    store = position_store(settings, target)
+    positions: Mapping[TopicPartition, Position] = {}
+    try:
+        await target.refresh([settings.offsets.topic])
+        await store.read_new()
+        positions = dict(store.positions)
+    except NotAuthorizedError as error:
+        problems.append(f"Positions cannot be read, so ends of partitions stay undecided: {error}")
+    maps: dict[TopicPartition, OffsetMap] = {}
+    for key, value in (await _newest(target, offset_map_topic(settings.source_alias), problems)).items():
+        try:
+            maps[decode_map_key(key)] = decode_map(value)
+        except ValueError:
+            continue  # written by a later version; it is only a hint
+    store_of_syncs = OffsetSyncStore(must_read_to_end=False)
+    if settings.syncs is not None:
+        where = source if settings.syncs.on_source else target
+        async for key, value in _read(where, offset_syncs_topic(settings), problems):
+            try:
+                sync = decode_offset_sync(key, value)
+            except ValueError:
+                continue
+            pair = Sync(sync.upstream_offset, sync.downstream_offset)
+            store_of_syncs.add(TopicPartition(sync.topic, sync.partition), pair)
+    return KnownFlow(
+        positions=positions, maps=maps, syncs=store_of_syncs.partitions, problems=tuple(problems)
+    )
+
+
+async def _newest(cluster: Cluster, topic: str, problems: list[str]) -> dict[bytes | None, bytes | None]:
+    return {key: value async for key, value in _read(cluster, topic, problems)}
+
+
+async def _read(
+    cluster: Cluster, topic: str, problems: list[str]
+) -> AsyncIterator[tuple[bytes | None, bytes | None]]:
+    try:
+        async for record in MirrorLog(cluster, topic).read_new():
+            yield record.key, record.value
+    except NotAuthorizedError as error:
+        problems.append(f"{topic} cannot be read; places on the target are searched: {error}")
+    except BrokerError as error:
+        if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+
+
+def _same(ids: tuple[str, str], known: tuple[str, ...]) -> bool:
+    return all(not one or not other or one == other for one, other in zip(ids, known, strict=True))

@@ -1,0 +1,132 @@
+"""Reads a stretch of one partition as consumers see it: batches in order, no markers, no aborted records.
+
+It fetches ahead while the caller works on the last batches. It skips nothing silently: it waits, within
+bounds, for leader changes, lost connections and quotas (`admin.log_reader`), and raises DeletedMeanwhileError
+for records that the log has deleted meanwhile.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
+from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_kafka.admin.log_reader import read_through_elections
+from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_seed.errors import SeedError
+
+# A side holds at most two responses, one in use and one arriving; its connection keeps their memory.
+ANSWER_BYTES: Final = 4 << 20
+MAX_WAIT_MS: Final = 500
+# A slow replica may send one empty response before a frozen end; after this many, nothing is left there.
+EMPTY_MAX: Final = 4
+
+
+class DeletedMeanwhileError(SeedError):
+    """Retention deleted records of *partition* before they were read."""
+
+    def __init__(self, *, cluster: str, partition: TopicPartition, offset: int) -> None:
+        self.partition = partition
+        self.offset = offset
+        super().__init__(f"{cluster} has deleted {partition} at offset {offset} while it was being verified.")
+
+
+class StretchReader:
+    """Reads the batches of [begin, end) of *partition*; the first and the last may reach beyond that range.
+
+    `reads_ahead` is False to read only a few records.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        begin: int,
+        end: int,
+        *,
+        read_committed: bool,
+        answer_bytes: int = ANSWER_BYTES,
+        reads_ahead: bool = True,
+    ) -> None:
+        self.bytes_read = 0
+        self._cluster = cluster
+        self._partition = partition
+        self._next, self._end = begin, end
+        self._read_committed = read_committed
+        self._answer_bytes = answer_bytes
+        self._reads_ahead = reads_ahead
+        self._delivered = AbortedFilter()
+        self._empty = 0
+        self._under_way: asyncio.Task[FetchedPartition] | None = None
+
+    def start(self) -> None:
+        """Starts the next fetch, unless one is in flight or the end is reached."""
+        if self._under_way is None and self._next < self._end:
+            self._under_way = asyncio.create_task(self._fetch(self._next))
+
+    async def more(self) -> list[Batch] | None:
+        """Returns the next batches, possibly []; None at the end. Raises ClusterError, CorruptRecordsError."""
+        self.start()
+        if self._under_way is None:
+            return None
+        fetched = await self._under_way
+        self._under_way = None
+        found = split(fetched.records)
+        if not found and len(fetched.records):
+            # The batch is larger than a response: old brokers do not return the first batch whole.
+            self._answer_bytes = max(self._answer_bytes, first_size_bytes(fetched.records))
+        self._move(found)
+        if self._reads_ahead:
+            self.start()
+        self.bytes_read += len(fetched.records)
+        self._delivered.feed(fetched.aborted)
+        return [
+            batch
+            for batch in found
+            if self._is_delivered(batch) and batch.base_offset < self._end and batch.count
+        ]
+
+    async def close(self) -> None:
+        """Cancels the fetch in flight."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._under_way
+
+    def _move(self, found: list[Batch]) -> None:
+        if found:
+            self._next = max(
+                self._next, found[-1].next_offset if found[-1].magic == 2 else found[-1].base_offset + 1
+            )
+            self._empty = 0
+            return
+        self._empty += 1
+        if self._empty == EMPTY_MAX:
+            self._next = self._end
+
+    def _is_delivered(self, batch: Batch) -> bool:
+        if self._read_committed:
+            return self._delivered.delivers(batch)
+        return not batch.is_control
+
+    async def _fetch(self, offset: int) -> FetchedPartition:
+        try:
+            return await read_through_elections(
+                self._cluster,
+                self._partition,
+                offset,
+                read_committed=self._read_committed,
+                max_bytes=self._answer_bytes,
+                max_wait_ms=MAX_WAIT_MS,
+                purpose="verify" if self._reads_ahead else "look",
+            )
+        except BrokerError as error:
+            if error.code != error_codes.OFFSET_OUT_OF_RANGE:
+                raise
+            raise DeletedMeanwhileError(
+                cluster=self._cluster.alias, partition=self._partition, offset=offset
+            ) from error

@@ -1,0 +1,79 @@
+"""What a partition's copy must hold, and how it differs. Pure: records in, sentences out.
+
+Most trials expect the copy to equal its source. Three kinds of trial allow more than one outcome:
+
+- compacted topics: the latest record of each key, in the order of the log;
+- an isolation level that changes: at least the committed records, at most all of them;
+- a source that loses records: at least those that it still has, each once, in their order; where such a loss leads to another
+  beginning (`restart`), each once from the source's first record to where the copy begins with it again.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.harness.kafka.tools import Record
+
+AROUND = 3  # records shown on either side of a difference
+
+Mark = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The copy holds *least* in its order, and no other records than those of *most* in theirs; None: any, but each once.
+
+    *restarts*: each once in each piece that begins with the first of *least*.
+    """
+
+    least: Sequence[Mark]
+    most: Sequence[Mark] | None
+    restarts: bool = False
+
+
+def marks(records: Sequence[Record], *, has_times: bool) -> list[Mark]:
+    """What makes a record the same on both sides; without *has_times* the target replaces timestamps."""
+    return [
+        (record.timestamp if has_times else 0, record.key, record.value, record.headers) for record in records
+    ]
+
+
+def latest(found: Sequence[Mark]) -> list[Mark]:
+    """What compaction leaves in the end: the last record of each key, in order."""
+    last = {key: index for index, (_, key, _, _) in enumerate(found)}
+    return [mark for index, mark in enumerate(found) if last[mark[1]] == index]
+
+
+def difference(expected: Expected, copy: Sequence[Mark]) -> str:
+    """A sentence about the first record that is missing, repeated or out of order; "" where there is none."""
+    if expected.most is None:
+        pieces = _pieces(copy, expected.least[0]) if expected.restarts and expected.least else [copy]
+        repeated = sum(len(piece) - len(set(piece)) for piece in pieces)
+        sentences = [f"{repeated} records repeated"] if repeated else []
+    else:
+        sentences = [_unmatched(copy, expected.most, "not expected, or not there")]
+    sentences.append(_unmatched(expected.least, copy, "missing, or not in its place"))
+    return "; ".join(filter(None, sentences))
+
+
+def _pieces(copy: Sequence[Mark], first: Mark) -> list[Sequence[Mark]]:
+    """*copy*, cut before each *first*."""
+    cuts = [0, *(index for index, mark in enumerate(copy) if mark == first and index), len(copy)]
+    return [copy[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _unmatched(part: Sequence[Mark], whole: Sequence[Mark], what: str) -> str:
+    """The first record of *part* that is not found in *whole* behind the one before it."""
+    rest = iter(whole)
+    for index, mark in enumerate(part):
+        if mark not in rest:
+            others = (Counter(part) - Counter(whole)).total()
+            around = ", ".join(_name(one) for one in part[max(0, index - AROUND) : index + AROUND])
+            return f"{_name(mark)} (index {index} of {len(part)}) is {what}; {others} records in all; around it: {around}"
+    return ""
+
+
+def _name(mark: Mark) -> str:
+    timestamp, _, _, headers = mark
+    return f"n={headers[0][1]!r} at {timestamp}"

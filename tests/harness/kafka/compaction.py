@@ -1,0 +1,67 @@
+"""Compaction at will: a segment is closed by a record with a later timestamp, and the cleaner's checkpoint tells when it was there.
+
+A broker looks for something to clean every 15 s; give its cluster QUICK_CLEANER, and the topic COMPACTED.
+"""
+
+import itertools
+import time
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+
+QUICK_CLEANER = {"log.cleaner.backoff.ms": "100"}
+SEGMENT_MS = 1_000
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "segment.ms": str(SEGMENT_MS),
+    "delete.retention.ms": "0",
+}
+ROLL_KEY = b"roll"  # of the records that close segments
+# Later than all that a test writes, and not so late that a broker refuses it (message.timestamp.after.max.ms, an hour).
+ROLL_AHEAD_MS = 1_800_000
+CLEANED_WAIT_S = 120.0
+_rolls = itertools.count(1)
+
+
+def roll_segment(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
+    """Close the active segment, which is never cleaned, by a record of ROLL_KEY that begins the next; the record's offset."""
+    producer = Producer({"bootstrap.servers": cluster.internal_bootstrap, "log_level": 2})
+    offsets: list[int] = []
+    timestamp = time.time_ns() // 1_000_000 + ROLL_AHEAD_MS + 2 * SEGMENT_MS * next(_rolls)
+    producer.produce(
+        topic,
+        b"",
+        ROLL_KEY,
+        partition=partition,
+        timestamp=timestamp,
+        on_delivery=lambda _, message: offsets.append(message.offset()),
+    )
+    assert producer.flush(CLEANED_WAIT_S) == 0
+    return offsets[0]
+
+
+def wait_until_cleaned(cluster: KafkaCluster, topic: str, offset: int, partition: int = 0) -> None:
+    """Until the cleaners of all replicas have come to *offset*, which must lie in the active segment or at its beginning."""
+    found = cluster.admin.list_topics(topic, timeout=CLEANED_WAIT_S).topics[topic].partitions[partition]
+    files = [cluster.broker(id_).folder / "data" / "cleaner-offset-checkpoint" for id_ in found.replicas]
+
+    def cleaned() -> bool:
+        return all(_first_dirty(file, topic, partition) >= offset for file in files)
+
+    wait_until(f"{topic}-{partition} is cleaned up to {offset}", cleaned, timeout_s=CLEANED_WAIT_S)
+
+
+def force_compaction(cluster: KafkaCluster, topic: str, partition: int = 0) -> None:
+    """Compact all that is there now; a record of ROLL_KEY is added behind it."""
+    wait_until_cleaned(cluster, topic, roll_segment(cluster, topic, partition), partition)
+
+
+def _first_dirty(checkpoint: Path, topic: str, partition: int) -> int:
+    """Up to where a broker's cleaner has come; -1 if it never was there."""
+    lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
+    found = [line.split() for line in lines if line.startswith(f"{topic} {partition} ")]
+    return int(found[0][2]) if found else -1

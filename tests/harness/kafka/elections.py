@@ -1,0 +1,74 @@
+"""A log that loses its tail by an unclean election, at the moment that a test chooses.
+
+    topic = fragile_topic(trio, "orders")
+    load(trio, topic, 1_000)
+    with tail_lost(trio, topic):
+        load(trio, topic, 500, first=1_000)  # lost: only the broker has it that is killed at the end of the block
+    load(trio, topic, 300, first=5_000)  # in the place of what is lost
+    trio.broker(LEADER).start()
+
+The cluster has three nodes: with one of them down the other two are a quorum of controllers.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+from tests.harness.kafka.broker import METADATA_WAIT_S
+from tests.harness.kafka.cluster import ADMIN_WAIT_S, KafkaCluster
+from tests.harness.kafka.processes import wait_until
+
+LEADER, FOLLOWER = 1, 2
+FRAGILE = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+# The controller notices within two seconds that a broker is dead, not within nine.
+QUICK_ELECTIONS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+ELECTION_WAIT_S = 90.0  # seconds on an idle machine
+
+
+def fragile_topic(
+    cluster: KafkaCluster, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> str:
+    """Create a topic led by LEADER, with FOLLOWER as its other replica, that prefers any leader to its records; its name."""
+    replicas = [[LEADER, FOLLOWER]] * partitions
+    topic = NewTopic(name, partitions, replica_assignment=replicas, config={**FRAGILE, **(config or {})})
+    cluster.admin.create_topics([topic])[name].result(ADMIN_WAIT_S)
+    _wait_for(cluster, (name,), leader=LEADER, in_sync=2)
+    return name
+
+
+@contextmanager
+def tail_lost(
+    cluster: KafkaCluster, *topics: str, leader: int = LEADER, follower: int = FOLLOWER
+) -> Iterator[None]:
+    """What is written to *topics*, which are fragile, in the block is lost at its end; *follower* leads them then.
+
+    *leader* is down and may be started again.
+    """
+    cluster.broker(follower).stop()
+    _wait_for(cluster, topics, leader=leader, in_sync=1)
+    yield
+    elected_again(cluster, *topics, leader=follower, instead_of=leader)
+
+
+def elected_again(cluster: KafkaCluster, *topics: str, leader: int, instead_of: int) -> None:
+    """*leader*, which is down, comes back with its log as it was, and leads *topics*; *instead_of* is killed."""
+    cluster.broker(instead_of).kill()
+    cluster.broker(leader).start()
+    _wait_for(cluster, topics, leader=leader, in_sync=1)
+
+
+def _wait_for(cluster: KafkaCluster, topics: tuple[str, ...], *, leader: int, in_sync: int) -> None:
+    def elected() -> bool:
+        try:
+            found = cluster.admin.list_topics(timeout=METADATA_WAIT_S).topics
+        except KafkaException:
+            return False
+        parts = [one for topic in topics if topic in found for one in found[topic].partitions.values()]
+        return set(topics) <= found.keys() and all(
+            one.leader == leader and len(one.isrs) == in_sync for one in parts
+        )
+
+    names = ", ".join(topics)
+    wait_until(f"{leader} leads {names}, {in_sync} in sync", elected, timeout_s=ELECTION_WAIT_S, poll_s=0.1)

@@ -1,0 +1,42 @@
+"""Client quotas of real brokers (KIP-546), set for the length of a block."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
+
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import asking
+
+Entry = AlterClientQuotasRequest.EntryData
+
+
+@contextmanager
+def client_quota(cluster: KafkaCluster, client_id: str | None = None, **rates: float) -> Iterator[None]:
+    """Limit one client id, or by default every client id that has no quota of its own: `consumer_byte_rate=20_000`."""
+    _alter(cluster, client_id, {key: (rate, False) for key, rate in rates.items()})
+    try:
+        yield
+    finally:
+        _alter(cluster, client_id, dict.fromkeys(rates, (0.0, True)))
+
+
+def throttle_ms(replicator: Replicator) -> float:
+    """What brokers have made the process wait so far: `mirrorflow_throttle_ms_total` of all tasks."""
+    found = re.findall(r"^mirrorflow_throttle_ms_total\{.*\} ([\d.e+]+)$", replicator.metrics(), re.MULTILINE)
+    return sum(map(float, found))
+
+
+def _alter(cluster: KafkaCluster, client_id: str | None, changes: dict[str, tuple[float, bool]]) -> None:
+    entity = Entry.EntityData(entity_type="client-id", entity_name=client_id)
+    ops = [Entry.OpData(key=key, value=value, remove=remove) for key, (value, remove) in changes.items()]
+    request = AlterClientQuotasRequest(entries=[Entry(entity=[entity], ops=ops)], validate_only=False)
+
+    async def alter(connected: Cluster) -> None:
+        answer = await connected.call(request)
+        assert [0] == [one.error_code for one in answer.entries], answer
+
+    asking(cluster, alter)

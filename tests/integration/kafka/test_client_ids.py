@@ -1,0 +1,122 @@
+"""What brokers see as the client ids of a flow: those of Java's MM2, so that its quotas hold for ours."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kafka.protocol.admin.configs import IncrementalAlterConfigsRequest
+
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.mm2 import MirrorMaker
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.quotas import client_quota, throttle_ms
+
+Names = Callable[[], str]
+Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+BROKER_LOGGER = 8
+LOGGED = re.compile(r'"clientId":"([^"]*)","requestApiKeyName":"(FETCH|PRODUCE)"')
+# The connectors' own clients; the worker's (configs, statuses, offsets) are the concern of the worker.
+OF_TASKS = re.compile(r"connector-producer-.*|A->B\|.*")
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="A") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="B") as cluster:
+        yield cluster
+
+
+@contextmanager
+def logged_requests(cluster: KafkaCluster) -> Iterator[Callable[[], set[tuple[str, str]]]]:
+    """The broker logs each request; gives what it has logged since: (FETCH or PRODUCE, client id of a task)."""
+    log = cluster.broker(1).log
+    begin = log.stat().st_size
+    _set_level(cluster, "DEBUG")
+
+    def seen() -> set[tuple[str, str]]:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            lines.seek(begin)
+            found = LOGGED.findall(lines.read())
+        return {(request, client) for client, request in found if OF_TASKS.fullmatch(client)}
+
+    try:
+        yield seen
+    finally:
+        _set_level(cluster, "WARN")
+
+
+def _set_level(cluster: KafkaCluster, level: str) -> None:
+    change = Resource.AlterableConfig(name="kafka.request.logger", config_operation=0, value=level)
+    resource = Resource(resource_type=BROKER_LOGGER, resource_name="1", configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+    async def alter(connected: Cluster) -> None:
+        answer = await connected.call(request, node_id=1)
+        assert [0] == [one.error_code for one in answer.responses], answer
+
+    asking(cluster, alter)
+
+
+def test_tasks_have_the_client_ids_of_java_s_tasks(
+    source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """The same mm2.properties, run by Java and then by us: brokers log the same ids for the same kinds of request."""
+    topic = source.create_topic(unique_topic(), partitions=4)
+    load(source, topic, 400, keys=True)
+    more = {
+        "tasks.max": "2",
+        "A->B.emit.heartbeats.interval.seconds": "1",
+        "sync.topic.acls.enabled": "false",
+    }
+    java = MirrorMaker(source=source, target=target, topics=topic, properties=more)
+    kinds = 7  # of each task the reader, the writers of copies and of offset syncs; heartbeats
+
+    with logged_requests(source) as on_source, logged_requests(target) as on_target:
+        with java:
+            java.wait_until_replicated(topic, 400)
+            wait_until("each kind was logged", lambda: len(on_source() | on_target()) >= kinds, timeout_s=120)
+            java.stop()
+        of_java = on_source() | on_target()
+    load(source, topic, 400, keys=True, first=400)
+    with logged_requests(source) as on_source, logged_requests(target) as on_target:
+        with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
+            ours.wait_for_copy(target, java.remote(topic), 800)
+            wait_until("each of Java's is seen", lambda: of_java <= on_source() | on_target())
+        of_ours = on_source() | on_target()
+
+    assert [] == [client for _, client in of_ours if "?" in client]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_quota_of_java_s_client_id_holds_for_ours(
+    side: str, source: KafkaCluster, target: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """3 MB through a quota of 100 kB/s, of which a broker lets the first ten seconds' worth pass at once."""
+    flow = Flow.new(source, target, tmp_path)
+    topic = source.create_topic(unique_topic())
+    load(source, topic, 3_000, size_bytes=1000, content="random")
+    reader = f"{flow.alias}->{target.name}|MirrorSourceConnector-0|replication-consumer"
+    writer = "connector-producer-MirrorSourceConnector-0"
+    quota = (
+        client_quota(source, reader, consumer_byte_rate=100_000)
+        if side == "source"
+        else client_quota(target, writer, producer_byte_rate=100_000)
+    )
+
+    with quota, flow.replicator(topic) as replicator:
+        wait_until("the flow is throttled", lambda: throttle_ms(replicator) > 0)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)

@@ -1,0 +1,60 @@
+"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): what was copied cannot be known by its time."""
+
+from collections.abc import Callable
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.flows import Flow
+
+NEVER = {"offset.flush.interval.ms": "3600000"}
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+Content = tuple[object, ...]
+WAIT_S = 120.0  # it takes seconds on an idle machine
+
+
+def without_times(cluster: KafkaCluster, topic: str) -> list[Content]:
+    return [(one.key, one.value, one.headers) for one in records(cluster, topic)]
+
+
+def in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Content]:
+    """Write 1,000 records in transactions of ten, each third aborted: what a reader of uncommitted records sees of them."""
+    load(
+        cluster,
+        topic,
+        1_000,
+        first=first,
+        keys=True,
+        transactional_id=f"gaps-{topic}",
+        transaction_records=10,
+        abort_every=3,
+    )
+    return without_times(cluster, topic)[-1_000:]
+
+
+def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """kill -9 before a position. Neither source can be counted: one is compacted, of one retention took the beginning.
+
+    Nor by offsets: markers of transactions take some.
+    """
+    stem = unique_topic()
+    compacted = flow.source.create_topic(f"{stem}-compacted", config={"cleanup.policy": "compact"})
+    shortened = flow.source.create_topic(f"{stem}-shortened")
+    sent = {topic: in_transactions(flow.source, topic, first=0) for topic in (compacted, shortened)}
+    for topic in sent:
+        flow.target.create_topic(flow.remote(topic), config=APPEND_TIME)
+    with flow.replicator(f"{stem}-.*", NEVER) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        replicator.kill()
+        flow.source.delete_records(shortened, {0: 500})
+        for topic in sent:
+            sent[topic] += in_transactions(flow.source, topic, first=1_000)
+        replicator.start()
+        replicator.wait_until_caught_up(timeout_s=WAIT_S, partitions=2)
+
+    found = {topic: without_times(flow.target, flow.remote(topic)) for topic in sent}
+    assert {topic: len(one) for topic, one in sent.items()} == {
+        topic: len(one) for topic, one in found.items()
+    }
+    assert sent == found

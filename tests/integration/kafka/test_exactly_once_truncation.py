@@ -1,0 +1,196 @@
+"""A source that is rewritten by an unclean election while nobody reads it: positions lie behind what is left of its log.
+
+    offsets       0 ........ 1,000 ........ 1,500 ........ 2,000 ........ 2,800
+    before        ├─ records that survive ──────┤├─ lost ─┤
+    positions                 killed                  stopped, frozen
+    copied                                            all
+    afterwards    ├─ records that survive ──────┤├─ others, in the place of the lost and behind them ─┤
+
+Offset 2,000 exists all the same, and so does each before it: only the epoch of the source's leader tells (KIP-101).
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.elections import (
+    FOLLOWER,
+    LEADER,
+    QUICK_ELECTIONS,
+    elected_again,
+    fragile_topic,
+    tail_lost,
+)
+from tests.harness.kafka.processes import HarnessError, wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, contents, wait_for_outcome
+
+NEVER = {"offset.flush.interval.ms": "3600000"}
+ABSENCES = ("stopped", "frozen", "killed")
+EARLY = "killed, back before anything is written"
+POLICIES = ("fail", "alert", "restart")
+FIRST, SURVIVE, COPIED, END = 1_000, 1_500, 2_000, 2_800
+# Records that only the first leader has of its epoch: its log ends before, or behind, the position of the flows.
+ALONE = (40, 700)
+Contents = list[tuple[object, ...]]
+
+
+@dataclass(kw_only=True, slots=True)
+class Rewritten:
+    """What became of each flow, by its absence and policy; *before* and *after* are what the source held."""
+
+    before: Contents
+    after: Contents
+    said: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    copied: dict[tuple[str, str], Contents] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def rewritten(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rewritten]:
+    """One election for all: nine flows are away when it comes."""
+    folder = tmp_path_factory.mktemp("rewritten")
+    with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio, ExitStack() as stack:
+        yield _rewrite(trio, west, folder, stack)
+
+
+def _rewrite(trio: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack) -> Rewritten:
+    topic = fragile_topic(trio, "rewritten")
+    flows = {
+        (absence, policy): Flow.new(trio, west, folder, connector={"mirrorflow.source.loss.policy": policy})
+        for absence in ABSENCES
+        for policy in POLICIES
+    }
+
+    def started(absence: str, lines: dict[str, str] | None = None) -> list[Replicator]:
+        running = [flows[absence, policy].replicator(topic, lines) for policy in POLICIES]
+        for one in running:
+            stack.enter_context(one)
+        for one in running:
+            one.wait_until_caught_up()
+        return running
+
+    load(trio, topic, FIRST)
+    for one in started("killed"):
+        one.stop()
+    load(trio, topic, SURVIVE - FIRST, first=FIRST)
+    with tail_lost(trio, topic):
+        load(trio, topic, COPIED - SURVIVE, first=SURVIVE)
+        before = contents(records(trio, topic))
+        away = {"stopped": started("stopped"), "killed": started("killed", NEVER)}
+        for one in away["stopped"]:
+            one.stop()
+        for one in away["killed"]:
+            one.kill()
+        away["frozen"] = started("frozen")
+        for one in away["frozen"]:
+            one.freeze()
+    load(trio, topic, END - SURVIVE, first=5_000)
+    found = Rewritten(before=before, after=contents(records(trio, topic)))
+    for absence, running in away.items():
+        for one in running:
+            one.thaw()
+            if not one.running:
+                one.start()
+        for policy, one in zip(POLICIES, running, strict=True):
+            try:
+                found.said[absence, policy] = wait_for_outcome(one, topic, END)
+            except HarnessError:
+                found.said[absence, policy] = one.partition(topic)
+            remote = flows[absence, policy].remote(topic)
+            found.copied[absence, policy] = contents(records(west, remote))
+            one.kill()
+    return found
+
+
+@pytest.mark.parametrize("absence", ABSENCES)
+def test_by_default_the_partition_stops_and_says_what_is_lost(rewritten: Rewritten, absence: str):
+    said = rewritten.said[absence, "fail"]
+
+    assert ("stopped", "SourceDataLost") == (said["phase"], said["reason"])
+    assert rewritten.before == rewritten.copied[absence, "fail"]
+
+
+@pytest.mark.parametrize("absence", ABSENCES)
+def test_alert_goes_on_where_the_log_was_rewritten(rewritten: Rewritten, absence: str):
+    said = rewritten.said[absence, "alert"]
+
+    assert rewritten.before + rewritten.after[SURVIVE:] == rewritten.copied[absence, "alert"]
+    assert ("copying", "SourceDataLost") == (said["phase"], said["reason"])
+
+
+@pytest.mark.parametrize("absence", ABSENCES)
+def test_restart_copies_the_rewritten_log_from_its_beginning(rewritten: Rewritten, absence: str):
+    said = rewritten.said[absence, "restart"]
+
+    assert rewritten.before + rewritten.after == rewritten.copied[absence, "restart"]
+    assert ("copying", "SourceDataLost") == (said["phase"], said["reason"])
+
+
+@pytest.fixture(scope="module", params=ALONE)
+def parted(
+    request: pytest.FixtureRequest, west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rewritten]:
+    """The log that comes back has more records of the old epoch than the one that was copied, and none of its epoch:
+
+    epochs        0 ........................ 1 ................. 2 ........
+    copied        ├─ 1,500 that survive ──┤├─ 500 ─┤
+    afterwards    ├─ 1,500 that survive, 40 ──────┤               ├─ others ─┤
+    """
+    folder = tmp_path_factory.mktemp("parted")
+    with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio, ExitStack() as stack:
+        yield _part(trio, west, folder, stack, request.param)
+
+
+def _part(trio: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack, alone: int) -> Rewritten:
+    topic = fragile_topic(trio, "parted")
+    flows = {
+        absence: Flow.new(trio, west, folder, connector={"mirrorflow.source.loss.policy": "alert"})
+        for absence in (*ABSENCES, EARLY)
+    }
+
+    def started(absence: str, lines: dict[str, str] | None = None) -> Replicator:
+        running = stack.enter_context(flows[absence].replicator(topic, lines))
+        running.wait_until_caught_up()
+        return running
+
+    load(trio, topic, FIRST)
+    started("killed").stop()
+    started(EARLY).stop()
+    load(trio, topic, SURVIVE - FIRST, first=FIRST)
+    with tail_lost(trio, topic):
+        load(trio, topic, alone, first=8_000)
+    load(trio, topic, COPIED - SURVIVE, first=SURVIVE)
+    before = contents(records(trio, topic))
+    away = {"stopped": started("stopped"), "killed": started("killed", NEVER), "frozen": started("frozen")}
+    away["stopped"].stop()
+    away["killed"].kill()
+    away["frozen"].freeze()
+    away[EARLY] = started(EARLY, NEVER)
+    away[EARLY].kill()
+    elected_again(trio, topic, leader=LEADER, instead_of=FOLLOWER)
+    away[EARLY].start()
+    wait_until("the loss is noticed", lambda: away[EARLY].partition(topic).get("reason"))
+    load(trio, topic, END - SURVIVE - alone, first=5_000)
+    found = Rewritten(before=before, after=contents(records(trio, topic)))
+    for absence, one in away.items():
+        one.thaw()
+        if not one.running:
+            one.start()
+        found.said[absence, "alert"] = wait_for_outcome(one, topic, END)
+        found.copied[absence, "alert"] = contents(records(west, flows[absence].remote(topic)))
+        one.kill()
+    return found
+
+
+@pytest.mark.parametrize("absence", [*ABSENCES, EARLY])
+def test_alert_goes_on_where_a_log_of_an_earlier_epoch_parts_from_the_copy(parted: Rewritten, absence: str):
+    said = parted.said[absence, "alert"]
+
+    assert parted.before + parted.after[SURVIVE:] == parted.copied[absence, "alert"]
+    assert ("copying", "SourceDataLost") == (said["phase"], said["reason"])

@@ -1,0 +1,192 @@
+"""The flow's own topics, made beforehand by somebody with a broker's defaults, or emptied: the flow restarts all the same."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_core.exactly_once.identity import identity_topic
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.listeners import User
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, asking
+
+WEEK = {"cleanup.policy": "delete", "retention.ms": "604800000"}
+MIRROR = User(name="mirror", password="secret")
+WAIT_S = 120.0  # it takes seconds on an idle machine
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[KafkaCluster]:
+    """The flow may write and create topics, and may not change their settings."""
+    with KafkaCluster(
+        name="locked", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
+    ) as cluster:
+        for operation in ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS"):
+            cluster.allow(operation, "TOPIC", "*", user=MIRROR.name)
+        yield cluster
+
+
+def settings_of(cluster: KafkaCluster, topic: str) -> Mapping[str, str | None]:
+    async def ask(connected: Cluster) -> Mapping[str, str | None]:
+        entries = (await admin.describe_topic_configs(connected, [topic]))[topic]
+        return {entry.name: entry.value for entry in entries}
+
+    return asking(cluster, ask)
+
+
+def warnings_of(replicator: Replicator, about: str = "identity") -> list[str]:
+    connectors = replicator.rest("/progress/partitions")[1]["connectors"]
+    return [text for one in connectors for text in one["warnings"] if about in text]
+
+
+def said_of(replicator: Replicator) -> str:
+    """Its status, or what it has logged where it has ended."""
+    if not replicator.running:
+        return replicator.log_text()
+    return str(replicator.rest("/connectors/MirrorSourceConnector/status")[1])
+
+
+def forget_decisions(flow: Flow, how: str) -> None:
+    name = identity_topic(flow.alias)
+    if how == "retention":
+        flow.target.delete_records(name, {0: flow.target.end_offsets(name)[0]})
+        return
+    flow.target.admin.delete_topics([name])[name].result(WAIT_S)
+    wait_until("the topic is gone", lambda: name not in flow.target.topics(), timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("how", ["retention", "deletion"])
+def test_a_flow_without_its_decisions_continues_behind_its_positions(
+    flow: Flow, unique_topic: Callable[[], str], how: str
+):
+    """And from then on as ever, without another generation."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 300)
+    with flow.replicator(topic) as replicator:
+        for number in range(1, 4):
+            replicator.wait_until_caught_up()
+            assert replicator.stop() == 0
+            if number == 1:
+                forget_decisions(flow, how)
+            load(flow.source, topic, 100, first=200 + 100 * number)
+            replicator.start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+    assert flow.identity().generation == 2
+
+
+def test_a_target_topic_made_anew_is_not_continued_behind_positions_without_decisions(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """Whoever deletes the copy and the decisions begins from the beginning."""
+    topic = flow.source.create_topic(unique_topic())
+    load(flow.source, topic, 300)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+        forget_decisions(flow, "deletion")
+        flow.target.admin.delete_topics([flow.remote(topic)])[flow.remote(topic)].result(WAIT_S)
+        wait_until(
+            "the copy is gone", lambda: flow.remote(topic) not in flow.target.topics(), timeout_s=WAIT_S
+        )
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_settings_that_would_lose_decisions_are_mended(flow: Flow, unique_topic: Callable[[], str]):
+    topic = flow.source.create_topic(unique_topic())
+    name = flow.target.create_topic(identity_topic(flow.alias), config=WEEK)
+    with flow.replicator(topic) as replicator:
+        wait_until(
+            "decisions are kept for ever",
+            lambda: settings_of(flow.target, name)["retention.ms"] == "-1",
+            timeout_s=WAIT_S,
+        )
+        assert warnings_of(replicator) == []
+
+
+def test_an_offsets_topic_that_would_lose_positions_is_given_compaction(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    topic = flow.source.create_topic(unique_topic())
+    name = flow.target.create_topic(f"mm2-offsets.{flow.alias}.internal", config=WEEK)
+    load(flow.source, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+
+    assert settings_of(flow.target, name)["cleanup.policy"] == "compact"
+
+
+def test_offset_syncs_on_the_source_that_would_be_lost_are_given_compaction(
+    flow: Flow, unique_topic: Callable[[], str]
+):
+    """The source is MM2's default place for them."""
+    topic = flow.source.create_topic(unique_topic())
+    name = f"mm2-offset-syncs.{flow.target.name}.internal"
+    if name in flow.source.topics():  # of another test: it is named after the target alone
+        flow.source.alter_topic(name, WEEK)
+    else:
+        flow.source.create_topic(name, config=WEEK)
+    with flow.replicator(topic) as replicator:
+        wait_until(
+            "syncs are kept",
+            lambda: settings_of(flow.source, name)["cleanup.policy"] == "compact",
+            timeout_s=WAIT_S,
+        )
+        assert warnings_of(replicator, name) == []
+
+
+def test_a_topic_of_somebodys_data_is_not_compacted_where_it_is_named_for_positions(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The connector fails with a sentence instead."""
+    topic, data = east.create_topic(unique_topic()), west.create_topic(unique_topic(), config=WEEK)
+    flow = Flow.new(east, west, tmp_path, worker={"offset.storage.topic": data})
+    with flow.replicator(topic) as replicator:
+        wait_until("it says so", lambda: data in said_of(replicator), timeout_s=WAIT_S)
+
+    assert settings_of(west, data)["cleanup.policy"] == "delete"
+
+
+def test_settings_that_may_not_be_mended_are_a_warning_at_once(
+    east: KafkaCluster, locked: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    way = locked.java_client("SASL_PLAINTEXT", user=MIRROR)
+    connector = {f"target.cluster.{key}": value for key, value in way.items()}
+    flow = Flow.new(east, locked, tmp_path, connector=connector, worker=dict(way))
+    topic = east.create_topic(unique_topic())
+    name = locked.create_topic(identity_topic(flow.alias), config=WEEK)
+    load(east, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        said = wait_until("it says so", lambda: warnings_of(replicator), timeout_s=WAIT_S)
+
+    assert f"--entity-name {name} --add-config retention.ms=-1." in str(said)
+    flow.assert_exact(topic)
+
+
+def test_settings_that_may_not_be_read_are_a_warning(
+    east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Nobody can see then whether decisions are kept."""
+    with KafkaCluster(
+        name="silent", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
+    ) as silent:
+        for operation in ("READ", "WRITE", "CREATE", "DESCRIBE"):
+            silent.allow(operation, "TOPIC", "*", user=MIRROR.name)
+        way = silent.java_client("SASL_PLAINTEXT", user=MIRROR)
+        connector = {f"target.cluster.{key}": value for key, value in way.items()}
+        flow = Flow.new(east, silent, tmp_path, connector=connector, worker=dict(way))
+        topic = east.create_topic(unique_topic())
+        with flow.replicator(topic) as replicator:
+            said = wait_until("it says so", lambda: warnings_of(replicator), timeout_s=WAIT_S)
+
+    assert "grant DescribeConfigs" in str(said)

@@ -1,0 +1,117 @@
+"""Fetch quotas of brokers: a throttled answer has no partitions, and everything that reads a log waits and goes on.
+
+A broker answers a throttled fetch with a throttle time and nothing else. The clusters are this file's own: the default
+quota, which holds for all clients here, would slow other tests down.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mirrorflow_seed.archive import exporting, restoring
+from mirrorflow_seed.settings import JobSettings, job_of
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.flows import Flow
+from tests.integration.kafka.quotas import client_quota, throttle_ms
+from tests.integration.kafka.seeding import CORES, files_of
+from tests.integration.kafka.verifying import verify
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+pytest.importorskip("pyspark")
+
+Names = Callable[[], str]
+SLOW_BYTES_PER_S = 20_000.0
+# A job reads everything, 0.9 MB from each side, so it gets more. A broker allows ten seconds' worth at once.
+JOB_BYTES_PER_S = 50_000.0
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="throttled-east") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="throttled-west") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def throttled(source: KafkaCluster, target: KafkaCluster, tmp_path: Path) -> Flow:
+    """A flow between the two clusters of this file."""
+    return Flow.new(source, target, tmp_path)
+
+
+@contextmanager
+def fetch_quota(flow: Flow, bytes_per_s: float) -> Iterator[None]:
+    """On both clusters, for every client."""
+    with ExitStack() as stack:
+        for cluster in (flow.source, flow.target):
+            stack.enter_context(client_quota(cluster, consumer_byte_rate=bytes_per_s))
+        yield
+
+
+def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: Names) -> None:
+    """kill -9 in the middle; finding the place again needs reads of both logs, and each side throttles them."""
+    topic = throttled.source.create_topic(unique_topic(), partitions=2)
+    load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
+    with throttled.replicator(topic) as first:
+        first.wait_until_caught_up(partitions=2)
+        load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
+        first.wait_for_copy(throttled.target, throttled.remote(topic), 500)
+        first.kill()
+
+    with fetch_quota(throttled, SLOW_BYTES_PER_S), throttled.replicator(topic) as second:
+        second.wait_until_caught_up(partitions=2)
+        waited_ms = throttle_ms(second)
+
+    assert waited_ms > 0
+    throttled.assert_exact(topic)
+
+
+def test_verification_reads_both_sides_under_a_fetch_quota(
+    throttled: Flow, unique_topic: Names, spark: "SparkContext", tmp_path: Path
+) -> None:
+    """Every window is compared: a throttled answer is waited for, not taken for an error or for the end of the log."""
+    topic = throttled.source.create_topic(unique_topic(), partitions=2)
+    load(throttled.source, topic, 2_000, size_bytes=400, content="random")
+    with throttled.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        replicator.stop()
+    files = files_of(throttled, topic)
+
+    with fetch_quota(throttled, JOB_BYTES_PER_S):
+        found = verify(files, spark, tmp_path / "throttled", window_offsets="500", split_windows="2")
+
+    assert (0, []) == (found.status, found.not_equal)
+    assert (2_000, 2_000) == (found.report.source_records, found.report.target_records)
+
+
+def test_an_archive_is_exported_restored_and_verified_under_a_fetch_quota(
+    throttled: Flow, unique_topic: Names, spark: "SparkContext", tmp_path: Path
+) -> None:
+    """An export reads the source, a restore looks at the target's log, a verification reads all of it."""
+    topic = throttled.source.create_topic(unique_topic(), partitions=2)
+    load(throttled.source, topic, 2_000, size_bytes=400, content="random")
+    files = files_of(throttled, topic)
+    folder = (tmp_path / "archive").as_uri()
+
+    with fetch_quota(throttled, JOB_BYTES_PER_S):
+        assert 0 == exporting.run(files, archive_job(folder), display=lambda _: None, spark=spark)
+        assert 0 == restoring.run(files, archive_job(folder), display=lambda _: None, spark=spark)
+        found = verify(files, spark, tmp_path / "verified", archive=folder)
+
+    assert (0, []) == (found.status, found.not_equal)
+    throttled.assert_exact(topic)
+
+
+def archive_job(folder: str) -> JobSettings:
+    """An archive in *folder*, in several files of each partition."""
+    return job_of({"archive": folder, "master": f"local[{CORES}]", "archive.file.bytes": "100000"})

@@ -1,0 +1,281 @@
+"""Targets that compress records again, with another codec or none: brokers then check the size of what that makes.
+
+A batch that is small as it is sent may be many times larger as it is stored (UnifiedLog.append checks both).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.codecs import NAMES, NONE, ZSTD
+from mirrorflow_core.wire.records import Record, encode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import DAY_MS, Flow, asking
+from tests.integration.kafka.seeding import files_of, seed
+from tests.integration.kafka.test_failures_access import allow_target, client, lines
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+pytest.importorskip("pyspark")
+
+Names = Callable[[], str]
+COMPRESSION_TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+# So that the target topic's own settings stay.
+OWN_SETTINGS = {"sync.topic.configs.enabled": "false"}
+LARGE = {"max.message.bytes": str(8 << 20)}  # of source topics with a batch of 3 MB
+HUGE, SMALL = 0, 1  # partitions: one batch of 3,000 records, and 300 batches of eight
+HUGE_RECORDS, SMALL_BATCHES, SMALL_RECORDS = 3_000, 300, 8
+RESUMED_WAIT_S = 120.0  # a partition that stopped for its size is looked at again every quarter of a minute
+RAISED_WAIT_S = 90.0  # settings are read again every half a minute
+NOISE = random.Random(1).randbytes(100_000)
+NOW_MS = time.time_ns() // 1_000_000
+
+
+def compressible(first: int, count: int, age_ms: int = 0) -> list[Record]:
+    """Records of 1 kB that repeat after 100 kB: zstd looks back so far, and the other codecs make nothing less of them."""
+    return [
+        Record(0, NOW_MS - age_ms + n, b"k%d" % n, NOISE[n % 100 * 1000 : n % 100 * 1000 + 1000])
+        for n in range(first, first + count)
+    ]
+
+
+def write(
+    cluster: KafkaCluster, topic: str, partition: int, codec: int, batches: Iterable[list[Record]]
+) -> None:
+    """Append each of *batches* as one batch of *codec*."""
+
+    async def append(connected: Cluster) -> None:
+        await connected.refresh([topic])
+        for records in batches:
+            data = encode(records, codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+            answers = await admin.produce(
+                connected, {TopicPartition(topic, partition): data}, timeout_ms=30_000
+            )
+            assert not any(answers.values()), answers
+
+    asking(cluster, append)
+
+
+def write_huge_and_small(cluster: KafkaCluster, topic: str, codec: int, age_ms: int = 0) -> None:
+    """One huge batch into one partition, many small ones into another."""
+    write(cluster, topic, HUGE, codec, [compressible(0, HUGE_RECORDS, age_ms)])
+    starts = range(0, SMALL_BATCHES * SMALL_RECORDS, SMALL_RECORDS)
+    write(cluster, topic, SMALL, codec, (compressible(start, SMALL_RECORDS, age_ms) for start in starts))
+
+
+@pytest.mark.parametrize("compression_type", COMPRESSION_TYPES)
+def test_every_codec_is_copied_to_a_topic_that_recompresses(
+    compression_type: str, flow: Flow, unique_topic: Names
+) -> None:
+    """At most one write of each partition is refused: then the topic's settings are known."""
+    stem = unique_topic()
+    topics = [f"{stem}-{name}" for name in NAMES]
+    for codec, topic in enumerate(topics):
+        flow.source.create_topic(topic, partitions=2, config=LARGE)
+        flow.target.create_topic(
+            flow.remote(topic), partitions=2, config={"compression.type": compression_type}
+        )
+        write_huge_and_small(flow.source, topic, codec)
+
+    with flow.replicator(f"{stem}-.*", OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(60, partitions=2 * len(topics))
+        refused = replicator.progress()["refusedWrites"]
+
+    assert refused <= 2 * len(topics)
+    for topic in topics:
+        assert_copied(flow.source, topic, flow.target, flow.remote(topic), count=5_400)
+
+
+def test_old_records_are_copied_to_a_topic_that_recompresses(flow: Flow, unique_topic: Names) -> None:
+    """They go inside a transaction; what is refused there for its size is written smaller."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
+    flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
+    write_huge_and_small(flow.source, topic, ZSTD, age_ms=2 * DAY_MS)
+    write_huge_and_small(flow.source, topic, ZSTD)
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(60, partitions=2)
+
+    flow.assert_exact(topic)
+
+
+def test_a_seed_fills_a_topic_that_recompresses(
+    flow: Flow, unique_topic: Names, spark: "SparkContext"
+) -> None:
+    """Spark's tasks pack and learn as the connector does."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
+    flow.target.create_topic(flow.remote(topic), partitions=2, config={"compression.type": "uncompressed"})
+    write_huge_and_small(flow.source, topic, ZSTD)
+
+    status, _ = seed(files_of(flow, topic, OWN_SETTINGS), spark)
+
+    assert status == 0
+    flow.assert_exact(topic)
+
+
+def test_a_record_too_large_after_recompression_says_what_to_set(flow: Flow, unique_topic: Names) -> None:
+    """The sentence names recompression; with compression.type=producer the partition goes on by itself."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
+    large = Record(0, NOW_MS, b"large", bytes(2_000_000))
+    write(flow.source, topic, 0, ZSTD, [compressible(0, 10), [large], compressible(10, 10)])
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        said = replicator.wait_for_phase("stopped", topic, timeout_s=120)
+        flow.target.alter_topic(copy, {"compression.type": "producer"})
+        replicator.wait_until_caught_up(RESUMED_WAIT_S)
+
+    assert ("RecordTooLarge", 10) == (said["reason"], said["sourceOffset"])
+    assert "takes 20000" in said["message"]
+    assert f"after recompression (compression.type=uncompressed of {copy})" in said["message"]
+    assert f"raise max.message.bytes of {copy}, or set its compression.type=producer" in said["message"]
+    flow.assert_exact(topic)
+
+
+def test_a_record_that_the_target_s_codec_makes_small_is_copied(flow: Flow, unique_topic: Names) -> None:
+    """2 MB without compression are more than the limit as they come from the source, and little as gzip."""
+    topic = flow.source.create_topic(unique_topic(), config=LARGE)
+    flow.target.create_topic(flow.remote(topic), config={"compression.type": "gzip"})
+    large = Record(0, NOW_MS, b"large", bytes(2_000_000))
+    write(flow.source, topic, 0, NONE, [compressible(0, 10), [large], compressible(10, 10)])
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(60)
+        refused = replicator.progress()["refusedWrites"]
+
+    assert refused <= 2  # what was in flight behind it, too
+    flow.assert_exact(topic)
+
+
+def test_segments_smaller_than_a_message_may_be_are_a_limit_too(flow: Flow, unique_topic: Names) -> None:
+    """A broker refuses what no segment holds (RECORD_LIST_TOO_LARGE), whatever max.message.bytes says."""
+    topic = flow.source.create_topic(unique_topic(), partitions=2, config=LARGE)
+    limits = {"segment.bytes": str(1 << 20), "compression.type": "uncompressed"}
+    flow.target.create_topic(flow.remote(topic), partitions=2, config={**LARGE, **limits})
+    write_huge_and_small(flow.source, topic, ZSTD)
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(60, partitions=2)
+        refused = replicator.progress()["refusedWrites"]
+
+    assert refused <= 2
+    flow.assert_exact(topic)
+
+
+def test_limits_are_followed_both_ways_while_the_flow_runs(flow: Flow, unique_topic: Names) -> None:
+    """Lowered, the next refusal tells; raised, batches go as they are again without a restart."""
+    topic = flow.source.create_topic(unique_topic())
+    copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+
+        def batches(path: str) -> int:
+            return int(replicator.partition(topic).get("batches", {}).get(path, 0))
+
+        write(flow.source, topic, 0, ZSTD, [compressible(0, 100)])
+        wait_until("a batch goes as it is", lambda: batches("raw") == 1)
+        flow.target.alter_topic(copy, {"max.message.bytes": "20000"})
+        write(flow.source, topic, 0, ZSTD, [compressible(100, 100)])
+        replicator.wait_for_copy(flow.target, copy, 200)
+        wait_until("it was split", lambda: batches("reencoded") >= 1)
+        raw, refused = batches("raw"), replicator.progress()["refusedWrites"]
+        flow.target.alter_topic(copy, {"max.message.bytes": "1000000"})
+
+        def goes_as_it_is() -> bool:
+            write(flow.source, topic, 0, ZSTD, [compressible(1000, 50)])
+            return batches("raw") > raw
+
+        wait_until("batches go as they are again", goes_as_it_is, timeout_s=RAISED_WAIT_S, poll_s=1)
+        replicator.wait_until_caught_up(60)
+
+    assert refused <= 2
+    flow.assert_exact(topic)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A target whose brokers store everything uncompressed, and where a test can take rights away."""
+    settings = {"compression.type": "uncompressed"}
+    with KafkaCluster(
+        name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True, config=settings
+    ) as cluster:
+        yield cluster
+
+
+def guarded_flow(source: KafkaCluster, target: KafkaCluster, folder: Path, *, reads_settings: bool) -> Flow:
+    """To *target*, with all rights that a flow needs; without those to read the settings of copies if so wanted."""
+    flow = Flow.new(source, target, folder, connector=lines("target", target), worker=client(target))
+    allow_target(target, flow.alias)
+    if not reads_settings:
+        # The right to alter settings would imply the one to read them.
+        target.allow("DESCRIBE_CONFIGS", "TOPIC", f"{flow.alias}.", prefixed=True, deny=True)
+    return flow
+
+
+def test_a_broker_s_own_setting_counts_as_the_topic_s(
+    guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    flow = guarded_flow(east, guarded, tmp_path, reads_settings=True)
+    topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
+    guarded.create_topic(flow.remote(topic), partitions=2)
+    write_huge_and_small(east, topic, ZSTD)
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(60, partitions=2)
+        refused = replicator.progress()["refusedWrites"]
+
+    assert 0 < refused <= 2
+    flow.assert_exact(topic)
+
+
+@pytest.mark.parametrize(("limit", "refusals"), [("", 1), ("100000", 5)])
+def test_without_the_right_to_read_settings_limits_are_learned_by_trying(
+    limit: str, refusals: int, guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """What was learned stays: the next huge batch is refused no more."""
+    flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
+    topic = east.create_topic(unique_topic(), partitions=2, config=LARGE)
+    guarded.create_topic(
+        flow.remote(topic), partitions=2, config={"max.message.bytes": limit} if limit else {}
+    )
+    write_huge_and_small(east, topic, ZSTD)
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        replicator.wait_until_caught_up(120, partitions=2)
+        first = replicator.progress()["refusedWrites"]
+        write_huge_and_small(east, topic, ZSTD)
+        replicator.wait_for_copy(guarded, flow.remote(topic), 2 * 5_400)
+        again = replicator.progress()["refusedWrites"]
+
+    assert 0 < first <= 2 * refusals
+    assert first == again
+    flow.assert_exact(topic)
+
+
+def test_without_the_right_to_read_settings_a_record_too_large_is_tried_until_it_passes(
+    guarded: KafkaCluster, east: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    flow = guarded_flow(east, guarded, tmp_path, reads_settings=False)
+    topic = east.create_topic(unique_topic())
+    copy = guarded.create_topic(flow.remote(topic))
+    large = Record(0, NOW_MS, b"large", bytes(2_000_000))
+    write(east, topic, 0, ZSTD, [compressible(0, 10), [large], compressible(10, 10)])
+
+    with flow.replicator(topic, OWN_SETTINGS) as replicator:
+        said = replicator.wait_for_phase("stopped", topic, timeout_s=120)
+        guarded.alter_topic(copy, LARGE)
+        replicator.wait_until_caught_up(RESUMED_WAIT_S)
+
+    assert ("RecordTooLarge", 10) == (said["reason"], said["sourceOffset"])
+    assert "the size counts after recompression unless its compression.type is producer" in said["message"]
+    flow.assert_exact(topic)

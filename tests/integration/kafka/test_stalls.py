@@ -1,0 +1,187 @@
+"""A partition that stands still says why after 30 s, everywhere a user looks, until it moves again.
+
+The causes here stay as long as the test wants: replicas that are out of sync, and a target topic that somebody else keeps
+writing to while the position of a dead copier is fresh.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, contents, numbered, reassign, write_batches
+
+TOLD_WAIT_S = 150.0  # 30 s, a look each second, a report each half second; a busy machine takes far longer
+STRANGE = b"0000009"  # how the values of the stranger's records begin
+
+SOURCE_AWAY = ("SourceNotAnswering", "ConnectionLost", "Unreachable")
+
+Names = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[KafkaCluster]:
+    """A target of three brokers, of which one may be away."""
+    with KafkaCluster(name="three", brokers=3) as cluster:
+        yield cluster
+
+
+def stalled(
+    replicator: Replicator, topic: str, *reasons: str, meanwhile: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """What is said of partition 0 of *topic* as soon as it is said to stand still for one of *reasons*.
+
+    On a busy machine it may be another one before: brokers that do not answer. *meanwhile* happens before each look.
+    """
+
+    def said() -> dict[str, Any]:
+        meanwhile()
+        found = replicator.partition(topic)
+        return found if found.get("stalledSeconds") is not None and found["reason"] in reasons else {}
+
+    return wait_until(f"{topic} is said to stand still", said, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+
+
+def stalled_count(replicator: Replicator, reason: str) -> float:
+    """The gauge of partitions that are stalled for *reason*."""
+    lines = replicator.metrics().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("mirrorflow_partitions_stalled{") and f'reason="{reason}"' in line
+    )
+
+
+def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
+    east: KafkaCluster, three: KafkaCluster, unique_topic: Names, tmp_path: Path
+):
+    """In status, log, metrics and Connect's REST; other topics are copied meanwhile.
+
+    The reported reason depends on the leader. It refuses writes once it knows that its follower is gone. If it accepted a batch
+    before, that batch is not replicated, and the flow cannot decide where to continue.
+    """
+    flow = Flow.new(
+        east,
+        three,
+        tmp_path,
+        connector={"replication.factor": "3", "offset-syncs.topic.replication.factor": "3"},
+        worker={"offset.storage.replication.factor": "3"},
+    )
+    stem = unique_topic()
+    held, free = (east.create_topic(f"{stem}-{name}") for name in ("held", "free"))
+    three.create_topic(flow.remote(held), replication_factor=2, config={"min.insync.replicas": "2"})
+    metadata = three.admin.list_topics(flow.remote(held), timeout=30).topics[flow.remote(held)].partitions[0]
+    follower = next(broker for broker in metadata.replicas if broker != metadata.leader)
+    for topic in (held, free):
+        load(east, topic, 100)
+    with flow.replicator(f"{stem}-.*") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        three.broker(follower).kill()
+        three.wait_for_brokers(2)
+        for topic in (held, free):
+            load(east, topic, 100, first=100)
+        said = stalled(replicator, held, "WritesRefused", "NoDecision")
+        load(east, free, 100, first=200)
+        replicator.wait_for_copy(three, flow.remote(free), 300)
+
+        summary = replicator.progress()
+        _, status = replicator.rest("/connectors/MirrorSourceConnector/status")
+        reason = said["reason"]
+        words = "NOT_ENOUGH_REPLICAS" if reason == "WritesRefused" else "not replicated yet"
+        gauge = stalled_count(replicator, reason)
+        assert said["phase"] == "copying"
+        assert words in said["message"]
+        assert "in sync" in said["message"]
+        assert 30 <= said["stalledSeconds"] < TOLD_WAIT_S
+        assert summary["partitions"]["stalled"] == 1
+        (told,) = summary["reasons"]
+        assert (told["reason"], told["count"]) == (reason, 1)
+        assert told["example"].startswith(f"{held}-0: ")
+        assert said["message"] in status["tasks"][0]["trace"]
+        assert gauge == 1
+        log = [
+            line
+            for line in replicator.log_text().splitlines()
+            if "nothing was copied for more than 30 s" in line
+        ]
+        assert sum(words in line for line in log) == 1
+
+        three.broker(follower).start()
+        replicator.wait_until_caught_up(partitions=2)
+        wait_until(
+            "the reason is gone", lambda: not replicator.partition(held).get("reason"), timeout_s=TOLD_WAIT_S
+        )
+        assert replicator.partition(held)["stalledSeconds"] is None
+        assert stalled_count(replicator, reason) == 0
+
+    for topic in (held, free):
+        flow.assert_exact(topic)
+
+
+def test_a_wait_for_a_copier_that_is_gone_is_a_reason_while_somebody_else_writes(
+    flow: Flow, unique_topic: Names
+):
+    """A stranger's records look like a copier at work. When they end, the copy goes on."""
+    topic = flow.source.create_topic(unique_topic())
+    soon = {"offset.flush.interval.ms": "500"}
+    load(flow.source, topic, 1_000)
+    strange = iter(range(900_000, 1_000_000))
+
+    def disturb() -> None:
+        one = numbered(next(strange), 1, timestamp=time.time_ns() // 1_000_000)
+        write_batches(flow.target, flow.remote(topic), [one])
+
+    with flow.replicator(topic, soon) as first:
+        for start in (1_000, 2_000):
+            first.wait_until_caught_up()
+            load(flow.source, topic, 1_000, first=start)
+        first.kill()
+    with flow.replicator(topic) as second:
+        said = stalled(second, topic, "WaitingForCopier", meanwhile=disturb)
+        gauge = stalled_count(second, "WaitingForCopier")
+        second.wait_until_caught_up()
+
+    found = [
+        one for one in records(flow.target, flow.remote(topic)) if not (one.value or b"").startswith(STRANGE)
+    ]
+    assert (said["reason"], said["phase"]) == ("WaitingForCopier", "waiting")
+    assert "of this flow seems to be at work" in said["message"]
+    assert gauge == 1
+    assert contents(records(flow.source, topic)) == contents(found)
+
+
+def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(
+    three: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+):
+    """Its only broker is away, so nobody knows whether there is more to copy; the other one is copied on."""
+    flow, stem = Flow.new(three, west, tmp_path), unique_topic()
+    lost, kept = (three.create_topic(f"{stem}-{name}") for name in ("lost", "kept"))
+    leader = three.leader(lost, 0)
+    others = [broker for broker in three.nodes if broker != leader]
+    reassign(three, kept, others[:1])
+    for topic in (lost, kept):
+        load(three, topic, 100)
+    with flow.replicator(f"{stem}-.*") as replicator:
+        replicator.wait_until_caught_up(partitions=2)
+        three.broker(leader).kill()
+        said = stalled(replicator, lost, *SOURCE_AWAY)
+        load(three, kept, 100, first=100)
+        replicator.wait_for_copy(west, flow.remote(kept), 200)
+        beside = replicator.partition(kept)
+        three.broker(leader).start()
+        wait_until(
+            "the reason is gone", lambda: not replicator.partition(lost).get("reason"), timeout_s=TOLD_WAIT_S
+        )
+        load(three, lost, 100, first=100)
+        replicator.wait_until_caught_up(partitions=2)
+
+    assert said["reason"] in SOURCE_AWAY
+    assert beside["reason"] == ""
+    for topic in (lost, kept):
+        flow.assert_exact(topic)

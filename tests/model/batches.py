@@ -1,0 +1,193 @@
+"""Record batches as a simulated log holds them: header fields to decide by, and the bytes that a fetch gives.
+
+Bytes are read and written by the product's own `wire.batch` and `wire.records`: their correctness is other tests' affair.
+What a broker does to a batch (offsets, LogAppendTime, another codec, compaction) is done here, on the bytes.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from mirrorflow_core.wire import varint
+from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.records import Record, decode, encode, encode_as_logged
+
+NO_PRODUCER = -1
+NO_SEQUENCE = -1
+SEQUENCES = 1 << 31
+_ATTRIBUTES_AT, _PRODUCER_AT = 21, 43
+LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
+_HEADER_BYTES = 61
+_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+_PRODUCER = struct.Struct(">qhi")
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+ABORT, COMMIT = 0, 1  # ControlRecordType
+
+
+@dataclass(slots=True, kw_only=True)
+class LoggedBatch:
+    """A batch at its place in a log. `data` is what a fetch gives."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp: int
+    attributes: int
+    count: int
+    data: bytes
+    marker: int | None = None  # ABORT or COMMIT, of a control batch
+    _records: list[Record] | None = field(default=None, repr=False)
+
+    @property
+    def last_sequence(self) -> int:
+        """DefaultRecordBatch.lastSequence: by the offsets that it had when it was written."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset - self.base_offset) % SEQUENCES
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def records(self) -> list[Record]:
+        """The records with their offsets; none of a marker."""
+        if self._records is None:
+            batch = split(bytearray(self.data))[0]
+            self._records = [] if self.is_control or not self.count else decode(batch)
+        return self._records
+
+
+def logged(batch: Batch, *, base_offset: int, leader_epoch: int) -> LoggedBatch:
+    """*batch*, as a producer sent it, at its place. Neither field that is set here is part of the checksum."""
+    data = bytearray(batch.data)
+    _OFFSET.pack_into(data, 0, base_offset)
+    _LEADER_EPOCH.pack_into(data, 12, leader_epoch)
+    return LoggedBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + batch.last_offset_delta,
+        leader_epoch=leader_epoch,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        max_timestamp=batch.max_timestamp,
+        attributes=batch.attributes,
+        count=batch.count,
+        data=bytes(data),
+    )
+
+
+def _resealed(data: bytearray) -> bytes:
+    _CRC.pack_into(data, 17, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
+    return bytes(data)
+
+
+def stamped(batch: LoggedBatch, now_ms: int) -> LoggedBatch:
+    """With LogAppendTime: the records keep their bytes, the header says when they were appended."""
+    data = bytearray(batch.data)
+    attributes = batch.attributes | LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes)
+    _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, now_ms)
+    batch.attributes, batch.max_timestamp, batch.data = attributes, now_ms, _resealed(data)
+    return batch
+
+
+def recompressed(batch: Batch, codec: int) -> Batch:
+    """The same records of the same producer in another codec."""
+    data = encode(
+        decode(batch),
+        codec=codec,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        transactional=batch.is_transactional,
+    )
+    return split(data)[0]
+
+
+def marker(
+    *, producer_id: int, producer_epoch: int, kind: int, base_offset: int, leader_epoch: int, now_ms: int
+) -> LoggedBatch:
+    """A control batch that ends a transaction (EndTransactionMarker, MemoryRecords.withEndTransactionMarker)."""
+    key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0)
+    body = b"\0\0\0" + varint.encode(len(key)) + key + varint.encode(len(value)) + value + b"\0"
+    record = varint.encode(len(body)) + body
+    attributes = TRANSACTIONAL | CONTROL
+    size = _HEADER_BYTES + len(record) - 12
+    data = bytearray(
+        _HEADER.pack(
+            base_offset, size, leader_epoch, 2, 0, attributes, 0, now_ms, now_ms, producer_id, producer_epoch, -1, 1
+        )
+    )  # fmt: skip
+    return LoggedBatch(
+        base_offset=base_offset,
+        last_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        max_timestamp=now_ms,
+        attributes=attributes,
+        count=1,
+        data=_resealed(data + record),
+        marker=kind,
+    )
+
+
+def cleaned(batch: LoggedBatch, kept: Sequence[Record]) -> LoggedBatch:
+    """What the log cleaner leaves of *batch*: its offsets, producer and sequences, and the records that are *kept*.
+
+    MemoryRecords.filterTo, buildRetainedRecordsInto; without records writeEmptyHeader.
+    """
+    if kept:
+        data = encode_as_logged(kept, codec=0, next_offset=batch.last_offset + 1)
+        fields = list(_HEADER.unpack_from(data))
+        # `encode_as_logged` begins at its first record; the batch keeps the offset at which it began.
+        shift = kept[0].offset - batch.base_offset
+        if shift:
+            kept_as = [kept[0]._replace(offset=batch.base_offset), *kept]
+            data = _without_first(encode_as_logged(kept_as, codec=0, next_offset=batch.last_offset + 1))
+            fields = list(_HEADER.unpack_from(data))
+        body = bytes(data[_HEADER_BYTES:])
+    else:
+        body, fields = b"", list(_HEADER.unpack_from(batch.data))
+    attributes = (batch.attributes & ~0x07) if kept else batch.attributes
+    fields[0], fields[1] = batch.base_offset, _HEADER_BYTES + len(body) - 12
+    fields[2], fields[5], fields[6] = batch.leader_epoch, attributes, batch.last_offset - batch.base_offset
+    if batch.attributes & LOG_APPEND_TIME:
+        fields[8] = batch.max_timestamp
+    fields[9:13] = [batch.producer_id, batch.producer_epoch, batch.base_sequence, len(kept)]
+    return LoggedBatch(
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        leader_epoch=batch.leader_epoch,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        max_timestamp=fields[8],
+        attributes=attributes,
+        count=len(kept),
+        data=_resealed(bytearray(_HEADER.pack(*fields)) + body),
+        marker=batch.marker,
+    )
+
+
+def _without_first(data: bytearray) -> bytearray:
+    """*data*, uncompressed, without its first record: the ones behind it keep their offset differences."""
+    length, start = varint.decode(bytes(data), _HEADER_BYTES)
+    del data[_HEADER_BYTES : start + length]
+    return data

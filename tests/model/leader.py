@@ -1,0 +1,254 @@
+"""A model of a partition leader, faithful to Kafka's source in all that decides about an append.
+
+The path of a produce request, in Kafka's order:
+
+1. `ReplicaManager.maybeStartTransactionVerificationForPartition`: a transactional batch of a producer without an open
+   transaction here needs the coordinator's word (KIP-890). `PartitionLeader.start_verification`; the answer is awaited by
+   the broker (`tests.model.broker`), which then calls `append`.
+2. `Partition.appendRecordsToLeader`: NOT_ENOUGH_REPLICAS while the ISR is too small.
+3. `UnifiedLog.analyzeAndValidateRecords`: size, then checksum.
+4. `LogValidator`: keys of compacted topics, timestamps, LogAppendTime, recompression, and the size once more.
+5. `UnifiedLog.analyzeAndValidateProducerState`: repeats, verification, epoch, sequence (`tests.model.producer_state`).
+
+Validated against real brokers of 3.9.1 and 4.3.1 by tests/integration/kafka/test_leader_model.py.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mirrorflow_core.wire.batch import Batch, checksum_holds
+from mirrorflow_core.wire.codecs import NAMES
+from mirrorflow_core.wire.records import decode
+from tests.model.batches import ABORT, LoggedBatch, logged, marker, recompressed, stamped
+from tests.model.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    TRANSACTION_COORDINATOR_FENCED,
+    RefusedError,
+)
+from tests.model.partition_log import PartitionLog
+from tests.model.producer_state import ProducerStates, Rules, VerificationStateEntry
+
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": "9223372036854775807",  # an hour since 4.0; sources are not that far ahead here
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+}
+
+
+class Appended(NamedTuple):
+    """The answer to a batch that is in the log: `log_append_time` is -1 for an append of a CreateTime topic (LogAppendInfo)."""
+
+    base_offset: int
+    log_append_time: int
+    last_offset: int
+    is_repeat: bool = False
+
+
+class PartitionLeader:
+    """The replica that leads a partition; an election makes it another one (`elect`).
+
+    *changed* is called whenever a fetch or an acknowledgement may have become possible.
+    """
+
+    def __init__(
+        self, rules: Rules, configs: dict[str, str], *, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        self.configs = configs  # of its topic, shared by its partitions
+        self.rules = rules
+        self.log = PartitionLog()
+        self.producers = ProducerStates(rules)
+        self.epoch = 0
+        self.replicates = True  # the high watermark follows at once
+        self.lacks_replicas = False  # the ISR is below min.insync.replicas
+        self.changed = changed
+        # Who waits for the high watermark to pass an offset: told NONE, or why it never will.
+        self._waiting: list[tuple[int, Callable[[int], None]]] = []
+        self.log.assign_epoch(self.epoch)
+
+    def config(self, name: str) -> str:
+        return self.configs.get(name, DEFAULTS.get(name, ""))
+
+    # -- appends
+
+    def start_verification(self, batch: Batch, now_ms: int) -> VerificationStateEntry | None:
+        """The guard with which *batch* may be appended once the coordinator has answered; None where it need not be asked."""
+        return self.producers.start_verification(
+            batch.producer_id, batch.base_sequence, batch.producer_epoch, now_ms
+        )
+
+    def append(self, batch: Batch, now_ms: int, guard: VerificationStateEntry | None = None) -> Appended:
+        """Append a client's *batch*. Raises RefusedError."""
+        if self.lacks_replicas:
+            raise RefusedError(NOT_ENOUGH_REPLICAS)
+        candidate = self._validated(batch, now_ms)
+        append_time = (
+            candidate.max_timestamp if self.config("message.timestamp.type") == "LogAppendTime" else -1
+        )
+        if candidate.producer_id >= 0:
+            entry = self.producers.producers.get(candidate.producer_id)
+            repeat = entry.duplicate_of(candidate) if entry is not None else None
+            if repeat is not None:
+                return Appended(repeat.first_offset, repeat.timestamp, repeat.last_offset, is_repeat=True)
+            self.producers.check(candidate, guard)
+            self.producers.append(candidate)
+        self._take(candidate)
+        return Appended(candidate.base_offset, append_time, candidate.last_offset)
+
+    def _validated(self, batch: Batch, now_ms: int) -> LoggedBatch:
+        """What would be appended of *batch* now. Raises RefusedError."""
+        max_bytes = int(self.config("max.message.bytes"))
+        if batch.size_bytes > max_bytes:
+            raise RefusedError(MESSAGE_TOO_LARGE)
+        if not checksum_holds(batch):
+            raise RefusedError(CORRUPT_MESSAGE)
+        if batch.base_offset != 0 or batch.count != batch.last_offset_delta + 1:
+            raise RefusedError(INVALID_RECORD, "offsets are the broker's to give")
+        if "compact" in self.config("cleanup.policy") and any(one.key is None for one in decode(batch)):
+            raise RefusedError(INVALID_RECORD, "a compacted topic needs keys")
+        is_stamped = self.config("message.timestamp.type") == "LogAppendTime"
+        if not is_stamped and batch.max_timestamp > now_ms + int(
+            self.config("message.timestamp.after.max.ms")
+        ):
+            raise RefusedError(INVALID_TIMESTAMP)
+        codec = self.config("compression.type")
+        if codec != "producer" and NAMES[batch.codec] != codec.replace("uncompressed", "none"):
+            batch = recompressed(batch, NAMES.index(codec.replace("uncompressed", "none")))
+            if batch.size_bytes > max_bytes:
+                raise RefusedError(MESSAGE_TOO_LARGE, "after recompression")
+        candidate = logged(batch, base_offset=self.log.end, leader_epoch=self.epoch)
+        return stamped(candidate, now_ms) if is_stamped else candidate
+
+    def append_marker(
+        self, *, producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, now_ms: int
+    ) -> int:
+        """Append a coordinator's marker; its offset. Raises RefusedError (ProducerAppendInfo.appendEndTxnMarker)."""
+        entry = self.producers.producers.get(producer_id)
+        if entry is not None and producer_epoch < entry.epoch:
+            raise RefusedError(INVALID_PRODUCER_EPOCH)
+        if entry is not None and coordinator_epoch < entry.coordinator_epoch:
+            raise RefusedError(TRANSACTION_COORDINATOR_FENCED)
+        batch = marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            kind=kind,
+            base_offset=self.log.end,
+            leader_epoch=self.epoch,
+            now_ms=now_ms,
+        )
+        began = self.producers.append_marker(batch, coordinator_epoch)
+        if began is not None:
+            self.log.complete(producer_id, began, batch.base_offset, aborted=kind == ABORT)
+        self._take(batch)
+        return batch.base_offset
+
+    def _take(self, batch: LoggedBatch) -> None:
+        self.log.append(batch)
+        if self.replicates:
+            self.replicate()
+
+    # -- replication
+
+    def replicate(self) -> None:
+        """The followers have all of the log."""
+        self.log.high_watermark = self.log.end
+        self._release()
+
+    def when_replicated(self, last_offset: int, told: Callable[[int], None]) -> None:
+        """Call *told* with NONE when that offset is below the high watermark, or with NOT_LEADER_OR_FOLLOWER."""
+        if last_offset < self.log.high_watermark:
+            told(NONE)
+        else:
+            self._waiting.append((last_offset, told))
+
+    def _release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for last_offset, told in waiting:
+            self.when_replicated(last_offset, told)
+        self.changed()
+
+    @property
+    def last_stable_offset(self) -> int:
+        ongoing = [one.txn_first_offset for one in self.producers.producers.values()]
+        return self.log.last_stable_offset([offset for offset in ongoing if offset is not None])
+
+    # -- what happens to a partition
+
+    def elect(self, end: int, *, is_restarted: bool = False) -> None:
+        """Another replica leads, whose log ends at *end*: the high watermark or above it in a clean election, else below.
+
+        What it remembers of producers is what its log has had, also where retention has deleted that since. One that *is
+        restarted* has read its log and a snapshot: it knows the last batch alone, and nothing of what is deleted.
+        """
+        self.elect_replica(self.log, end, is_restarted=is_restarted)
+
+    def elect_replica(self, log: PartitionLog, end: int, *, is_restarted: bool = False) -> None:
+        """As `elect`; the replica has *log*, which may hold other records than this leader's."""
+        before = self.producers
+        self.log = log
+        self.log.truncate(end)
+        self.log.high_watermark = self.log.end
+        self.epoch += 1
+        self.log.assign_epoch(self.epoch)
+        self.replicates, self.lacks_replicas = True, False
+        self.producers = self._remembered_by_log()
+        if is_restarted:
+            self.producers.reload()
+        else:
+            for producer_id, entry in before.producers.items():
+                is_deleted = bool(entry.batches) and entry.batches[-1].last_offset < self.log.start
+                if is_deleted and producer_id not in self.producers.producers:
+                    self.producers.producers[producer_id] = entry.copy()
+        self.step_down()
+
+    def left_behind(self) -> "PartitionLeader":
+        """The same leader on a broker that is cut off: it believes that it leads, answers, and can replicate nothing."""
+        other = PartitionLeader(self.rules, self.configs)
+        other.log, other.producers, other.epoch = self.log.copy(), self.producers.copy(), self.epoch
+        other.replicates = False
+        return other
+
+    def step_down(self) -> None:
+        """It learns that it leads no more: who waits is told so."""
+        waiting, self._waiting = self._waiting, []
+        for _, told in waiting:
+            told(NOT_LEADER_OR_FOLLOWER)
+        self.changed()
+
+    def _remembered_by_log(self) -> ProducerStates:
+        """UnifiedLog.rebuildProducerState, loadProducersFromRecords: without validation, empty batches included."""
+        found = ProducerStates(self.rules)
+        for batch in self.log.batches:
+            if batch.producer_id < 0:
+                continue
+            if not batch.is_control:
+                found.append(batch)
+            elif batch.count:
+                found.append_marker(batch, coordinator_epoch=0)
+        return found
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """The check that brokers make every producer.id.expiration.check.interval.ms (ten minutes)."""
+        self.producers.remove_expired(now_ms, expiration_ms)
+
+    def compact(self, end: int) -> set[int]:
+        """The log cleaner has come as far as *end*; the offsets of the records that went (LogCleaner, Cleaner)."""
+        last = {entry.batches[-1].last_offset for entry in self.producers.producers.values() if entry.batches}
+        gone = self.log.compact(min(end, self.last_stable_offset), last)
+        self.changed()
+        return gone
+
+    def delete_before(self, offset: int) -> None:
+        """Retention, or DeleteRecords. What is remembered of producers stays (ProducerStateManager.onLogStartOffsetIncremented)."""
+        self.log.delete_before(offset)
+        self.changed()

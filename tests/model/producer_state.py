@@ -1,0 +1,237 @@
+"""What a partition leader remembers of producers, and whether it takes their next batch.
+
+A model of Kafka's `org.apache.kafka.storage.internals.log`: `ProducerStateManager`, `ProducerStateEntry`,
+`ProducerAppendInfo` and `VerificationStateEntry` (KIP-98, KIP-360, KIP-890), of 3.9 and 4.x. Names are Kafka's.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tests.model.batches import NO_SEQUENCE, SEQUENCES, LoggedBatch
+from tests.model.errors import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RefusedError,
+)
+
+NO_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+BATCHES_RETAINED: Final = 5  # ProducerStateEntry.NUM_BATCHES_TO_RETAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Where versions of the broker differ."""
+
+    # transaction.partition.verification.enable (KIP-890): not there before 3.6.
+    verifies: bool = True
+    # UnifiedLog.maybeStartTransactionVerification refuses an older epoch at once, and takes a transaction of another epoch
+    # for over (4.0; KAFKA-17507, KAFKA-18401).
+    knows_epochs: bool = True
+
+
+KAFKA_3_5 = Rules(verifies=False, knows_epochs=False)
+KAFKA_3_9 = Rules(knows_epochs=False)
+KAFKA_4 = Rules()
+
+
+class BatchMetadata(NamedTuple):
+    """One of the last batches of a producer (BatchMetadata)."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """DefaultRecordBatch.decrementSequence."""
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class ProducerStateEntry:
+    """What is remembered of one producer id; an epoch of -1 is that of a producer of which nothing is."""
+
+    producer_id: int
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = -1
+    last_timestamp: int = NO_TIMESTAMP
+    txn_first_offset: int | None = None
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_RETAINED))
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def duplicate_of(self, batch: LoggedBatch) -> BatchMetadata | None:
+        """ProducerStateEntry.findDuplicateBatch: one of the last five with exactly these sequences."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        wanted = (batch.base_sequence, batch.last_sequence)
+        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == wanted), None)
+
+    def copy(self) -> "ProducerStateEntry":
+        """A copy that can be changed."""
+        return ProducerStateEntry(
+            self.producer_id,
+            self.epoch,
+            self.coordinator_epoch,
+            self.last_timestamp,
+            self.txn_first_offset,
+            deque(self.batches, maxlen=BATCHES_RETAINED),
+        )
+
+    def _take_epoch(self, epoch: int) -> None:
+        """ProducerStateEntry.maybeUpdateProducerEpoch: batches of another epoch are forgotten."""
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+    def add_batch(self, batch: LoggedBatch) -> None:
+        """ProducerStateEntry.addBatch, and the beginning of a transaction (ProducerAppendInfo.appendDataBatch)."""
+        self._take_epoch(batch.producer_epoch)
+        delta = batch.last_offset - batch.base_offset
+        self.batches.append(BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp))
+        self.last_timestamp = batch.max_timestamp
+        if batch.is_transactional and self.txn_first_offset is None:
+            self.txn_first_offset = batch.base_offset
+
+    def end_transaction(self, batch: LoggedBatch, coordinator_epoch: int) -> None:
+        """ProducerStateEntry.update by a marker: the sequences of the same epoch stay remembered."""
+        self._take_epoch(batch.producer_epoch)
+        self.coordinator_epoch = coordinator_epoch
+        self.txn_first_offset = None
+        self.last_timestamp = batch.max_timestamp
+
+
+@dataclass(slots=True)
+class VerificationStateEntry:
+    """A transactional producer of which the coordinator is asked, or was asked in vain (KIP-890).
+
+    It is kept until a batch of a transaction, or a marker, of that producer is appended, or until it is as old as
+    producer.id.expiration.ms. Until then *every* batch of the producer with a sequence above the lowest is refused,
+    inside a transaction or not (ProducerAppendInfo.checkSequence).
+    """
+
+    created_ms: int
+    lowest_sequence: int
+    epoch: int
+
+    def take(self, sequence: int, epoch: int) -> None:
+        """VerificationStateEntry.maybeUpdateLowestSequenceAndEpoch."""
+        if epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+
+class ProducerStates:
+    """ProducerStateManager of one partition. An entry that verifies is its own guard (VerificationGuard)."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.producers: dict[int, ProducerStateEntry] = {}
+        self.verifications: dict[int, VerificationStateEntry] = {}
+
+    def copy(self) -> "ProducerStates":
+        """As another replica has it."""
+        other = ProducerStates(self.rules)
+        other.producers = {key: entry.copy() for key, entry in self.producers.items()}
+        return other
+
+    def reload(self) -> None:
+        """Forget what a snapshot does not hold (ProducerStateManager.writeSnapshot, readSnapshot).
+
+        It has the last batch of each producer alone, and one time for the producer: that of a marker, if one came since.
+        """
+        for entry in self.producers.values():
+            last = [one._replace(timestamp=entry.last_timestamp) for one in entry.batches][-1:]
+            entry.batches = deque(last, maxlen=BATCHES_RETAINED)
+
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, now_ms: int
+    ) -> VerificationStateEntry | None:
+        """UnifiedLog.maybeStartTransactionVerification: None where the transaction is known to be open."""
+        known = self.producers.get(producer_id)
+        if self.rules.knows_epochs and known is not None and epoch < known.epoch:
+            raise RefusedError(
+                INVALID_PRODUCER_EPOCH, f"epoch {epoch} of {producer_id} is below {known.epoch}"
+            )
+        if known is not None and self._is_ongoing(known, epoch):
+            return None
+        entry = self.verifications.setdefault(producer_id, VerificationStateEntry(now_ms, sequence, epoch))
+        entry.take(sequence, epoch)
+        return entry
+
+    def check(self, batch: LoggedBatch, guard: VerificationStateEntry | None) -> None:
+        """Whether a client's *batch* may be appended; raises RefusedError (UnifiedLog.analyzeAndValidateProducerState)."""
+        entry = self.producers.get(batch.producer_id) or ProducerStateEntry(batch.producer_id)
+        if batch.is_transactional and not self._is_ongoing(entry, batch.producer_epoch):
+            known = self.verifications.get(batch.producer_id)
+            if self.rules.verifies and (known is None or known is not guard):
+                raise RefusedError(INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+        self._check_epoch(entry, batch)
+        self._check_sequence(entry, batch)
+        if entry.txn_first_offset is not None and not batch.is_transactional:
+            raise RefusedError(INVALID_TXN_STATE, "Expected transactional write")
+
+    def _is_ongoing(self, entry: ProducerStateEntry, epoch: int) -> bool:
+        """UnifiedLog.hasOngoingTransaction."""
+        return entry.txn_first_offset is not None and (not self.rules.knows_epochs or entry.epoch == epoch)
+
+    def _check_epoch(self, entry: ProducerStateEntry, batch: LoggedBatch) -> None:
+        """ProducerAppendInfo.checkProducerEpoch."""
+        if batch.producer_epoch < entry.epoch:
+            raise RefusedError(
+                INVALID_PRODUCER_EPOCH, f"{batch.producer_epoch} is smaller than {entry.epoch}"
+            )
+
+    def _check_sequence(self, entry: ProducerStateEntry, batch: LoggedBatch) -> None:
+        """ProducerAppendInfo.checkSequence."""
+        first = batch.base_sequence
+        verification = self.verifications.get(batch.producer_id)
+        if verification is not None and first > verification.lowest_sequence:
+            raise RefusedError(
+                OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{first}, {verification.lowest_sequence} (earliest seen sequence)",
+            )
+        if batch.producer_epoch != entry.epoch:
+            if first != 0 and entry.epoch != NO_EPOCH:
+                raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch cannot begin with {first}")
+            return
+        if entry.epoch == NO_EPOCH:
+            return  # nothing is remembered, and the batch has no epoch
+        last = entry.last_sequence
+        if first != last + 1 and not (first == 0 and last == SEQUENCES - 1):
+            raise RefusedError(OUT_OF_ORDER_SEQUENCE_NUMBER, f"{first}, {last} (current end sequence number)")
+
+    def append(self, batch: LoggedBatch) -> None:
+        """Remember an appended data batch of a producer (UnifiedLog.updateProducers)."""
+        entry = self.producers.setdefault(batch.producer_id, ProducerStateEntry(batch.producer_id))
+        entry.add_batch(batch)
+        if batch.is_transactional:
+            self.verifications.pop(batch.producer_id, None)
+
+    def append_marker(self, batch: LoggedBatch, coordinator_epoch: int) -> int | None:
+        """The same of a marker; where its transaction began here, None if it had no record here."""
+        entry = self.producers.setdefault(batch.producer_id, ProducerStateEntry(batch.producer_id))
+        began = entry.txn_first_offset
+        entry.end_transaction(batch, coordinator_epoch)
+        self.verifications.pop(batch.producer_id, None)
+        return began
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
+        """ProducerStateManager.removeExpiredProducers: by the timestamp of the last batch, however busy the producer is."""
+        for producer_id, entry in list(self.producers.items()):
+            if entry.txn_first_offset is None and now_ms - entry.last_timestamp >= expiration_ms:
+                del self.producers[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.created_ms >= expiration_ms:
+                del self.verifications[producer_id]

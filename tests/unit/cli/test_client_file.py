@@ -1,0 +1,116 @@
+"""`--from-config` takes a Java client's file; its secrets stay in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_cli.__main__ import main
+from mirrorflow_core.java.properties import format_properties
+from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.config.worker import load_standalone
+
+JAAS = (
+    'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="se\\\\"cret";'
+)
+FILE = f"""
+bootstrap.servers=east:9093
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-512
+sasl.jaas.config={JAAS}
+ssl.truststore.location=/ca.pem
+ssl.truststore.type=PEM
+ssl.endpoint.identification.algorithm=
+"""
+
+
+@pytest.fixture
+def client_file(tmp_path: Path) -> Path:
+    path = tmp_path / "client.properties"
+    path.write_text(FILE)
+    return path
+
+
+def source_connector(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert 0 == main(["plan", "--offline", "--json", *arguments])
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    connector: dict[str, Any] = flow["connectors"][0]
+    return connector
+
+
+def test_the_connector_resolves_secrets_from_the_file(
+    capsys: pytest.CaptureFixture[str], client_file: Path
+) -> None:
+    found = source_connector(capsys, "--from-config", str(client_file), "--to", "west:9092")
+    properties = found["connectorProperties"]
+    assert "secret" not in json.dumps(found).replace("secrets", "")
+    settings = load_standalone(
+        format_properties(found["workerProperties"]), [format_properties(properties)]
+    ).connectors[0]
+    assert settings.source is not None
+    client = Resolver(settings.source.providers).resolve_client(settings.source.source_admin.properties)
+    assert 'password="se\\"cret"' in client["sasl.jaas.config"]
+    assert {
+        "bootstrap.servers": "east:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.truststore.type": "PEM",
+        "ssl.endpoint.identification.algorithm": "",
+    }.items() <= client.items()
+
+
+def test_from_overrides_the_addresses_of_the_file(
+    capsys: pytest.CaptureFixture[str], client_file: Path
+) -> None:
+    found = source_connector(
+        capsys, "--from", "other:1", "--from-config", str(client_file), "--to", "west:9092"
+    )
+    assert "other:1" == found["connectorProperties"]["source.cluster.bootstrap.servers"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("security.protocol=SSL\n", "has no bootstrap.servers; add it, or give --to HOST:PORT"),
+        ("bootstrap.servers=a:1\nsecurity.protocol=TLS\n", "security.protocol=TLS"),
+        ("bootstrap.servers=nothing\n", "--to"),
+        ("bootstrap.servers=a:1\nx=\\u00\n", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    assert 2 == main(["run", "--from", "east:9092", "--to-config", str(path)])
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("character", [":", "}"])
+def test_a_path_that_no_reference_can_hold_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, character: str
+) -> None:
+    folder = tmp_path / f"a{character}b"
+    folder.mkdir()
+    path = folder / "client.properties"
+    path.write_text(FILE)
+
+    assert 2 == main(["plan", "--offline", "--from-config", str(path), "--to", "west:9092"])
+
+    assert (
+        f"--from-config: {path} holds a {character!r}, and the passwords in it are referred to by its path; "
+        "move the file to a path without one.\n"
+    ) == capsys.readouterr().err
+
+
+def test_a_file_without_secrets_may_have_any_path(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a:b.properties"
+    path.write_text("bootstrap.servers=east:9093\n")
+
+    found = source_connector(capsys, "--from-config", str(path), "--to", "west:9092")
+
+    assert "east:9093" == found["connectorProperties"]["source.cluster.bootstrap.servers"]

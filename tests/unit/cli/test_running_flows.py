@@ -1,0 +1,79 @@
+"""`mirrorflow status` knows the flows that run on this machine, however their processes end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_cli.__main__ import main
+from mirrorflow_cli.files import ProcessFiles
+from mirrorflow_cli.running_flows import registered, running_flows
+
+RUNS = """
+import sys, time
+from pathlib import Path
+from mirrorflow_cli.files import ProcessFiles
+from mirrorflow_cli.running_flows import registered
+with registered("killed", ProcessFiles(folder=Path(sys.argv[1]), connectors=())):
+    print("runs", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def files_in(folder: Path) -> ProcessFiles:
+    return ProcessFiles(folder=folder, connectors=())
+
+
+def test_a_flow_is_found_while_it_runs(tmp_path: Path) -> None:
+    assert () == running_flows()
+    with registered("east-to-west", files_in(tmp_path)):
+        (one,) = running_flows()
+        assert ("east-to-west", os.getpid(), None) == (one.name, one.pid, one.url)
+        (tmp_path / "url").write_text("http://127.0.0.1:1\n")
+        assert ["http://127.0.0.1:1"] == [one.url for one in running_flows()]
+    assert () == running_flows()
+
+
+def test_a_flow_whose_run_was_killed_is_not_found(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert "runs\n" == run.stdout.readline()
+        assert ["killed"] == [one.name for one in running_flows()]
+        run.send_signal(signal.SIGKILL)
+    assert () == running_flows()
+    assert [] == list((tmp_path / "state").glob("mirrorflow/running/*"))
+
+
+def test_status_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["status"])
+    assert capsys.readouterr().out.startswith("No flow runs on this machine")
+    assert 0 == main(["status", "--json"])
+    assert {"flows": []} == json.loads(capsys.readouterr().out)
+
+
+def test_status_of_a_flow_that_does_not_run_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with registered("east-to-west", files_in(tmp_path)):
+        assert 1 == main(["status", "west-to-east"])
+    assert "No flow west-to-east runs on this machine" in capsys.readouterr().err
+
+
+def test_a_process_that_does_not_answer_is_shown_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with registered("east-to-west", files_in(tmp_path)):
+        assert 0 == main(["status", "east-to-west"])
+        assert "not answering" in capsys.readouterr().out
+        assert 0 == main(["status", "--json"])
+        (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert ("east-to-west", None, None) == (flow["flow"], flow["url"], flow["progress"])

@@ -1,0 +1,159 @@
+"""Connector properties of a checkpoint connector: MM2's keys, defaults, prefixes, and what cannot work together."""
+
+import pytest
+
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.settings import CheckpointSettings
+from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.dedicated_mode import load_mm2
+
+CONNECTOR = {
+    "name": "MirrorCheckpointConnector",
+    "connector.class": "MirrorCheckpointConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:9092",
+    "target.cluster.bootstrap.servers": "b:9093",
+}
+MM2 = """
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+B->A.emit.heartbeats.enabled = false
+"""
+
+
+def parse(**extra: str) -> CheckpointSettings:
+    properties = CONNECTOR | {key.replace("__", "-").replace("_", "."): value for key, value in extra.items()}
+    return parse_checkpoint(properties, {"bootstrap.servers": "b:9092"})
+
+
+def test_defaults_are_mm2_s():
+    """MirrorCheckpointConfig of 4.3."""
+    settings = parse()
+
+    assert ((".*",), ("console-consumer-.*", "connect-.*", "__.*")) == (
+        settings.groups,
+        settings.groups_exclude,
+    )
+    assert ((".*",), ("mm2.*\\.internal", ".*\\.replica", "__.*")) == (
+        settings.topics,
+        settings.topics_exclude,
+    )
+    assert (600.0, 60.0, None, 3, True) == (
+        settings.refresh_groups_s,
+        settings.emit_s,
+        settings.sync_s,
+        settings.replication_factor,
+        settings.syncs_on_source,
+    )
+
+
+def test_every_key_has_its_effect():
+    """Lists, intervals, and where the syncs are."""
+    settings = parse(
+        groups="orders, pay.*",
+        groups_exclude="pay-test",
+        refresh_groups_enabled="false",
+        emit_checkpoints_interval_seconds="5",
+        sync_group_offsets_enabled="true",
+        sync_group_offsets_interval_seconds="7",
+        checkpoints_topic_replication_factor="-1",
+        offset__syncs_topic_location="target",
+        group_filter_class="python:my.filters:Groups",
+    )
+
+    assert (("orders", "pay.*"), ("pay-test",), None, 5.0, 7.0, -1, False, "python:my.filters:Groups") == (
+        settings.groups,
+        settings.groups_exclude,
+        settings.refresh_groups_s,
+        settings.emit_s,
+        settings.sync_s,
+        settings.replication_factor,
+        settings.syncs_on_source,
+        settings.group_filter,
+    )
+
+
+def test_clients_have_mm2_s_prefixes_and_names():
+    """`consumer.` for those who read, `admin.` for groups, the worker's producer for checkpoints."""
+    settings = parse(
+        source_admin_request_timeout_ms="1",
+        source_consumer_fetch_max_wait_ms="2",
+        consumer_client_rack="r",
+        target_cluster_security_protocol="SSL",
+    )
+
+    assert ("a:9092", "1") == (
+        settings.source_admin.bootstrap_servers,
+        settings.source_admin.properties["request.timeout.ms"],
+    )
+    assert ("2", "r") == (
+        settings.source_consumer.properties["fetch.max.wait.ms"],
+        settings.target_consumer.properties["client.rack"],
+    )
+    assert ("b:9093", "SSL") == (
+        settings.target_admin.bootstrap_servers,
+        settings.target_admin.properties["security.protocol"],
+    )
+    assert "b:9092" == settings.target_producer.bootstrap_servers
+    assert [
+        "A->B|MirrorCheckpointConnector-0|checkpoint-source-admin",
+        "A->B|MirrorCheckpointConnector-0|checkpoint-target-admin",
+        "connector-producer-MirrorCheckpointConnector-0",
+    ] == [one.client_id for one in (settings.source_admin, settings.target_admin, settings.target_producer)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "key"),
+    [
+        ({"emit_offset__syncs_enabled": "false"}, "emit.offset-syncs.enabled"),
+        ({"emit_checkpoints_enabled": "false"}, "emit.checkpoints.enabled"),
+        ({"emit_checkpoints_interval_seconds": "0"}, "emit.checkpoints.interval.seconds"),
+        ({"groups": "("}, "groups"),
+        ({"checkpoints_topic_replication_factor": "0"}, "checkpoints.topic.replication.factor"),
+        ({"offset__syncs_topic_location": "here"}, "offset-syncs.topic.location"),
+        ({"source_cluster_bootstrap_servers": ""}, "source.cluster.bootstrap.servers"),
+    ],
+)
+def test_what_cannot_work_names_its_key(extra: dict[str, str], key: str):
+    """Before anything starts."""
+    with pytest.raises(InvalidSettingError) as caught:
+        parse(**extra)
+    assert key == caught.value.key
+
+
+def test_a_java_filter_is_refused():
+    """Translating other groups than asked would be worse."""
+    with pytest.raises(RefusedSettingError, match=r"^group\.filter\.class"):
+        parse(group_filter_class="com.example.Groups")
+
+
+def test_groups_are_moved_on_without_checkpoints():
+    """Java accepts this and does nothing."""
+    settings = parse(emit_checkpoints_enabled="false", sync_group_offsets_enabled="true")
+    assert (None, 60.0) == (settings.emit_s, settings.sync_s)
+
+
+def test_mm2_properties_have_a_checkpoint_connector_for_each_enabled_flow():
+    """With what the flow says of it."""
+    (herder,) = load_mm2(MM2 + "A->B.groups = orders\nsync.group.offsets.enabled = true\n")
+    (settings,) = [one.checkpoint for one in herder.connectors if one.checkpoint is not None]
+
+    assert (("orders",), 60.0, "a:9092", "b:9092") == (
+        settings.groups,
+        settings.sync_s,
+        settings.source_admin.bootstrap_servers,
+        settings.target_producer.bootstrap_servers,
+    )
+
+
+@pytest.mark.parametrize("line", ["emit.offset-syncs.enabled = false", "emit.checkpoints.enabled = false"])
+def test_mm2_properties_that_forbid_checkpoints_still_copy(line: str):
+    """Java's herder refuses this connector and runs the others; here a warning says so."""
+    (herder,) = load_mm2(MM2 + f"A->B.{line}\n")
+
+    assert not [one for one in herder.connectors if one.checkpoint is not None]
+    assert [one for one in herder.connectors if one.source is not None]
+    assert any("MirrorCheckpointConnector is not run" in warning for warning in herder.warnings)

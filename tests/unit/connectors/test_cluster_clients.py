@@ -1,0 +1,110 @@
+"""Whether a cluster can be used, told from attempts: one broker of several is no cluster, and what came first counts."""
+
+import pytest
+
+from mirrorflow_core.errors import (
+    AuthenticationFailedError,
+    FileMissingError,
+    InvalidSettingError,
+    NotAuthorizedError,
+    UnreachableError,
+    UnresolvedReferenceError,
+)
+from mirrorflow_core.reports import UNKNOWN_SIDE, SideReport, TaskReport, worst_side
+from mirrorflow_kafka.client.reachability import Reachability
+from mirrorflow_replicator.connectors.cluster_clients import ClusterClients, missing_of
+from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def silent(cluster: str = "east") -> UnreachableError:
+    return UnreachableError(cluster=cluster, addresses="kafka:9092", problem="nobody answers")
+
+
+def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None:
+    """And found by a connection to one of its brokers, not by a bootstrap address that answers."""
+    clock, has_open = Clock(), False
+    reach = Reachability(is_open=lambda: has_open, clock=clock)
+    assert reach.report("").reason is None
+    reach.opened(is_bootstrap=True)
+    has_open = True
+    clock.now_s = 200
+    reach.failed(silent())
+    assert SideReport(reason="", since_s=100, cluster_id="id") == reach.report("id")
+
+    has_open = False
+    reach.failed(silent())
+    clock.now_s = 300
+    reach.failed(silent())
+    reach.opened(is_bootstrap=True)
+    assert SideReport(reason="Unreachable", since_s=200) == reach.report("")
+
+    reach.opened(is_bootstrap=False)
+    assert SideReport(reason="", since_s=300) == reach.report("")
+
+
+def test_an_attempt_that_fails_before_there_is_a_client_is_told_by_side() -> None:
+    """Of the cluster that it was about, and not of a missing permission."""
+    clock = Clock()
+    sides = ClusterClients("east", "west", clock=clock)
+    assert (UNKNOWN_SIDE, UNKNOWN_SIDE) == sides.reports(())
+    refused = AuthenticationFailedError(
+        cluster="west", address="kafka:9092", mechanism="SCRAM-SHA-512", problem="no"
+    )
+    sides.note(refused)
+    sides.note(NotAuthorizedError(cluster="east", operation="Read", resource="topic orders"))
+    sides.note(TimeoutError())
+    clock.now_s = 150
+    sides.note(refused)
+
+    assert (UNKNOWN_SIDE, SideReport(reason="AuthenticationFailed", since_s=100)) == sides.reports(())
+
+
+def test_one_client_that_cannot_is_enough() -> None:
+    """The longest of those, with the id that another one knows."""
+    well = SideReport(reason="", since_s=1, cluster_id="id")
+    lost = [SideReport(reason="Unreachable", since_s=at) for at in (9.0, 5.0)]
+
+    assert UNKNOWN_SIDE == worst_side([UNKNOWN_SIDE])
+    assert well == worst_side([UNKNOWN_SIDE, well])
+    assert SideReport(reason="Unreachable", since_s=5, cluster_id="id") == worst_side([well, *lost])
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [
+        (None, None),
+        (InvalidSettingError(key="tasks.max", problem="it is -1"), None),
+        (
+            UnresolvedReferenceError(
+                key="sasl.jaas.config", reference="${dir:/secrets/east:password}", problem="no such file"
+            ),
+            ("/secrets/east", "password"),
+        ),
+        (
+            FileMissingError(key="ssl.truststore.location", path="/secrets/ca/ca.crt"),
+            ("/secrets/ca", "ca.crt"),
+        ),
+    ],
+)
+def test_what_is_missing_is_named_by_folder_and_file(
+    error: InvalidSettingError | None, missing: tuple[str, str] | None
+) -> None:
+    """Names alone: what a file would hold is nobody's business."""
+    assert missing == missing_of(error)
+
+
+def test_sides_leave_the_process_whole() -> None:
+    """As the lines in which a task reports."""
+    report = TaskReport(
+        task=1, state="RUNNING", source=SideReport(reason="Unreachable", since_s=3.5), target=UNKNOWN_SIDE
+    )
+
+    assert report == decode_report(encode_report(report))

@@ -1,0 +1,55 @@
+"""Which settings of the flow's own topics would lose records, and what they are changed to."""
+
+import pytest
+
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_kafka.admin.topics import NewTopic
+from mirrorflow_replicator.connectors.internal_topics import Unmended, mends
+
+FOR_EVER = NewTopic(
+    name="t",
+    partitions=1,
+    configs={"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+)
+COMPACTED = NewTopic(name="t", partitions=1, configs={"cleanup.policy": "compact"})
+LARGER = {"segment.bytes": "1048576"}
+
+
+def entries(values: dict[str, str]) -> list[ConfigEntry]:
+    return [ConfigEntry(name=name, value=value) for name, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("topic", "found", "changed"),
+    [
+        (FOR_EVER, {**FOR_EVER.configs}, {}),
+        (FOR_EVER, {**FOR_EVER.configs, **LARGER}, {}),
+        (FOR_EVER, {**FOR_EVER.configs, "retention.ms": "604800000"}, {"retention.ms": "-1"}),
+        (FOR_EVER, {**FOR_EVER.configs, "cleanup.policy": "compact"}, {"cleanup.policy": "delete"}),
+        (
+            FOR_EVER,
+            {"cleanup.policy": "delete", "retention.ms": "1", "retention.bytes": "1"},
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+        ),
+        (COMPACTED, {"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}),
+        (COMPACTED, {"cleanup.policy": "compact,delete"}, {"cleanup.policy": "compact"}),
+        (COMPACTED, {"cleanup.policy": "compact", "retention.ms": "604800000"}, {}),
+        (COMPACTED, {}, {}),
+    ],
+)
+def test_only_what_would_lose_records_is_changed(
+    topic: NewTopic, found: dict[str, str], changed: dict[str, str]
+) -> None:
+    expected = {ConfigChange(name=name, value=value) for name, value in changed.items()}
+
+    assert expected == set(mends(topic, entries(found)))
+
+
+def test_a_topic_that_may_not_be_read_is_a_warning_as_well() -> None:
+    """Beside those that lose records; the sentence names the right that is missing."""
+    unmended = Unmended(alias="west", refused=("Topic a loses records.",), unread=("b",))
+
+    first, second = unmended.warnings
+    assert first == "Topic a loses records."
+    assert "topic b on west" in second
+    assert "DescribeConfigs" in second

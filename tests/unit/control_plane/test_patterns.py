@@ -1,0 +1,107 @@
+"""Java's regular expressions in the operator: which are refused, and that none of them holds the operator up."""
+
+import time
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.java.patterns import MATCH_LIMIT_S
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.assess.admission import Resource
+from mirrorflow_operator.assess.cross_flow_checks import CrossFlowChecks
+from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.samples import samples
+from tests.unit.control_plane.test_together import resource
+
+
+def document(*include: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": "flow"},
+        "spec": {
+            "source": {"alias": "east", "bootstrapServers": ["east:9092"]},
+            "target": {"alias": "west", "bootstrapServers": ["west:9092"]},
+            "topics": {"include": list(include)},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)", "[a-z&&[^b]]", "a(?i)b", "a++", "(?<=a)b"]
+)
+def test_what_java_takes_is_valid(pattern: str) -> None:
+    flow_of(document(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(?P<x>a)", "(?#x)a", "a**", r"\y", "(", "(?(1)a)"])
+def test_what_java_refuses_is_refused(pattern: str) -> None:
+    """Python takes some of these."""
+    with pytest.raises(
+        InvalidSpecError, match=r"spec\.topics\.include\[0\]: .* is not a Java regular expression"
+    ):
+        flow_of(document(pattern))
+
+
+def test_entries_that_cannot_be_joined_are_refused() -> None:
+    """Each is an expression, and MM2 makes one of them all."""
+    with pytest.raises(InvalidSpecError) as raised:
+        flow_of(document("(?<x>a)", "(?<x>b)"))
+
+    assert str(raised.value) == (
+        "spec.topics.include: its entries cannot be joined by |, as MM2 does: two groups are named 'x'; change one."
+    )
+
+
+@pytest.mark.parametrize("pattern", [r"\Qorders.v1\E", "(?<x>orders)", r"\p{Alpha}+"])
+def test_samples_of_java_s_expressions_match_them(pattern: str) -> None:
+    assert samples([pattern])
+
+
+def test_a_slow_expression_stops_no_flow_and_does_not_hold_the_operator_up() -> None:
+    """A sample is a guess at a name: the flow's connector judges by the real ones."""
+    include = ("(a|a)*", "a" * 200 + "-1")
+    flows: list[Resource] = [
+        resource("there", "east", "west", identity=True, include=include),
+        resource("other", "north", "west", identity=True, include=("orders",)),
+    ]
+    together, began_s = CrossFlowChecks(), time.process_time()
+
+    for one in flows:
+        together.put(one)
+
+    assert [together.refusal(one.key) for one in flows] == [None, None]
+    assert time.process_time() - began_s < 10 * MATCH_LIMIT_S
+
+
+def test_transforms_rename_topics_as_java_would() -> None:
+    spec = document("sales.*")
+    spec["spec"]["topics"]["naming"] = {"policy": "Identity"}
+    spec["spec"]["connectors"] = {
+        "source": {
+            "config": {
+                "transforms": "r",
+                "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+                "transforms.r.regex": r"(?<team>\p{Alpha}+)\.\Qv1.\E(.*)",
+                "transforms.r.replacement": "${team}-$2",
+            }
+        }
+    }
+
+    naming = naming_of(flow_of(spec))
+
+    assert [naming.target_topic(topic) for topic in ("sales.v1.orders", "sales.v2")] == [
+        "sales-orders",
+        "sales.v2",
+    ]
+
+
+def test_invalid_transforms_rename_nothing() -> None:
+    """The connector refuses them with an error; the flow's other topics are still checked."""
+    spec = document("sales.*")
+    spec["spec"]["connectors"] = {
+        "source": {"config": {"transforms": "r", "transforms.r.type": "TimestampRouter"}}
+    }
+
+    assert naming_of(flow_of(spec)).target_topic("sales.v1") == "east.sales.v1"

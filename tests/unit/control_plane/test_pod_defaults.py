@@ -1,0 +1,123 @@
+"""What a connector's pod has unless the spec says otherwise, and that no upgrade of the operator replaces pods for it."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.plan.kept_pods import with_kept_pods
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.objects import Object, objects
+from mirrorflow_operator.plan.plan import plan
+from mirrorflow_operator.plan.pod_defaults import DEFAULTS_ANNOTATION
+from tests.unit.control_plane.observations import mirror_flow
+
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+NAME = "east-to-west-source"
+
+
+def planned(*, image: str = "replicator:1", has_defaults: bool = True, **source: Any) -> list[Object]:
+    flow = mirror_flow(connectors={"source": source})
+    return objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, has_defaults=has_defaults)
+
+
+def deployment(found: list[Object]) -> Object:
+    return next(one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", NAME))
+
+
+def template(**source: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = deployment(planned(**source))["spec"]["template"]
+    return found
+
+
+def resources(**given: Any) -> Any:
+    return template(resources=given)["spec"]["containers"][0]["resources"]
+
+
+def test_a_pod_asks_for_what_it_needs() -> None:
+    """Without requests it is the first that a node under pressure evicts."""
+    assert resources() == {"requests": {"cpu": "100m", "memory": "96Mi"}}
+
+
+def test_what_the_spec_says_of_a_resource_wins() -> None:
+    assert resources(requests={"cpu": "2"}) == {"requests": {"cpu": "2", "memory": "96Mi"}}
+
+
+def test_a_limit_is_a_request_as_well() -> None:
+    """Kubernetes refuses a request above its limit."""
+    assert resources(limits={"memory": "64Mi"}) == {
+        "requests": {"cpu": "100m"},
+        "limits": {"memory": "64Mi"},
+    }
+
+
+def test_the_cluster_autoscaler_may_evict_a_pod_unless_the_spec_says_otherwise() -> None:
+    assert template()["metadata"]["annotations"][SAFE] == "true"
+    said = template(template={"annotations": {SAFE: "false"}})
+    assert said["metadata"]["annotations"][SAFE] == "false"
+
+
+def test_pods_that_share_the_work_are_spread_over_nodes() -> None:
+    """Their number is in no template, so another number replaces none."""
+    (spread,) = template(replicas=2)["spec"]["topologySpreadConstraints"]
+
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
+    assert template(replicas=2)["spec"] == template(replicas=3)["spec"]
+    assert "topologySpreadConstraints" not in template()["spec"]
+
+
+def test_a_spread_of_the_spec_takes_the_place_of_the_default() -> None:
+    zones = {"topologySpread": [{"topologyKey": "topology.kubernetes.io/zone"}]}
+    (spread,) = template(replicas=2, template=zones)["spec"]["topologySpreadConstraints"]
+
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+def applied(live: Object | None, **source: Any) -> Object:
+    """What is applied to the Deployment of the source connector where *live* is there."""
+    running = {} if live is None else {NAME: live}
+    return deployment(with_kept_pods(planned(**source), planned(has_defaults=False, **source), running))
+
+
+@pytest.mark.parametrize("source", [{}, {"replicas": 2}, {"resources": {"limits": {"memory": "1Gi"}}}])
+def test_an_upgrade_replaces_no_pod(source: dict[str, Any]) -> None:
+    """A Deployment of an earlier release is planned as it is, by the bytes that its hash is of."""
+    earlier = deployment(planned(has_defaults=False, **source))
+
+    assert applied(earlier, **source) == earlier
+
+
+def test_another_number_of_pods_replaces_none() -> None:
+    earlier = deployment(planned(has_defaults=False, replicas=2))
+    more = applied(earlier, replicas=3)
+
+    assert more["spec"]["template"] == earlier["spec"]["template"]
+    assert more["spec"]["replicas"] == 3
+
+
+@pytest.mark.parametrize(
+    "source", [{"image": "replicator:2"}, {"tasks": 2}, {"template": {"labels": {"team": "data"}}}]
+)
+def test_the_defaults_come_with_pods_that_are_replaced_anyway(source: dict[str, Any]) -> None:
+    earlier = deployment(planned(has_defaults=False))
+    new = applied(earlier, **source)
+
+    assert DEFAULTS_ANNOTATION in new["spec"]["template"]["metadata"]["annotations"]
+    assert applied(new, **source) == new
+
+
+def test_a_new_flow_has_them() -> None:
+    assert applied(None) == deployment(planned())
+
+
+def test_what_the_api_server_fills_in_is_no_difference() -> None:
+    earlier = deployment(planned(has_defaults=False))
+    live = copy.deepcopy(earlier)
+    live["spec"]["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}
+    live["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
+
+    assert applied(live) == earlier

@@ -1,0 +1,62 @@
+"""What the operator knows of the cluster, from lists, watches and the answers to its own writes, in whatever order they arrive."""
+
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.cluster import view as module
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP
+from mirrorflow_operator.cluster.view import View
+
+KEY = ("flows", "east-to-west")
+
+
+def config_map(*, uid: str, version: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": KEY[1],
+            "namespace": KEY[0],
+            "uid": uid,
+            "resourceVersion": str(version),
+            "labels": {"mirrorflow.io/flow": KEY[1]},
+        },
+    }
+
+
+def uids(view: View) -> set[str]:
+    return {child.uid for child in view.children(KEY).values()}
+
+
+def test_the_answer_to_a_write_that_arrives_after_the_deletion_brings_nothing_back():
+    """A flow was deleted while a pass wrote its objects; each later write to such an object would be refused as a conflict."""
+    view = View()
+
+    view.news(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+    changed = view.put(CONFIG_MAP, config_map(uid="a", version=7))
+
+    assert changed == frozenset()
+    assert uids(view) == set()
+
+
+def test_another_object_of_a_deleted_ones_name_is_known():
+    view = View()
+    view.put(CONFIG_MAP, config_map(uid="a", version=7))
+    view.news(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+
+    view.put(CONFIG_MAP, config_map(uid="b", version=9))
+
+    assert uids(view) == {"b"}
+
+
+def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "GONE_MAX", 2)
+    view = View()
+    for uid in "abc":
+        view.news(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))
+
+    for uid in "abc":
+        view.put(CONFIG_MAP, config_map(uid=uid, version=7))
+
+    assert uids(view) == {"a"}

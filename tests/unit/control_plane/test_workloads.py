@@ -1,0 +1,29 @@
+"""What keeps a pod from running, by what Kubernetes reports of it."""
+
+import pytest
+
+from mirrorflow_operator.assess.observation import PodEvent
+from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.assess.workloads import pod_troubles
+from tests.unit.control_plane.observations import NOW_S, pod
+
+
+def reasons(message: str) -> list[Reason]:
+    """The reasons of a pod that is being created and has a FailedMount event with *message*."""
+    event = PodEvent(reason="FailedMount", message=message, last_seen_s=NOW_S - 1)
+    waiting = pod(ready=False, started_s=None, waiting_reason="ContainerCreating", events=(event,))
+    return [one.reason for one in pod_troubles(waiting, "source connector", "spec", None, NOW_S)]
+
+
+@pytest.mark.parametrize("kind", ["configmap", "secret"])
+def test_a_kubelet_whose_cache_is_behind_is_no_trouble(kind: str) -> None:
+    """It tries again within seconds."""
+    said = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
+
+    assert [] == reasons(said)
+
+
+def test_a_volume_that_cannot_be_mounted_is_trouble() -> None:
+    assert [Reason.VOLUME_NOT_MOUNTED] == reasons(
+        'MountVolume.SetUp failed for volume "a" : permission denied'
+    )

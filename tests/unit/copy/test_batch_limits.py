@@ -1,0 +1,241 @@
+"""Batch limits after refusals: a guess at once, then the limit by the topic's settings; nothing learned is forgotten."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
+from mirrorflow_core.exactly_once.stream import Span
+from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED
+from mirrorflow_kafka.admin import admin
+from mirrorflow_replicator.copy import batch_limits
+from mirrorflow_replicator.copy.batch_limits import BatchLimits
+from mirrorflow_replicator.copy.batch_packer import Packer
+from mirrorflow_replicator.copy.copier_context import CopierState
+
+SEVERAL = Span(first=0, count=8, base_offset=40, next_offset=48, max_timestamp=0, size_bytes=900)
+ALONE = Span(first=0, count=1, base_offset=40, next_offset=41, max_timestamp=0, size_bytes=900)
+
+
+class FakeLane:
+    """What is needed of a lane; on a refusal it comes into doubt, as lanes do."""
+
+    def __init__(self, target_topic: str = "east.orders") -> None:
+        self.target_topic = target_topic
+        self.packer = Packer("orders", 2, target_topic)
+        self.state = CopierState.COPYING
+        self.error: MirrorFlowError | None = None
+        self.doubts = 0
+
+    def doubt(self) -> None:
+        self.doubts += 1
+        self.state = CopierState.ASKING
+
+    def stop(self, error: MirrorFlowError) -> None:
+        self.error, self.state = error, CopierState.STOPPED
+
+
+class Topics:
+    """The settings of target topics, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.settings = {"max.message.bytes": "20000", "compression.type": "uncompressed"}
+        self.error: MirrorFlowError | None = None
+        self.asked = 0
+
+    async def describe(self, cluster: object, topics: list[str]) -> dict[str, tuple[ConfigEntry, ...]]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return {
+            topic: tuple(ConfigEntry(name=name, value=value) for name, value in self.settings.items())
+            for topic in topics
+        }
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
+    """Settings that may be read, until the test says otherwise."""
+    found = Topics()
+    monkeypatch.setattr(admin, "describe_topic_configs", found.describe)
+    return found
+
+
+class Task:
+    """The limits, and what they have spawned."""
+
+    def __init__(self) -> None:
+        self.jobs: list[asyncio.Task[None]] = []
+        cluster: Any = None
+        self.limits = BatchLimits(cluster, spawn=self._spawn)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.jobs.append(asyncio.create_task(work))
+
+    def refuse(self, lane: Any, span: Span = SEVERAL) -> None:
+        """As `Lane.refused` does it."""
+        self.limits.refused(lane, span)
+        if lane.state is CopierState.COPYING:
+            lane.doubt()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the jobs run until then."""
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110  any condition, not one event
+                await asyncio.sleep(0)
+
+    async def settle(self) -> None:
+        """Let everything but the watch, which is the second job, come to its end."""
+        await asyncio.gather(*(job for at, job in enumerate(self.jobs) if at != 1))
+
+
+def played(story: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
+    """Run *story*; what it has spawned ends with it."""
+
+    async def play() -> None:
+        task = Task()
+        await story(task)
+        for job in task.jobs:
+            job.cancel()
+
+    asyncio.run(play())
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_refusal_halves_at_once_and_then_applies_the_settings() -> None:
+    lane: Any = FakeLane()
+
+    async def story(task: Task) -> None:
+        task.refuse(lane)
+        assert (lane.packer.limit.is_known, lane.packer.limit.max_plain_bytes) == (False, DEFAULT_BYTES)
+        await task.settle()
+
+    played(story)
+    limit = lane.packer.limit
+    assert (20_000, 20_000, "uncompressed") == (
+        limit.max_batch_bytes,
+        limit.max_plain_bytes,
+        limit.compression_type,
+    )
+
+
+def test_refusals_of_batches_in_flight_behind_the_first_are_ignored(topics: Topics) -> None:
+    """They were packed by the same limit: one guess, one request."""
+    lane: Any = FakeLane()
+
+    async def story(task: Task) -> None:
+        for _ in range(5):
+            task.refuse(lane)
+        assert DEFAULT_BYTES == lane.packer.limit.max_plain_bytes
+        await task.settle()
+
+    played(story)
+    assert 1 == topics.asked
+
+
+def test_partitions_of_a_topic_share_a_request(topics: Topics) -> None:
+    lanes: list[Any] = [FakeLane() for _ in range(20)]
+
+    async def story(task: Task) -> None:
+        for lane in lanes:
+            task.refuse(lane)
+        await task.settle()
+
+    played(story)
+    assert 1 == topics.asked
+    assert {20_000} == {lane.packer.limit.max_batch_bytes for lane in lanes}
+
+
+@pytest.mark.usefixtures("topics")
+def test_settings_that_come_late_put_what_is_packed_in_doubt() -> None:
+    """The lane has gone on by the guess meanwhile."""
+    lane: Any = FakeLane()
+
+    async def story(task: Task) -> None:
+        task.refuse(lane)
+        lane.state = CopierState.COPYING
+        await task.settle()
+
+    played(story)
+    assert 2 == lane.doubts
+
+
+def test_where_settings_may_not_be_read_each_refusal_halves_the_guess(topics: Topics) -> None:
+    lane: Any = FakeLane()
+    topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
+
+    async def story(task: Task) -> None:
+        for _ in range(4):
+            lane.state = CopierState.COPYING
+            task.refuse(lane)
+            await task.settle()
+
+    played(story)
+    assert DEFAULT_BYTES // 8 == lane.packer.limit.max_plain_bytes
+
+
+def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics) -> None:
+    lane: Any = FakeLane()
+    topics.error = NotAuthorizedError(cluster="west", operation="DescribeConfigs", resource="topic")
+
+    async def story(task: Task) -> None:
+        task.refuse(lane, ALONE)
+        await task.settle()
+
+    played(story)
+    assert isinstance(lane.error, RecordTooLargeError)
+    assert 40 == lane.error.offset
+    assert lane.packer.limit is UNLIMITED
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_record_alone_is_packed_again_by_settings_that_are_news() -> None:
+    """The packer then tells whether the target's own codec makes it small."""
+    lane: Any = FakeLane()
+
+    async def story(task: Task) -> None:
+        task.refuse(lane, ALONE)
+        await task.settle()
+
+    played(story)
+    assert (None, 20_000) == (lane.error, lane.packer.limit.max_batch_bytes)
+
+
+def test_a_guess_is_kept_while_the_settings_say_what_they_said(topics: Topics) -> None:
+    """They were not the reason: perhaps the leader has others. New ones count again."""
+    lane: Any = FakeLane()
+
+    async def story(task: Task) -> None:
+        task.refuse(lane)
+        await task.settle()
+        lane.state = CopierState.COPYING
+        task.refuse(lane)
+        await task.settle()
+        assert (False, 10_000) == (lane.packer.limit.is_known, lane.packer.limit.max_plain_bytes)
+        topics.settings["max.message.bytes"] = "5000"
+        await task.limits.read_settings(lane)
+
+    played(story)
+    assert (True, 5_000) == (lane.packer.limit.is_known, lane.packer.limit.max_batch_bytes)
+
+
+def test_a_limit_that_is_raised_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of limited topics are read again from time to time; a lane that has left is not looked after."""
+    monkeypatch.setattr(batch_limits, "WATCH_S", 0.001)
+    lane: Any = FakeLane()
+    gone: Any = FakeLane("east.gone")
+
+    async def story(task: Task) -> None:
+        task.refuse(lane)
+        task.refuse(gone)
+        await task.until(lambda: lane.packer.limit.is_known and gone.packer.limit.is_known)
+        gone.state = CopierState.LEAVING
+        topics.settings["max.message.bytes"] = "100000"
+        await task.until(lambda: bool(lane.packer.limit.max_batch_bytes == 100_000))
+
+    played(story)
+    assert 20_000 == gone.packer.limit.max_batch_bytes

@@ -1,0 +1,303 @@
+"""Maps of offsets tell the truth whatever happens to the copying; what earlier processes knew is kept, and nothing waits for them."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key
+from mirrorflow_core.errors import NotAuthorizedError
+from mirrorflow_core.exactly_once.alignment import OffsetPair
+from mirrorflow_core.offsets.offset_map import MappedOffset, Run
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_replicator.copy import offset_map_writer as module
+from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
+from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
+from tests.unit.copy.leader import Leader
+from tests.unit.copy.test_batch_packer import WHEN
+from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
+from tests.unit.copy.test_partition_copier import STEPS, Copier, Source, disturb
+
+REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
+BOUND_S = 10.0
+ORDERS = TopicPartition("orders", 2)
+
+
+class MapTopic:
+    """The topic, compacted as soon as it is written; can be made to refuse."""
+
+    where = "topic map of west"
+
+    def __init__(self):
+        self.maps = {}
+        self.lost_from = {}
+        self.reads = self.writes = 0
+        self.error = None
+        self.changed = asyncio.Event()
+
+    async def read(self, wanted):
+        self.reads += 1
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        return {partition: self.maps[partition] for partition in wanted if partition in self.maps}
+
+    async def ends(self, epochs):
+        return {partition: self.lost_from.get(partition, 2**60) for partition in epochs}
+
+    async def append(self, records):
+        self.writes += 1
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        self.maps |= {decode_map_key(record.key): decode_map(record.value) for record in records}
+
+    async def until(self, holds):
+        async with asyncio.timeout(BOUND_S):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
+                await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    for name, value in (("WRITE_EVERY_S", 0.001), ("RETRY_MIN_S", 0.001), ("RETRY_MAX_S", 0.01)):
+        monkeypatch.setattr(module, name, value)
+
+
+def syncing_to(topic, errors=None, *, syncs=None):
+    errors = Counter() if errors is None else errors
+    maps = OffsetMaps(topic, errors=errors, now_ms=lambda: WHEN)
+    return OffsetSyncWriter(syncs or SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
+
+
+def settled_copy(topic, *, seed=1):
+    """One copier that has copied all of a source undisturbed, and a syncing that was told."""
+    chance = random.Random(seed)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    syncing = copier.lane.around.syncs = syncing_to(topic)
+    copier.settle()
+    return copier, syncing
+
+
+@in_loop
+async def test_a_map_is_written_when_positions_are_and_at_the_end():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    job = asyncio.create_task(syncing.run())
+    await topic.until(lambda: topic.reads)
+    assert not topic.writes
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.maps)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    count = copier.source.end - 100
+    assert topic.maps[ORDERS].runs == (Run(100, 0, 100 + count, count, count),)
+    writes = topic.writes
+    syncing.promote([copier.lane])
+    await syncing.leave([copier.lane])
+    assert topic.writes == writes, "what has not changed is not written again"
+
+
+@in_loop
+async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is_found():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    await syncing.leave([copier.lane])
+    before = topic.maps[ORDERS]
+    end, target_end = copier.source.end, copier.source.end - 100
+
+    # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
+    assert copier.lane.stream is not None
+    ordinal = copier.lane.stream.delivered.ordinal + 40
+    syncing.aligned(copier.lane, OffsetPair(end + 39, ordinal, target_end + 39))
+    syncing.delivered(copier.lane, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
+    copier.lane.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
+    await syncing.leave([copier.lane])
+
+    assert before.place(end) == MappedOffset(target_end, target_end)
+    assert topic.maps[ORDERS].runs == (Run(100, 0, end + 45, target_end + 45, target_end + 45),)
+
+
+@in_loop
+async def test_without_a_map_of_before_the_anchor_and_the_positions_make_one():
+    """As after an update from a version that had none: where the copy ran in parallel it is exact from the beginning."""
+    topic = MapTopic()
+    copier, _ = settled_copy(topic)
+    lane = copier.lane
+    assert lane.stream is not None
+    syncing = syncing_to(topic)
+    syncing.aligned(lane, lane.stream.delivered)
+    await syncing.leave([lane])
+
+    known = topic.maps[ORDERS]
+    assert all(
+        known.place(at) == MappedOffset(at - 100, at - 100) for at in range(100, copier.source.end + 1)
+    )
+
+
+@in_loop
+async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_is_told():
+    topic = MapTopic()
+    topic.error = REFUSED
+    errors: Counter[str] = Counter()
+    chance = random.Random(1)
+    copier = Copier(Source(chance), Leader(), chance, WHEN)
+    syncing = copier.lane.around.syncs = syncing_to(topic, errors)
+    copier.settle()
+    job = asyncio.create_task(syncing.run())
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.reads > 3)
+    (warning,) = syncing.warnings
+    assert not topic.writes
+    topic.error = None
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.maps)
+    await topic.until(lambda: not syncing.warnings) if syncing.warnings else None
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    assert warning == (
+        f"Offsets are translated by offset syncs alone, because topic map of west cannot be used: {REFUSED}"
+    )
+    assert errors["NotAuthorized"] >= 3
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 2), st.booleans())
+def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, copiers, strangers):
+    """Refusals, lost answers, two copiers that read each other's maps, a leader that forgets, records of others in between."""
+    chance = random.Random(seed)
+    source, leader, topic = Source(chance), Leader(), MapTopic()
+    lanes = [Copier(source, leader, chance, WHEN) for _ in range(copiers)]
+    syncings = [syncing_to(topic) for _ in lanes]
+    for copier, syncing in zip(lanes, syncings, strict=True):
+        copier.lane.around.syncs = syncing
+    for step in range(STEPS):
+        disturb(lanes, leader, chance, now_ms=WHEN, strangers=strangers)
+        if step % 20 == 19:
+            at = chance.randrange(copiers)
+            asyncio.run(
+                syncings[at].leave([lanes[at].lane])
+            )  # one dies, another begins with what it has written
+            lanes[at].break_off()
+    for copier, syncing in zip(lanes, syncings, strict=True):
+        copier.break_off()
+        copier.settle()
+        asyncio.run(syncing.leave([copier.lane]))
+
+        offsets = iter(range(100, source.end))
+        lies = {next(offsets): at for at, (sequence, _) in enumerate(leader.log) if sequence is not None}
+        known = topic.maps[ORDERS]
+        told = [known.place(group) for group in range(100, source.end + 1)]
+        assert told[-1] == MappedOffset(max(lies.values()) + 1, max(lies.values()) + 1)
+        for group, place in zip(range(100, source.end), told, strict=False):
+            if place is not None:
+                assert place.at_least <= lies[group]
+                assert all(
+                    at < place.at_most for one, at in lies.items() if one < group and at >= place.at_least
+                )
+        if not strangers:
+            assert all(place is not None and place.is_exact for place in told)
+
+
+@in_loop
+async def test_records_that_the_target_has_lost_are_forgotten_before_others_take_their_places():
+    """By who copied them, and by who comes after a kill: its position says that the target had more."""
+    for is_new in (False, True):
+        topic = MapTopic()
+        copier, syncing = settled_copy(topic)
+        lane = copier.lane
+        assert lane.stream is not None
+        syncing.promote([lane])
+        await syncing.leave([lane])
+        newest = lane.stream.delivered
+        syncing = syncing_to(topic)
+        if is_new:
+            lane.position = Position(
+                topic="orders",
+                partition=2,
+                source_offset=newest.source_offset,
+                sequence=newest.ordinal,
+                target_offset=newest.target_offset,
+                epoch=1,
+            )
+            lane.stream = None
+        else:
+            syncing.aligned(lane, newest)
+        left = OffsetPair(newest.source_offset - 5, newest.ordinal - 5, newest.target_offset - 5)
+        await syncing.forget(lane, left)
+
+        known = topic.maps[ORDERS]
+        assert known.upstream_end == left.source_offset + 1
+        assert known.place(left.source_offset + 3) == MappedOffset(left.target_offset + 1, None)
+
+
+@in_loop
+async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not_taken_for_others():
+    """Its last writer died before it could write the map anew, and readers of offset syncs are told as well."""
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    lane = copier.lane
+    await syncing.leave([lane])
+    before = topic.maps[ORDERS]
+    assert lane.stream is not None
+    newest = lane.stream.delivered
+    syncs = SyncsTopic()
+    syncing = syncing_to(topic, syncs=syncs)
+    topic.lost_from[lane.target] = before.runs[-1].downstream + 10
+    lane.target_epoch = 7
+    syncing.aligned(lane, newest._replace(target_offset=newest.target_offset + 5))
+    await syncing.leave([lane])
+
+    known = topic.maps[ORDERS]
+    assert known.leader_epoch == before.leader_epoch, "as long as readers of offset syncs do not know"
+    assert known.place(105) == MappedOffset(5, 5)
+    assert known.place(112) == MappedOffset(12, 12 + 5)
+    assert [(109, 9), (newest.source_offset, newest.target_offset + 5)] == syncs.syncs
+
+
+@in_loop
+async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_know_of_it():
+    topic, syncs = MapTopic(), SyncsTopic()
+    copier, syncing = settled_copy(topic)
+    lane = copier.lane
+    await syncing.leave([lane])
+    assert lane.stream is not None
+    syncing = syncing_to(topic, syncs=syncs)
+    topic.lost_from[lane.target] = 10
+    lane.target_epoch = 7
+    syncs.error = REFUSED
+    writes = topic.writes
+    syncing.aligned(lane, lane.stream.delivered)
+    job = asyncio.create_task(syncing.run())
+    syncing.promote([lane])
+    await syncs.until(lambda: syncs.attempts)
+    syncing.promote([lane])
+    await topic.until(lambda: topic.writes > writes)
+    unknown = topic.maps[ORDERS].leader_epoch
+    syncs.error = None
+    await topic.until(lambda: topic.maps[ORDERS].leader_epoch == 7)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+
+    assert unknown == 0
+    assert syncs.syncs[0] == (109, 9)
+
+
+@in_loop
+async def test_a_topic_that_cannot_be_written_holds_nobody_up_for_long():
+    topic = MapTopic()
+    copier, syncing = settled_copy(topic)
+    assert copier.lane.stream is not None
+    newest = copier.lane.stream.delivered
+    topic.error = REFUSED
+    await syncing.forget(copier.lane, newest._replace(target_offset=newest.target_offset - 1))
+
+    assert not topic.maps

@@ -1,0 +1,167 @@
+"""What a task says leaves its process whole, in one line, and says of a lane what holds for it now."""
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_core.errors import CorruptBatchError
+from mirrorflow_core.exactly_once.alignment import OffsetPair
+from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, TaskReport
+from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report, partition_report
+from tests.unit.copy.test_batch_packer import IDENTITY, WHEN, small
+from tests.unit.core.wire.strategies import batch_of
+
+REPORTS = st.builds(
+    TaskReport,
+    task=st.integers(0, 99),
+    state=st.sampled_from(["RUNNING", "FAILED", "UNASSIGNED"]),
+    trace=st.text(max_size=30),
+    partitions=st.lists(
+        st.builds(
+            PartitionReport,
+            topic=st.text(max_size=9),
+            target_topic=st.text(max_size=9),
+            partition=st.integers(0, 999),
+            phase=st.sampled_from(PartitionPhase),
+            source_offset=st.integers(-1, 2**63 - 1),
+            record_age_ms=st.floats(-1, 1e15),
+            guarantee=st.sampled_from(Guarantee),
+            reached_start_end=st.booleans(),
+            message=st.text(max_size=30),
+        ),
+        max_size=3,
+    ).map(tuple),
+    errors=st.dictionaries(st.text(max_size=9), st.integers(0, 2**40), max_size=3),
+    throttle_ms=st.integers(0, 2**40),
+    refused_settings=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=60)
+@given(REPORTS)
+def test_a_report_arrives_as_it_was_said(report):
+    """In one line, whatever is in its texts."""
+    line = encode_report(report)
+
+    assert report == decode_report(line)
+    assert (1, b"\n") == (line.count(b"\n"), line[-1:])
+
+
+def lane_that_copies():
+    """A lane that has begun at source offset 100, and holds a batch of three records."""
+    around = CopierContext(
+        read_committed=False,
+        doubtful=lambda _: None,
+        source_trouble=lambda *_: None,
+        refused=lambda *_: None,
+        stopped=lambda *_: None,
+        changed=lambda _: None,
+        clock_ms=lambda: WHEN + 5_000,
+    )
+    lane = PartitionCopier(TopicPartition("orders", 2), RenameRule(name="east.orders"), around)
+    lane.resume(IDENTITY, OffsetPair(source_offset=99, ordinal=-1, target_offset=-1), alone=True)
+    lane.packer.add(batch_of(small(3), base_offset=100))
+    return lane
+
+
+def test_what_was_sent_is_not_reported_before_it_is_acknowledged():
+    """A status is never a guess."""
+    lane = lane_that_copies()
+    lane.start_end = 103
+    lane.next_batch()
+
+    sent = partition_report(lane)
+    lane.acknowledged(40, -1)
+    delivered = partition_report(lane)
+
+    assert (100, 0, 0, False) == (
+        sent.source_offset,
+        sent.target_offset,
+        sent.records,
+        sent.reached_start_end,
+    )
+    assert (103, 43, 3, True) == (
+        delivered.source_offset,
+        delivered.target_offset,
+        delivered.records,
+        delivered.reached_start_end,
+    )
+    assert (WHEN + 2, 4_998) == (delivered.record_timestamp_ms, delivered.latency_ms)
+    assert (1, 0, 0) == (delivered.batches_raw, delivered.batches_coalesced, delivered.batches_reencoded)
+
+
+def test_a_lane_that_knows_nothing_yet_says_so():
+    """Unknown is -1, never 0, which would be a lag of everything."""
+    report = partition_report(
+        PartitionCopier(
+            TopicPartition("orders", 2), RenameRule(name="east.orders"), lane_that_copies().around
+        )
+    )
+
+    assert (PartitionPhase.STARTING, -1, -1, -1, False) == (
+        report.phase,
+        report.source_offset,
+        report.source_end_offset,
+        report.target_offset,
+        report.reached_start_end,
+    )
+    assert ("orders", "east.orders", 2) == (report.topic, report.target_topic, report.partition)
+
+
+def test_a_stopped_lane_says_why():
+    """The sentence that names the topic, and its reason for machines."""
+    lane = lane_that_copies()
+    error = CorruptBatchError(topic="orders", partition=2, offset=5, problem="its checksum does not hold")
+
+    lane.stop(error)
+
+    report = partition_report(lane)
+    assert (PartitionPhase.STOPPED, "CorruptBatch", str(error)) == (
+        report.phase,
+        report.reason,
+        report.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [(CopierState.WAITING, PartitionPhase.WAITING), (CopierState.LEAVING, PartitionPhase.COPYING)],
+)
+def test_every_state_has_a_phase(state, phase):
+    lane = lane_that_copies()
+    lane.state = state
+
+    assert phase is partition_report(lane).phase
+
+
+def test_asking_again_is_copying_to_whoever_looks():
+    """A doubt lasts a round trip; a status that flickered with each would tell nobody anything."""
+    lane = lane_that_copies()
+    lane.next_batch()
+    lane.acknowledged(0, -1)
+    lane.doubt()
+
+    assert PartitionPhase.COPYING is partition_report(lane).phase
+
+
+def test_old_records_weaken_the_guarantee_and_say_so():
+    """A leader forgets by the timestamps of records: with old ones only one writer is safe."""
+    lane = lane_that_copies()
+    lane.around.forgotten_after_ms = 1_000
+    lane.around.look_at_clock()
+    lane.next_batch()
+
+    report = partition_report(lane)
+
+    assert (Guarantee.SINGLE_WRITER, "OldTimestamps") == (report.guarantee, report.guarantee_reason)
+
+
+def test_a_report_holds_no_payload():
+    """Every field is a number, a name or a sentence of ours."""
+    assert not {field.name for field in fields(PartitionReport)} & {"key", "value", "headers"}

@@ -1,0 +1,41 @@
+"""A reader that is held back lets the others go on: what it waits for comes from them."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
+
+
+def test_a_reader_without_room_does_not_keep_answers_from_coming() -> None:
+    """Pumping a pipe looks at the clock, as an answer does, and that wakes whoever waits for room."""
+    pumped = 0
+
+    def pump() -> None:
+        nonlocal pumped
+        pumped += 1
+        assert pumped < 1_000, "it never waits"
+        task._awake()
+
+    async def spend(_: int, *, reader: int) -> None:
+        """No limit of the rate."""
+
+    async def wait_for_an_answer() -> None:
+        def answered() -> None:
+            task._around.buffered_bytes = 0
+            task._awake()
+
+        asyncio.get_running_loop().call_later(0.01, answered)
+        await asyncio.wait_for(task._wait_for_room(1, 1, 1), timeout=10)
+
+    task: Any = object.__new__(CopyTask)
+    task._around = SimpleNamespace(buffered_bytes=BUFFERED_BYTES_MAX, look_at_clock=lambda: None)
+    task._wiring = SimpleNamespace(pump=pump)
+    task._room = asyncio.Event()
+    task._copied_bytes = 0
+    task.pauses = SimpleNamespace(beat=lambda: None)
+    task.pace = SimpleNamespace(spend=spend)
+
+    asyncio.run(wait_for_an_answer())
+
+    assert task._around.buffered_bytes == 0

@@ -1,0 +1,472 @@
+"""Partitions that stand still are found, told of once, and forgotten when they move; idle ones are not looked at."""
+
+import asyncio
+import contextlib
+import logging
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import CorruptBatchError, UnreachableError
+from mirrorflow_core.exactly_once.alignment import OffsetPair
+from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import PartitionPhase
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_kafka.client.broker_writer import REQUEST_TIMEOUT_MS
+from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.partition_reports import partition_report
+from mirrorflow_replicator.copy.rate_limiter import RateLimiter
+from mirrorflow_replicator.copy.stall_watch import (
+    DOUBTED_S,
+    JUDGE_AGAIN_S,
+    LIMITED_S,
+    LOGGED_MAX,
+    LOOK_S,
+    StallWatch,
+)
+from tests.unit.copy.test_batch_packer import IDENTITY, WHEN, small
+from tests.unit.core.wire.strategies import batch_of
+
+NOT_ENOUGH_REPLICAS = 19
+OUT_OF_ORDER = 45
+
+
+class Task:
+    """What a watch has around it: clusters whose partitions all have leaders, and a clock that the test turns."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.pace = RateLimiter(None)
+        self.unled: set[PartitionCopier] = set()
+        self.changes: list[PartitionCopier] = []
+        aligner: Any = SimpleNamespace(reading_logs=frozenset())
+        wiring: Any = SimpleNamespace(without_leader=self.unled)
+        self.watch = StallWatch(
+            source=self._cluster("east"),
+            target=self._cluster("west"),
+            aligner=aligner,
+            wiring=wiring,
+            pace=self.pace,
+            buffered_bytes_max=1 << 20,
+            on_change=self.changes.append,
+        )
+        self.watch.look(self.now_s)
+
+    @staticmethod
+    def _cluster(alias) -> Any:
+        return SimpleNamespace(alias=alias, leader=lambda *_: 1)
+
+    def lane(self, number=0) -> PartitionCopier:
+        """A lane that copies from source offset 100 on, where the source ends."""
+        around = CopierContext(
+            read_committed=False,
+            doubtful=lambda _: None,
+            source_trouble=lambda *_: None,
+            refused=lambda *_: None,
+            stopped=lambda *_: None,
+            changed=self.watch.changed,
+            clock_ms=lambda: WHEN,
+        )
+        lane = PartitionCopier(TopicPartition("orders", number), RenameRule(name="east.orders"), around)
+        resume(lane)
+        lane.cursor.end_offset = 100
+        return lane
+
+    def behind(self, number=0) -> PartitionCopier:
+        """A lane that has a batch to copy."""
+        lane = self.lane(number)
+        fetch(lane)
+        return lane
+
+    def wait(self, seconds=STALLED_AFTER_S + 2 * LOOK_S, *, each=lambda: None):
+        """Look each second for so long; *each* happens before every look."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.now_s += LOOK_S
+            each()
+            self.watch.look(self.now_s)
+
+
+def resume(lane):
+    lane.resume(IDENTITY, OffsetPair(source_offset=99, ordinal=-1, target_offset=-1), alone=True)
+
+
+class Reader:
+    """What is known of a reader of ten partitions."""
+
+    partition_bytes = 1 << 20
+
+    def __init__(self, *, node_id=1, held_until_s=-math.inf):
+        self.node_id, self.held_until_s, self.answers = node_id, held_until_s, 0
+
+    def __len__(self):
+        return 10
+
+    def changed(self, *_):
+        """It reads nothing here."""
+
+
+async def hold(pace, *, reader):
+    """Let *reader* begin to wait for a rate that allows nothing."""
+    pace.bytes_per_s = 1
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pace.spend(1 << 30, reader=reader)
+
+
+def fetch(lane):
+    lane.cursor.end_offset = 103
+    lane.packer.add(batch_of(small(3), base_offset=100))
+    lane.around.changed(lane)
+
+
+def refuse(lane, code=NOT_ENOUGH_REPLICAS):
+    """One round of a livelock: sent, refused, asked, and from there on again."""
+    lane.next_batch()
+    lane.refused(code, "")
+    resume(lane)
+    fetch(lane)
+
+
+@pytest.fixture
+def task() -> Task:
+    return Task()
+
+
+def test_writes_that_are_refused_for_30_s_are_a_stall(task):
+    lane = task.behind()
+
+    task.wait(STALLED_AFTER_S - 1, each=lambda: refuse(lane))
+    before = lane.stalled
+    task.wait(2, each=lambda: refuse(lane))
+
+    report = partition_report(lane)
+    assert before is None
+    assert (report.phase, report.reason, report.is_stalled) == (PartitionPhase.COPYING, "WritesRefused", True)
+    assert "cluster west refused 30 writes, the last with NOT_ENOUGH_REPLICAS" in report.message
+    assert task.changes == [lane]
+
+
+def test_a_stall_ends_with_the_first_acknowledged_batch(task):
+    lane = task.behind()
+    task.wait(each=lambda: refuse(lane))
+
+    lane.next_batch()
+    lane.acknowledged(0, -1)
+    task.wait(1)
+
+    report = partition_report(lane)
+    assert (report.reason, report.message, report.is_stalled) == ("", "", False)
+    assert task.changes == [lane, lane]
+
+
+def test_an_idle_partition_is_not_looked_at_and_never_stalls(task):
+    lanes = [task.lane(number) for number in range(100)]
+
+    task.wait(1)
+    looked_at = len(task.watch)
+    task.wait(100)
+
+    assert looked_at == 0
+    assert [lane for lane in lanes if lane.stalled] == []
+
+
+def test_a_partition_that_moves_never_stalls(task):
+    lane = task.behind()
+
+    def copy():
+        lane.next_batch()
+        lane.acknowledged(lane.records, -1)
+        lane.packer.add(batch_of(small(3), base_offset=lane.stream.next_offset))
+
+    task.wait(60, each=copy)
+
+    assert lane.stalled is None
+
+
+def test_a_source_that_has_records_and_sends_none_is_a_stall(task):
+    lane = task.lane()
+    lane.cursor.end_offset = 200
+
+    task.wait()
+
+    assert partition_report(lane).reason == "SourceNotAnswering"
+
+
+def test_a_batch_without_an_answer_is_a_stall(task):
+    lane = task.behind()
+    lane.next_batch()
+
+    task.wait()
+
+    assert partition_report(lane).reason == "TargetNotAnswering"
+
+
+def test_a_rate_limit_is_not_a_stall(task):
+    lane = task.lane()
+    lane.cursor.end_offset = 200
+    lane.reader = Reader(node_id=3)
+    asyncio.run(hold(task.pace, reader=3))
+
+    task.wait()
+
+    assert lane.stalled is None
+
+
+def test_a_rate_limit_of_another_broker_does_not_hide_a_silent_source(task):
+    lane = task.lane()
+    lane.cursor.end_offset = 200
+    lane.reader = Reader(node_id=3)
+    asyncio.run(hold(task.pace, reader=1))
+
+    task.wait()
+
+    assert partition_report(lane).reason == "SourceNotAnswering"
+
+
+@pytest.mark.parametrize(("answers", "reason"), [(0, ""), (1, "SourceNotAnswering")])
+def test_a_limit_hides_a_silent_source_until_all_others_had_their_turn(task, answers, reason):
+    """The reader of ten partitions is given records each second, or hardly ever."""
+    lane = task.lane()
+    lane.cursor.end_offset = 200
+    lane.reader = reader = Reader(held_until_s=math.inf)
+
+    def serve():
+        reader.answers += answers
+
+    task.wait(each=serve)
+
+    assert partition_report(lane).reason == reason
+
+
+def test_a_quota_is_not_a_stall(task):
+    lane = task.behind()
+    lane.pipe = SimpleNamespace(held_until_s=math.inf, ready=lambda _: None)
+    lane.next_batch()
+
+    task.wait()
+
+    assert lane.stalled is None
+
+
+def test_a_limit_of_reads_does_not_hide_a_silent_target(task):
+    """What was sent is answered, or its connection is lost, within the time of a request."""
+    lane = task.behind()
+    lane.reader = Reader(held_until_s=math.inf)
+    lane.pipe = SimpleNamespace(held_until_s=-math.inf, ready=lambda _: None)
+    lane.next_batch()
+
+    task.wait()
+
+    assert partition_report(lane).reason == "TargetNotAnswering"
+
+
+def test_a_quota_explains_a_silent_target_as_long_as_a_request_may_take():
+    assert LIMITED_S == REQUEST_TIMEOUT_MS / 1000
+
+
+def test_a_commit_that_does_not_come_is_a_stall(task):
+    """Also where nothing more is to be copied: readers of committed records do not see what was."""
+    lane = task.lane()
+    lane.pin.hold()
+
+    task.wait()
+
+    assert partition_report(lane).reason == "CommitPending"
+
+
+def test_waiting_for_another_copier_is_a_stall(task):
+    lane = task.lane()
+    lane.wait()
+
+    task.wait()
+
+    report = partition_report(lane)
+    assert (report.phase, report.reason) == (PartitionPhase.WAITING, "WaitingForCopier")
+
+
+def test_a_partition_without_a_leader_is_a_stall_though_it_seemed_idle(task):
+    lane = task.lane()
+    task.wait(1)
+    task.unled.add(lane)
+
+    task.wait()
+
+    assert lane.stalled is not None
+
+
+def test_an_error_that_heals_and_comes_again_keeps_its_reason(task):
+    lane = task.behind()
+    error = UnreachableError(cluster="west", addresses="b:9092", problem="refused")
+
+    def fail():
+        lane.note(error)
+        resume(lane)
+        fetch(lane)
+
+    task.wait(each=fail)
+
+    report = partition_report(lane)
+    assert lane.error is None
+    assert (report.reason, report.is_stalled) == ("Unreachable", True)
+    assert "Cluster west cannot be reached at b:9092" in report.message
+
+
+def test_answers_that_are_lost_again_and_again_are_a_stall(task):
+    """Nothing is refused, and the target answers each question."""
+    lane = task.behind()
+
+    def lose():
+        lane.next_batch()
+        lane.lost()
+        resume(lane)
+        fetch(lane)
+
+    task.wait(each=lose)
+
+    assert partition_report(lane).reason == "NoDecision"
+
+
+def test_a_partition_at_its_end_that_is_asked_about_again_and_again_is_a_stall(task):
+    """It never reads, so the end that it knows may be old."""
+    lane = task.lane()
+    task.wait(1)
+
+    def ask():
+        lane.doubt()
+        resume(lane)
+
+    task.wait(each=ask)
+
+    assert partition_report(lane).reason == "NoDecision"
+
+
+def test_a_partition_that_was_in_doubt_is_idle_soon_after(task):
+    lane = task.lane()
+    lane.doubt()
+    resume(lane)
+
+    task.wait(DOUBTED_S + 2 * LOOK_S)
+
+    assert len(task.watch) == 0
+
+
+def test_pauses_of_the_process_are_no_loop(task):
+    """A busy machine stops each process for a second or two, many times."""
+    lane = task.lane()
+    lane.doubt()
+    resume(lane)
+
+    def pause():
+        lane.doubt()
+        task.watch.paused()
+        resume(lane)
+
+    task.wait(each=pause)
+
+    assert lane.stalled is None
+
+
+def test_batches_that_are_acknowledged_and_do_not_count_are_a_stall(task):
+    """The leader answers each as written, where another one lies."""
+    lane = task.behind()
+
+    def stray():
+        lane.next_batch()
+        lane.stream.has_refusals = True
+        lane.acknowledged(7, -1)
+        resume(lane)
+        fetch(lane)
+
+    task.wait(each=stray)
+
+    assert lane.records == 0
+    assert partition_report(lane).reason == "NoDecision"
+
+
+def test_a_stopped_partition_is_not_a_stall(task):
+    lane = task.behind()
+    task.wait(each=lambda: refuse(lane))
+
+    lane.stop(
+        CorruptBatchError(topic="orders", partition=0, offset=100, problem="its checksum does not hold")
+    )
+    task.wait()
+
+    report = partition_report(lane)
+    assert (report.phase, report.reason, report.is_stalled) == (PartitionPhase.STOPPED, "CorruptBatch", False)
+
+
+def test_a_process_that_was_frozen_finds_no_stall_when_it_runs_again(task):
+    lane = task.behind()
+    lane.next_batch()
+    task.wait(10)
+
+    task.now_s += 3600
+    task.watch.look(task.now_s)
+
+    assert lane.stalled is None
+
+
+def test_a_stall_is_logged_once_and_again_when_it_comes_again(task, caplog):
+    caplog.set_level(logging.WARNING)
+    lane = task.behind()
+
+    task.wait(100, each=lambda: refuse(lane))
+    once = len(caplog.messages)
+    lane.next_batch()
+    lane.acknowledged(0, -1)
+    resume(lane)
+    fetch(lane)
+    task.wait(100, each=lambda: refuse(lane))
+
+    assert (once, len(caplog.messages)) == (1, 2)
+
+
+def test_a_sentence_does_not_change_with_each_refusal(task):
+    """Who prints what is new would print it each second."""
+    lane = task.behind()
+    task.wait(each=lambda: refuse(lane))
+    first = partition_report(lane)
+
+    task.wait(20, each=lambda: refuse(lane))
+
+    assert partition_report(lane).message == first.message
+    assert task.changes == [lane]
+
+
+def test_another_cause_is_told(task):
+    lane = task.behind()
+    task.wait(each=lambda: refuse(lane))
+    first = partition_report(lane)
+
+    task.wait(JUDGE_AGAIN_S, each=lambda: refuse(lane, OUT_OF_ORDER))
+
+    report = partition_report(lane)
+    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in report.message
+    assert report.stalled_since_ms == first.stalled_since_ms
+
+
+def test_thousands_of_stalls_take_a_few_lines_of_log(task, caplog):
+    caplog.set_level(logging.WARNING)
+    for number in range(200):
+        task.behind(number).next_batch()
+
+    task.wait()
+
+    assert len(caplog.messages) == LOGGED_MAX + 1
+    assert caplog.messages[-1] == "195 more partitions are stalled: TargetNotAnswering."
+
+
+def test_a_partition_that_is_given_up_is_forgotten(task):
+    lane = task.behind()
+    task.wait(each=lambda: refuse(lane))
+
+    lane.state = CopierState.LEAVING
+    task.watch.forget(lane)
+    task.wait()
+
+    assert (lane.stalled, len(task.watch)) == (None, 0)

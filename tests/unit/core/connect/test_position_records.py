@@ -1,0 +1,239 @@
+"""Position bytes are Java's, byte for byte; ours ride along; nothing that stands in the topic can crash a reader."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import Malformed, Reset, Stored, decode, encode_value
+from mirrorflow_core.position import Position, Rung
+from mirrorflow_core.wire.murmur2 import partition_for
+
+CONNECTOR = "MirrorSourceConnector"
+KEY = PositionKey(CONNECTOR, "A", "foo", 0)
+KNOWN = Position(
+    topic="foo",
+    partition=0,
+    source_offset=123,
+    sequence=100,
+    target_offset=120,
+    epoch=2,
+    source_topic_id="AbC",
+    target_topic_id="xYz",
+    rungs=(Rung(120, 97, 117, 1_700), Rung(50, 40, 60, 1_000)),
+    left=True,
+    written_ms=1_800,
+    copier="c1",
+)
+
+int63 = st.integers(0, 2**63 - 1)
+ids = st.text('aZ0-_"\\é', max_size=22)
+ladders = st.lists(
+    st.tuples(int63, st.integers(0, 2**31 - 1), int63, int63, st.integers(-1, 2**31 - 1)),
+    max_size=5,
+    unique_by=lambda r: r[0],
+).map(lambda rungs: sorted((Rung(*rung) for rung in rungs), reverse=True))
+
+
+@st.composite
+def positions(draw: st.DrawFn) -> Position:
+    points = draw(ladders.filter(bool))
+    return Position(
+        topic="foo",
+        partition=0,
+        source_offset=points[0].source_offset,
+        source_epoch=points[0].source_epoch,
+        sequence=points[0].sequence,
+        target_offset=points[0].target_offset,
+        target_end=draw(st.sampled_from([-1, 7, 2**40])),
+        epoch=draw(st.integers(0, 32767)),
+        source_topic_id=draw(ids),
+        target_topic_id=draw(ids),
+        rungs=tuple(points[1:]),
+        left=draw(st.booleans()),
+        written_ms=draw(int63),
+        copier=draw(ids),
+    )
+
+
+def read(value: bytes | None, key: bytes | None = None):
+    return decode(encode_key(KEY) if key is None else key, value, connector=CONNECTOR, cluster="A")
+
+
+# Printed by Java's JsonConverter of 4.3.1 for the map that MirrorUtils.wrapPartition makes, with the partition that
+# Utils.murmur2 gives of 25.
+@pytest.mark.parametrize(
+    ("key", "expected", "partition"),
+    [
+        (KEY, '["MirrorSourceConnector",{"cluster":"A","partition":0,"topic":"foo"}]', 16),
+        (
+            PositionKey(CONNECTOR, "ést-东", "foo", 0),
+            '["MirrorSourceConnector",{"cluster":"ést-东","partition":0,"topic":"foo"}]',
+            2,
+        ),
+        (
+            PositionKey("c", "e\U0001f600x", 'a"b\\c/d', 0),
+            '["c",{"cluster":"e\\uD83D\\uDE00x","partition":0,"topic":"a\\"b\\\\c/d"}]',
+            5,
+        ),
+        (
+            PositionKey("c", "\x00\x01\b\t\n\x0b\f\r\x1b\x1f\x7f\x80\u2028", "t", 0),
+            '["c",{"cluster":"\\u0000\\u0001\\b\\t\\n\\u000B\\f\\r\\u001B\\u001F\x7f\x80\u2028","partition":0,"topic":"t"}]',
+            10,
+        ),
+        (
+            PositionKey("c", "lone\ud83dx", "t", 0),
+            '["c",{"cluster":"lone\\uD83Dx","partition":0,"topic":"t"}]',
+            7,
+        ),
+    ],
+)
+def test_keys_are_java_bytes(key: PositionKey, expected: str, partition: int):
+    """Field order, escapes and partition are what Java's converter and partitioner give."""
+    assert (expected.encode(), partition) == (encode_key(key), partition_for(encode_key(key), 25))
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [
+        (b'["MirrorSourceConnector",{"cluster":"A","partition":0,"topic":"foo"}]', 16),
+        (b'["MirrorCheckpointConnector",{"partition":0,"topic":"A.foo","group":"g1"}]', 18),
+        (b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]', 0),
+    ],
+)
+def test_partitions_are_java_partitions(key: bytes, partition: int):
+    """The three example keys go where Java's producer sends them."""
+    assert partition == partition_for(key, 25)
+
+
+def test_leader_epochs_are_beside_the_rungs_that_earlier_versions_read():
+    """A version without epochs finds four numbers in each rung; what it writes has no epochs, and is read all the same."""
+    known = replace(KNOWN, source_epoch=7, rungs=(KNOWN.rungs[0]._replace(source_epoch=6), KNOWN.rungs[1]))
+    fields = json.loads(encode_value(known))
+
+    assert fields["mirrorflow.rungs"] == "120:97:117:1700,50:40:60:1000"
+    assert fields.pop("mirrorflow.source.epochs") == "7,6,-1"
+    assert Stored(key=KEY, position=KNOWN) == read(json.dumps(fields).encode())
+
+
+def test_a_bare_position_is_java_value():
+    """Where nothing but the offset is known, the value is Java's own."""
+    assert encode_value(Position(topic="foo", partition=0, source_offset=123)) == b'{"offset":123}'
+
+
+def test_a_position_in_a_transaction_names_the_leader_epoch_alone():
+    """It stays Java's to judge (no sequence); an offset that was altered beside it has no epoch."""
+    known = Position(topic="foo", partition=0, source_offset=123, source_epoch=7)
+    value = encode_value(known)
+
+    assert json.loads(value) == {
+        "offset": 123,
+        "mirrorflow.source.offset": 123,
+        "mirrorflow.source.epochs": "7",
+    }
+    assert Stored(key=KEY, position=known) == read(value)
+    altered = read(value.replace(b'"offset":123', b'"offset":100', 1))
+    assert isinstance(altered, Stored)
+    assert altered.position == Position(topic="foo", partition=0, source_offset=100)
+
+
+def test_values_are_flat():
+    """Java refuses nested fields, so there are none."""
+    fields = json.loads(encode_value(KNOWN))
+
+    assert [] == [name for name, value in fields.items() if not isinstance(value, int | str | bool)]
+
+
+@given(positions())
+def test_what_is_written_is_read(position: Position):
+    """Every field survives, whatever the ids and the ladder."""
+    assert Stored(key=KEY, position=position) == read(encode_value(position))
+
+
+def test_java_values_have_no_sequence():
+    """A value of Java MM2 gives the offset and nothing else."""
+    expected = Stored(key=KEY, position=Position(topic="foo", partition=0, source_offset=7))
+
+    assert expected == read(b'{"offset":7}')
+
+
+@pytest.mark.parametrize("value", [None, b'{"offset":-1}', b'{"offset":null}', b"{}"])
+def test_what_java_takes_for_none_is_a_reset(value: bytes | None):
+    """Tombstones, and the offsets that Java treats as uncommitted."""
+    assert Reset(key=KEY) == read(value)
+
+
+def test_an_altered_offset_voids_our_fields():
+    """Whoever changes the offset and leaves our fields has said something new about the offset alone."""
+    fields = json.loads(encode_value(KNOWN))
+    altered = read(json.dumps({**fields, "offset": 5}).encode())
+
+    assert isinstance(altered, Stored)
+    assert replace(altered, warning="") == Stored(
+        key=KEY, position=Position(topic="foo", partition=0, source_offset=5)
+    )
+    assert "altered" in altered.warning
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sequence", "x"),
+        ("sequence", 2**63),
+        ("left", 1),
+        ("rungs", "1:2"),
+        ("rungs", "9:9:9:9,9:9:9:9"),
+        ("epoch", None),
+    ],
+)
+def test_broken_fields_of_ours_leave_the_offset(name: str, value: object):
+    """A value half broken is as good as Java's, and says so."""
+    fields = json.loads(encode_value(KNOWN))
+    found = read(json.dumps({**fields, f"mirrorflow.{name}": value}).encode())
+
+    assert isinstance(found, Stored)
+    assert (123, -1, True) == (found.position.source_offset, found.position.sequence, bool(found.warning))
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"\xff", b'{"offset":"1"}', b'{"offset":true}', b'{"offset":1.5}']
+)
+def test_broken_values_are_named(value: bytes):
+    """The problem names the partition and not the value."""
+    found = read(value)
+
+    assert isinstance(found, Malformed)
+    assert "foo-0" in found.problem
+
+
+def test_a_key_java_would_not_find_is_named():
+    """A key with other spaces is a different key to Java, so it counts for nobody."""
+    found = read(
+        b'{"offset":1}', key=b'["MirrorSourceConnector", {"cluster":"A","partition":0,"topic":"foo"}]'
+    )
+
+    assert isinstance(found, Malformed)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]',
+        b'["other",{"cluster":"A","partition":0,"topic":"foo"}]',
+        b'["MirrorSourceConnector",{"cluster":"Z","partition":0,"topic":"foo"}]',
+        b'["MirrorSourceConnector",{"file":"x"}]',
+    ],
+)
+def test_keys_of_others_are_passed_over(key: bytes):
+    """Other connectors share the topic."""
+    assert read(b'{"offset":1}', key=key) is None
+
+
+@given(st.none() | st.binary(max_size=80), st.none() | st.binary(max_size=80))
+def test_no_bytes_crash_the_reader(key: bytes | None, value: bytes | None):
+    """Anything may stand in a topic."""
+    decode(key, value, connector=CONNECTOR, cluster="A")
+    read(value)

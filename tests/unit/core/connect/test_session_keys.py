@@ -1,0 +1,99 @@
+"""Signed requests between workers: Java's bytes, and a refusal for whatever is not signed with the group's key of now."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirrorflow_core.connect.rest_calls import ConnectError, Signature
+from mirrorflow_core.connect.session_keys import (
+    SessionKey,
+    check,
+    is_due,
+    sign,
+)
+from mirrorflow_core.connect.worker_records import TaskCount, decode_config, encode_config
+from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_core.settings import SessionKeySettings
+
+KEY = SessionKey(key=bytes(range(32)), created_ms=1_700_000_000_000)
+BODY = b'[{"task.index":"0"}]'
+RULES = SessionKeySettings()
+
+
+@pytest.mark.parametrize(
+    ("body", "mac"),
+    [
+        (BODY, "kVpgHVVEWjB2mdP2hFgEb2vA3zkDt/6Gemt9vtNwiA8="),
+        (b"", "04tCCW2A9F+Ca0Sp1WB95ySWpBXT9KGoyI47udqNwcs="),
+    ],
+)
+def test_a_signature_is_javas(body: bytes, mac: str) -> None:
+    """The MACs were made by Java's InternalRequestSignature."""
+    assert Signature(mac=mac, algorithm="HmacSHA256") == sign(body, KEY, "HmacSHA256")
+    check(body, sign(body, KEY, "HmacSHA256"), KEY, RULES)
+
+
+@pytest.mark.parametrize(
+    ("signature", "key", "status"),
+    [
+        (Signature(), KEY, 400),
+        (Signature(mac="AAAA"), KEY, 400),
+        (Signature(algorithm="HmacSHA256"), KEY, 400),
+        (Signature(mac="no base 64!", algorithm="HmacSHA256"), KEY, 400),
+        (sign(BODY, KEY, "HmacSHA1"), KEY, 400),
+        (Signature(mac="AAAA", algorithm="HmacROT13"), KEY, 400),
+        (sign(BODY, KEY, "HmacSHA256"), None, 503),
+        (sign(BODY, replace(KEY, key=bytes(32)), "HmacSHA256"), KEY, 403),
+        (sign(BODY + b" ", KEY, "HmacSHA256"), KEY, 403),
+    ],
+    ids=[
+        "none", "no-algorithm", "no-mac", "not-base64", "other-algorithm", "unknown-algorithm", "no-key-yet",
+        "former-key", "other-body",
+    ],
+)  # fmt: skip
+def test_what_is_not_signed_as_it_should_be_is_refused(
+    signature: Signature, key: SessionKey | None, status: int
+) -> None:
+    with pytest.raises(ConnectError) as refused:
+        check(BODY, signature, key, RULES)
+    assert status == refused.value.status
+    assert "ROT13" not in str(refused.value)
+
+
+def test_a_key_is_made_anew_when_its_time_is_over_or_its_kind_another() -> None:
+    born = KEY.created_ms
+    assert is_due(None, RULES, now_ms=born)
+    assert not is_due(KEY, RULES, now_ms=born + RULES.ttl_ms - 1)
+    assert is_due(KEY, RULES, now_ms=born + RULES.ttl_ms)
+    assert not is_due(KEY, replace(RULES, ttl_ms=0), now_ms=born + 10**12)
+    assert is_due(KEY, replace(RULES, size_bytes=64), now_ms=born)
+    assert is_due(KEY, replace(RULES, algorithm="HmacSHA512"), now_ms=born)
+
+
+def test_the_record_is_javas() -> None:
+    key, value = encode_config(KEY)
+    assert b"session-key" == key
+    assert (
+        b'{"key":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","algorithm":"HmacSHA256",'
+        b'"creation-timestamp":1700000000000}'
+    ) == value
+    configs = WorkerConfigs()
+    record = decode_config(key, value)
+    assert record is not None
+    configs.take(record)
+    assert KEY == configs.session_key
+    assert "AAEC" not in repr(record)
+
+
+def test_the_count_of_fenced_tasks_is_javas() -> None:
+    key, value = encode_config(TaskCount(connector="a-1", tasks=3))
+    assert (b"tasks-fencing-a-1", b'{"task-count":3}') == (key, value)
+    assert TaskCount(connector="a-1", tasks=3) == decode_config(key, value)
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"key":"%%","creation-timestamp":1}', b'{"key":"AAAA"}', b'{"creation-timestamp":1}', b"[]"]
+)
+def test_a_broken_key_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_config(b"session-key", value)

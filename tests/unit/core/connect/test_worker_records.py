@@ -1,0 +1,250 @@
+"""Records of Connect's config and status topics are Java's, byte for byte; rubbish is named and shows no value."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.connect.worker_records import (
+    ConfigRecord,
+    ConnectorConfig,
+    ConnectorTarget,
+    LogLevel,
+    RestartRequest,
+    TargetState,
+    TaskConfig,
+    TasksCommit,
+    WorkerState,
+    WorkerStatus,
+    decode_config,
+    decode_status,
+    encode_config,
+    encode_status,
+)
+from mirrorflow_core.connect.worker_state import WorkerConfigs, WorkerStatuses
+
+# As a worker of Kafka 4.3 writes them.
+CONFIGS = {
+    (b"connector-a-b", b'{"properties":{"name":"a-b","x":"1\\n"}}'): ConnectorConfig(
+        connector="a-b", properties={"name": "a-b", "x": "1\n"}
+    ),
+    (b"connector-a", None): ConnectorConfig(connector="a", properties=None),
+    (b"task-a-1-12", b'{"properties":{"k":"v"}}'): TaskConfig(
+        connector="a-1", task=12, properties={"k": "v"}
+    ),
+    (b"commit-a", b'{"tasks":2}'): TasksCommit(connector="a", tasks=2),
+    (b"target-state-a", b'{"state":"STARTED","state.v2":"STARTED"}'): ConnectorTarget(
+        connector="a", state=TargetState.STARTED
+    ),
+    (b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}'): ConnectorTarget(
+        connector="a", state=TargetState.STOPPED
+    ),
+    (b"target-state-a", None): ConnectorTarget(connector="a", state=None),
+    (b"restart-connector-a", b'{"include-tasks":true,"only-failed":false}'): RestartRequest(
+        connector="a", include_tasks=True
+    ),
+}
+STATUSES = {
+    (
+        b"status-connector-a",
+        b'{"state":"RUNNING","trace":null,"worker_id":"h:8083","generation":3,"version":"4.3.1"}',
+    ): WorkerStatus(
+        connector="a", state=WorkerState.RUNNING, worker_id="h:8083", generation=3, version="4.3.1"
+    ),
+    (
+        b"status-task-a-b-0",
+        b'{"state":"FAILED","trace":"no\\n\\tat","worker_id":"h:8083","generation":3,"version":null}',
+    ): WorkerStatus(
+        connector="a-b", task=0, state=WorkerState.FAILED, worker_id="h:8083", generation=3, trace="no\n\tat"
+    ),
+    (b"status-task-a-0", None): WorkerStatus(connector="a", task=0, state=WorkerState.DESTROYED),
+}
+
+names = st.text(min_size=1, max_size=12)
+texts = st.text(max_size=20)
+properties = st.none() | st.dictionaries(texts, texts, max_size=4)
+counts = st.integers(0, 2**31 - 1)
+config_records = st.one_of(
+    st.builds(ConnectorConfig, connector=names, properties=properties),
+    st.builds(TaskConfig, connector=names, task=counts, properties=properties),
+    st.builds(TasksCommit, connector=names, tasks=counts),
+    st.builds(ConnectorTarget, connector=names, state=st.none() | st.sampled_from(TargetState)),
+    st.builds(RestartRequest, connector=names, include_tasks=st.booleans(), only_failed=st.booleans()),
+)
+
+
+@pytest.mark.parametrize(("written", "said"), CONFIGS.items())
+def test_config_records_are_those_of_java(written: tuple[bytes, bytes | None], said: ConfigRecord):
+    """Both ways."""
+    assert (said, written) == (decode_config(*written), encode_config(said))
+
+
+@pytest.mark.parametrize(("written", "said"), STATUSES.items())
+def test_status_records_are_those_of_java(written: tuple[bytes, bytes | None], said: WorkerStatus):
+    """Both ways."""
+    assert (said, written) == (decode_status(*written), encode_status(said))
+
+
+@given(config_records)
+def test_any_config_record_comes_back(record: ConfigRecord):
+    """Whatever a name or a property holds."""
+    assert record == decode_config(*encode_config(record))
+
+
+@given(
+    st.builds(
+        WorkerStatus,
+        connector=names,
+        task=st.none() | counts,
+        state=st.sampled_from(WorkerState),
+        trace=texts,
+    )
+)
+def test_any_status_comes_back(status: WorkerStatus):
+    """But for the details of one that is destroyed."""
+    found = decode_status(*encode_status(status))
+
+    assert found is not None
+    assert (status.connector, status.task, status.state) == (found.connector, found.task, found.state)
+    assert status.state is WorkerState.DESTROYED or status == found
+
+
+@given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))
+def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
+    """They are nothing, something, or a ValueError."""
+    for prefix in (b"", b"connector-a", b"task-a-1", b"commit-a", b"target-state-a", b"status-task-a-1"):
+        for decode in (decode_config, decode_status):
+            try:
+                decode(None if key is None else prefix + key, value)
+            except ValueError:
+                continue
+
+
+def test_a_loggers_level_is_javas_bytes():
+    record = LogLevel(namespace="org.apache", level="WARN")
+    key, value = encode_config(record)
+
+    assert (b"logger-cluster-org.apache", b'{"level":"WARN"}') == (key, value)
+    assert record == decode_config(key, value)
+
+
+@pytest.mark.parametrize("key", [b"logger-cluster-org.apache", b"session-key-of-mine", b"x"])
+def test_other_records_are_left_alone(key: bytes):
+    """What other workers tell each other says nothing of a connector."""
+    assert decode_config(key, b'{"key":"c2VjcmV0"}') is None
+    assert decode_status(b"status-topic-t:connector-a", b'{"topic":{}}') is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"connector-a", b'{"properties":{"sasl.jaas.config":{"password":"hunter2"}}}'),
+        (b"connector-a", b'{"properties":"hunter2"}'),
+        (b"connector-a", b"hunter2"),
+        (b"task-a-x", b'{"properties":{"password":"hunter2"}}'),
+        (b"commit-a", b'{"tasks":"hunter2"}'),
+        (b"target-state-a", b'{"state":"hunter2"}'),
+    ],
+)
+def test_a_problem_shows_no_value(key: bytes, value: bytes):
+    """Properties hold secrets, and problems are logged."""
+    with pytest.raises(ValueError, match=r"^its|^it |^the property|^tasks") as caught:
+        decode_config(key, value)
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_target_state_of_a_later_version_falls_back_to_the_old_field():
+    """As in Java, so that a new state may be added."""
+    value = b'{"state":"PAUSED","state.v2":"HIBERNATING"}'
+
+    assert decode_config(b"target-state-a", value) == ConnectorTarget(connector="a", state=TargetState.PAUSED)
+
+
+def state_of(*records: ConfigRecord) -> WorkerConfigs:
+    configs = WorkerConfigs()
+    for record in records:
+        configs.take(record)
+    return configs
+
+
+def task(number: int, value: str) -> TaskConfig:
+    return TaskConfig(connector="a", task=number, properties={"v": value})
+
+
+def test_tasks_count_from_their_commit_on():
+    """Half a set that a dying leader wrote changes nothing."""
+    before = state_of(task(0, "x"), task(1, "x"), TasksCommit(connector="a", tasks=2), task(0, "y"))
+
+    assert {"a": ({"v": "x"}, {"v": "x"})} == before.tasks
+
+
+def test_a_commit_that_lacks_a_task_makes_the_connector_inconsistent():
+    """Compaction took an older config away: the old tasks stay until a whole set is written."""
+    configs = state_of(task(1, "x"), TasksCommit(connector="a", tasks=2))
+
+    assert ({"a"}, {}) == (configs.inconsistent, configs.tasks)
+    for record in (task(0, "y"), task(1, "y"), TasksCommit(connector="a", tasks=2)):
+        configs.take(record)
+    assert (set(), 2) == (configs.inconsistent, len(configs.tasks["a"]))
+
+
+def test_fewer_tasks_leave_none_behind():
+    """The config of a task that is no more may still stand in the topic."""
+    configs = state_of(task(1, "old"), task(0, "new"), TasksCommit(connector="a", tasks=1))
+
+    assert {"a": ({"v": "new"},)} == configs.tasks
+
+
+def test_a_deleted_connector_is_started_when_it_comes_again():
+    """Its target state is deleted with it, and its tasks count no more."""
+    configs = state_of(
+        ConnectorConfig(connector="a", properties={}),
+        ConnectorTarget(connector="a", state=TargetState.STOPPED),
+        TaskConfig(connector="a", task=0, properties={}),
+        TasksCommit(connector="a", tasks=1),
+        ConnectorConfig(connector="a", properties=None),
+        ConnectorTarget(connector="a", state=None),
+    )
+
+    assert ({}, {}, TargetState.STARTED) == (configs.connectors, configs.tasks, configs.target("a"))
+
+
+def status(
+    state: WorkerState, generation: int, worker: str = "h:1", number: int | None = None
+) -> WorkerStatus:
+    return WorkerStatus(connector="a", task=number, state=state, worker_id=worker, generation=generation)
+
+
+def test_who_lost_a_task_does_not_speak_for_who_has_it():
+    """A late UNASSIGNED of an older generation is not believed; one of a newer is."""
+    statuses = WorkerStatuses()
+    for one in (status(WorkerState.RUNNING, 5, number=0), status(WorkerState.UNASSIGNED, 4, "h:2", 0)):
+        statuses.take(one)
+    running = statuses.tasks("a")[0].state
+    statuses.take(status(WorkerState.UNASSIGNED, 6, number=0))
+
+    assert (WorkerState.RUNNING, WorkerState.UNASSIGNED) == (running, statuses.tasks("a")[0].state)
+
+
+def test_a_safe_write_gives_way_to_a_newer_generation_of_another():
+    """Java's putSafe."""
+    statuses = WorkerStatuses()
+    statuses.take(status(WorkerState.RUNNING, 5, "h:1"))
+
+    allowed = [
+        statuses.may_write(status(WorkerState.FAILED, g, w)) for g, w in ((4, "h:2"), (4, "h:1"), (5, "h:2"))
+    ]
+    assert [False, True, True] == allowed
+
+
+def test_a_deleted_connector_takes_its_tasks_with_it():
+    """A tombstone of the connector ends them all."""
+    statuses = WorkerStatuses()
+    for one in (
+        status(WorkerState.RUNNING, 1),
+        status(WorkerState.RUNNING, 1, number=0),
+        status(WorkerState.DESTROYED, 1),
+    ):
+        statuses.take(one)
+
+    assert (None, {}, frozenset()) == (statuses.connector("a"), statuses.tasks("a"), statuses.connectors())

@@ -1,0 +1,45 @@
+"""Durations and moments as Java writes them."""
+
+import pytest
+
+from mirrorflow_core.java.duration import parse_duration_ms, parse_instant_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("PT1H30M", 5_400_000),
+        ("P2D", 172_800_000),
+        ("P1DT1S", 86_401_000),
+        ("PT0.5S", 500),
+        ("PT-6H+3M", -21_420_000),
+        ("-PT6H", -21_600_000),
+        ("pt15m", 900_000),
+        ("PT-0.5S", -500),
+    ],
+)
+def test_durations_are_java_s(text: str, expected_ms: int):
+    """The examples of java.time.Duration.parse."""
+    assert expected_ms == parse_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1h", "P1Y", "P1DT", "PT1"])
+def test_other_durations_are_refused(text: str):
+    """Java refuses them too."""
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("1970-01-01T00:00:01Z", 1_000),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T00:00:00.250", 250),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_moments_are_iso_8601_or_milliseconds(text: str, expected_ms: int):
+    """Without a zone it is UTC, wherever the process runs."""
+    assert expected_ms == parse_instant_ms(text)

@@ -1,0 +1,97 @@
+"""Java's properties text: every reading that `java.util.Properties` gives, and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.properties import format_properties, parse_properties, trailing_comment
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b", {"a": "b"}),
+        ("a:b", {"a": "b"}),
+        ("a b", {"a": "b"}),
+        ("a\t:\tb", {"a": "b"}),
+        ("a = = b", {"a": "= b"}),
+        ("  a=b  ", {"a": "b  "}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("=b", {"": "b"}),
+        ("# c=d\n! e=f\n  # g\na=b", {"a": "b"}),
+        ("a=b # no comment", {"a": "b # no comment"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=b\\\n   c", {"a": "bc"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=b\\\n# c", {"a": "b# c"}),
+        ("# c\\\na=b", {"a": "b"}),
+        ("a=b\\\n\nc=d", {"a": "b", "c": "d"}),
+        ("\\\n\na=b", {"a": "b"}),
+        ("a=b\\", {"a": "b"}),
+        ("a\\=b\\:c\\ d=e", {"a=b:c d": "e"}),
+        ("a=\\t\\n\\r\\f\\q\\#\\!", {"a": "\t\n\r\fq#!"}),
+        ("a=\\u00e9\\u20AC", {"a": "é€"}),
+        ("a=\\uD83D\\uDE00", {"a": "\U0001f600"}),
+        ("a=1\r\nb=2\rc=3\n", {"a": "1", "b": "2", "c": "3"}),
+        ("\ufeffa=1", {"a": "1"}),
+        ("A->B.enabled = true", {"A->B.enabled": "true"}),
+        ("clusters: A, B", {"clusters": "A, B"}),
+    ],
+)
+def test_text_is_read_as_java_reads_it(text: str, expected: dict[str, str]):
+    """Separators, escapes, continuations and comments are java.util.Properties'."""
+    assert expected == parse_properties(text)
+
+
+@pytest.mark.parametrize("text", ["password=\\u12", "password=\\uzzzz"])
+def test_malformed_escape_is_refused_by_key_without_the_value(text: str):
+    """Java throws for it; the error names the key only, since the value may be a password."""
+    with pytest.raises(InvalidSettingError, match=r"^password: ") as raised:
+        parse_properties(text)
+    assert text.partition("=")[2] not in str(raised.value)
+
+
+@given(st.dictionaries(TEXTS, TEXTS))
+def test_written_properties_are_read_back(properties: dict[str, str]):
+    """`format_properties` is the inverse, for any text; what it writes is ASCII, readable by any encoding."""
+    text = format_properties(properties)
+
+    assert text.isascii()
+    assert properties == parse_properties(text)
+
+
+def test_values_stay_readable():
+    """Only keys need their separators escaped."""
+    text = format_properties({"a b": "x=y: #1", "jaas": 'm required u="\\\\a";', "blank": " x"})
+
+    assert text == 'a\\ b=x=y: #1\njaas=m required u="\\\\\\\\a";\nblank=\\ x\n'
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str):
+    """No text raises anything but the error of settings."""
+    try:
+        parse_properties(text)
+    except InvalidSettingError:
+        assert "\\u" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("true  # comment", "true"),
+        ("SSL // if needed", "SSL"),
+        ("# all of it", ""),
+        ("http://host:80/a#b", None),
+        ("a#b//c", None),
+        ("plain", None),
+    ],
+)
+def test_comment_behind_a_value_is_found(value: str, expected: str | None):
+    """Only behind white space: addresses hold `//` and `#` of their own."""
+    assert expected == trailing_comment(value)

@@ -1,0 +1,247 @@
+"""Java's regular expressions: syntax, whole-name matches, and the limits of a match."""
+
+import re
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.java import patterns
+from mirrorflow_core.java.errors import PatternSyntaxError, SlowPatternError
+from mirrorflow_core.java.pattern_lists import PatternList, syntax_problem
+from mirrorflow_core.java.patterns import JavaPattern
+from mirrorflow_core.java.quotations import unquoted
+
+NAME_MAX = 249
+# Takes any backtracking engine a time exponential in the length, this one too.
+CATASTROPHE = "(a|a)*"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        (r"\Qa.b\E.*", "a.bc", "axb"),
+        (r"\Qa.b", "a.b", "axb"),
+        (r"\p{Alpha}+", "orders", "orders1"),
+        (r"[\p{Alpha}_]+\p{Digit}", "ab_1", "a-1"),
+        (r"[\P{Alpha}]+", "12", "a"),
+        (r"\P{Upper}+", "abc", "aBc"),
+        (r"\pL+", "abc", "ab1"),
+        (r"\p{IsGreek}", "\u03b1", "a"),
+        ("(?<x>a)", "a", "b"),
+        (r"(?<n>a)\k<n>", "aa", "ab"),
+        ("a++b", "aab", "aa"),
+        ("(?>a+)b", "ab", "a"),
+        ("(?>a|ab)c", "ac", "abc"),
+        ("(?!secret).*", "orders", "secret-1"),
+        (".*(?<=-eu)", "orders-eu", "orders-us"),
+        (".*(?<!-eu)", "orders-us", "orders-eu"),
+        ("[a-z&&[^b]]+", "ac", "ab"),
+        ("[a-c[x-z]]+", "ax", "d"),
+        ("[^a-c[x-z]]+", "d", "x"),
+        ("[]a]+", "]a", "b"),
+        ("[a||b~~c]+", "a|b~", "d"),
+        (r"a\h", "a\u3000", "a\n"),
+        (r"a\R", "a\r\n", "a\n\n"),
+        (r"a\Z\n", "a\n", "a"),
+        (r"a\z", "a", "a\n"),
+        (r"a$\n", "a\n", "a"),
+        ("(?m)a$\n^b", "a\nb", "a\n"),
+        ("(?s)a.b", "a\nb", "a"),
+        ("a.b", "axb", "a\nb"),
+        ("(?i)orders", "ORDERS", "OTHER"),
+        ("x(?i:y)", "xY", "XY"),
+        ("x(?i)y|z", "Z", "XY"),
+        ("(?i)k", "K", "\u212a"),
+        ("(?iu)k", "\u212a", "s"),
+        ("(?i)\u00e9", "\u00e9", "\u00c9"),
+        ("(?x) a b # comment", "ab", "a b"),
+        (r"\w+\z", "abc", "a-c"),
+        (r"\d+", "12", "\u0661\u0662"),
+        (r"\s", "\t", "\xa0"),
+        (r"\w", "a", "\u00e9"),
+        (r"(?U)\w", "\u00e9", "-"),
+        (r"a\b.b", "a-b", "aab"),
+        (r"\0101\x61\u0062\x{63}\cA", "Aabc\x01", "Aabc"),
+        (r"(a)\1{2}", "aaa", "aa"),
+        ("a{1}{2}", "a", "aa"),
+        ("(foo(a|b))", "foob", "b"),
+    ],
+)
+def test_whole_names_match_as_in_java(pattern: str, matching: str, other: str):
+    compiled = JavaPattern(pattern)
+
+    assert compiled.matches(matching)
+    assert not compiled.matches(other)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(", ")", "*a", "a**", "[a", "[]", "[z-a]", r"[a-\d]", "(?P<n>a)", "(?#x)", "(?<n>a)(?<n>b)", r"\k<n>", r"[\k<n>]",
+        r"\p{Foo}", r"\p{IsFoo}", r"\y", r"\x6", "a{", "a{2,1}", ".*(?<=(ab)+)", "(?c)a", r"\b{g}", "\\", "(" * 200 + ")" * 200,
+    ],
+)  # fmt: skip
+def test_what_java_refuses_or_is_not_supported_is_refused(pattern: str):
+    with pytest.raises(PatternSyntaxError):
+        JavaPattern(pattern)
+
+
+def test_quotation_quotes_single_characters():
+    r"""Java reads `\Qab\E+` as `ab+`, and `\\Q` is an escaped backslash."""
+    assert r"ab+\.\*" == unquoted(r"\Qab\E+\Q.*")
+    assert r"\\Qa" == unquoted(r"\\Qa")
+    assert r"\x312" == unquoted(r"\Q12\E")
+
+
+literal_names = st.text(st.sampled_from("abAB1.-_"), max_size=8)
+plain_patterns = st.lists(
+    st.sampled_from(["a", "b", "B", "1", r"\.", "-", "_", ".", ".*", "a*", "b+?", "[ab]", "[^a]+", "(a|b)", r"\d", r"\w+", "a{1,2}"]),
+    max_size=6,
+).map("".join)  # fmt: skip
+
+
+@given(pattern=plain_patterns, name=literal_names)
+def test_plain_patterns_agree_with_pythons_re(pattern: str, name: str):
+    assert JavaPattern(pattern).matches(name) == (re.fullmatch(pattern, name, re.ASCII) is not None)
+
+
+@given(name=st.text(max_size=20))
+def test_a_quoted_name_matches_itself_alone(name: str):
+    quoted = JavaPattern("\\Q" + name.replace("\\E", "") + "\\E")
+
+    assert quoted.matches(name.replace("\\E", ""))
+    assert not quoted.matches(name + "x")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", CATASTROPHE, "(a|aa)+", "([a-z]+)*1", "(.*a){12}b"])
+def test_a_match_ends_within_its_limit(pattern: str):
+    """With an answer or an error, for the longest name that a topic can have."""
+    compiled, began_s = JavaPattern(pattern), time.process_time()
+
+    with suppress(SlowPatternError):
+        assert not compiled.matches("a" * (NAME_MAX - 1) + "!")
+
+    assert time.process_time() - began_s < 3 * patterns.MATCH_LIMIT_S
+
+
+def test_the_error_names_the_pattern_the_name_and_the_cure():
+    with pytest.raises(SlowPatternError) as raised:
+        JavaPattern(CATASTROPHE).matches("a" * 100 + "!")
+
+    assert (
+        str(raised.value)
+        == f"'(a|a)*' cannot be matched against '{'a' * 60}...': that takes longer than 0.1 s"
+    )
+    assert "write it without a repetition inside a repetition" in raised.value.action
+
+
+def test_a_pattern_that_was_given_up_is_not_tried_again_within_the_window():
+    compiled = JavaPattern(CATASTROPHE)
+    with pytest.raises(SlowPatternError):
+        compiled.matches("a" * 100 + "!")
+    began_s = time.process_time()
+
+    for _ in range(1000):
+        with pytest.raises(SlowPatternError):
+            compiled.matches("b")
+
+    assert time.process_time() - began_s < 5 * patterns.MATCH_LIMIT_S
+
+
+def test_a_new_window_tries_again(monkeypatch: pytest.MonkeyPatch):
+    """The name may be gone."""
+    monkeypatch.setattr(patterns, "WINDOW_S", 0.0)
+    compiled = JavaPattern(CATASTROPHE)
+    with pytest.raises(SlowPatternError):
+        compiled.matches("a" * 100 + "!")
+
+    assert compiled.matches("aa")
+
+
+def test_all_names_together_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """None of them is slow alone."""
+    monkeypatch.setattr(patterns, "WINDOW_LIMIT_S", 0.0)
+    monkeypatch.setattr(patterns, "SLOW_MATCH_S", 0.0)
+
+    with pytest.raises(SlowPatternError, match=r"with the names before it that takes longer than 0 s"):
+        JavaPattern("[a]").matches("a")
+
+
+def test_ten_thousand_names_take_less_than_a_second():
+    listed = JavaPattern(r"orders\..*|payments-\d+|(?!secret)[a-z]+(?:[.-][a-z0-9]+)*")
+    names = [f"team-{number % 97}.orders-{number}.events" for number in range(10_000)]
+    began_s = time.process_time()
+
+    assert all(map(listed.matches, names))
+    assert time.process_time() - began_s < 1.0
+
+
+def test_names_and_prefixes_import_no_second_engine():
+    """It costs every process 2 MiB; the defaults of MM2 need none."""
+    code = (
+        "import sys; from mirrorflow_core.java.patterns import JavaPattern;"
+        "JavaPattern(r'.*|mm2.*\\.internal|.*\\.replica|__.*|console-consumer-.*|orders\\..+').matches('x');"
+        "assert 'regex' not in sys.modules; JavaPattern('(a)'); assert 'regex' in sys.modules"
+    )
+
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
+@pytest.mark.parametrize("pattern", [".*a.*b", "a|.+", "orders.*|pay.*|x", "a.b", "|a"])
+@given(name=st.text(st.sampled_from("ab\n\r\u2028.x"), max_size=6))
+def test_both_engines_agree(pattern: str, name: str):
+    assert JavaPattern(pattern).matches(name) == JavaPattern(f"(?:{pattern})").matches(name)
+
+
+def test_the_engine_without_limits_ends_soon_for_all_that_it_is_given():
+    """Its worst case: as many repetitions as it is given, and a name that almost matches."""
+    slowest, began_s = JavaPattern("|".join([r".*a.*\.b"] * 100)), time.process_time()
+
+    assert not slowest.matches("a" * NAME_MAX)
+    assert time.process_time() - began_s < 1.0
+
+
+def test_a_list_matches_what_its_joined_items_match():
+    """As MirrorUtils.compilePatternList: an item may close what another opens, and flags reach the items behind."""
+    assert PatternList(("orders", "pay.*")).matches("payments")
+    assert PatternList(("foo(a", "b)")).matches("foob")
+    assert PatternList(("(?i)a", "b")).matches("B")
+    assert not PatternList(("orders", "pay.*")).matches("xorders")
+
+
+def test_the_slow_item_of_a_list_is_named():
+    with pytest.raises(SlowPatternError) as raised:
+        PatternList(("orders", CATASTROPHE, "pay.*")).matches("a" * 100 + "!")
+
+    assert raised.value.pattern == CATASTROPHE
+
+
+def test_a_list_that_was_given_up_tries_its_items_once():
+    """Which one is slow is found once for all names of the window."""
+    listed = PatternList(("orders", CATASTROPHE, "pay.*"))
+    began_s = time.process_time()
+
+    for number in range(100):
+        with pytest.raises(SlowPatternError):
+            listed.matches("a" * 100 + f"-{number}")
+
+    assert time.process_time() - began_s < 5 * patterns.MATCH_LIMIT_S
+
+
+def test_the_wrong_item_of_a_list_is_named():
+    assert syntax_problem(("fine", "b)")) is not None
+    wrong = syntax_problem(("(?<n>a)", "(?<n>b)"))
+    assert wrong is not None
+    assert wrong[0] == "(?<n>a)|(?<n>b)"
+    assert syntax_problem(("fine", "b")) is None
+
+
+def test_equal_text_is_an_equal_pattern():
+    """An unchanged flow compares equal, so nothing is judged again."""
+    assert JavaPattern("a") == JavaPattern("a") != JavaPattern("b")
+    assert {PatternList(("a", "b"))} == {PatternList(("a", "b"))}

@@ -1,0 +1,243 @@
+"""What is a stall, and which reason and sentence it has: by the facts of one partition."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.reports import PartitionPhase
+from mirrorflow_core.stall_detection import (
+    STALLED_AFTER_S,
+    CopyFacts,
+    Obstacle,
+    ObstacleKind,
+    StallReason,
+    find_stall,
+)
+
+FACTS = CopyFacts(
+    partition="orders-3",
+    target_partition="east.orders-3",
+    source="east",
+    target="west",
+    phase=PartitionPhase.COPYING,
+    without_progress_s=STALLED_AFTER_S,
+    transactional_id="mirrorflow.east",
+)
+
+
+def refused(name="NOT_ENOUGH_REPLICAS", message="", times=17):
+    return Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message, times=times)
+
+
+UNSETTLED = Obstacle(kind=ObstacleKind.UNSETTLED, message="something of ours is not replicated", times=9)
+FETCH_REFUSED = Obstacle(kind=ObstacleKind.FETCH_REFUSED, name="KAFKA_STORAGE_ERROR", times=60)
+EPOCH_REFUSED = Obstacle(kind=ObstacleKind.EPOCH_REFUSED, name="KAFKA_STORAGE_ERROR", times=20)
+DIVERGED = Obstacle(kind=ObstacleKind.DIVERGED, times=20)
+FAILED = Obstacle(
+    kind=ObstacleKind.FAILED, name="Unreachable", message="Cluster west cannot be reached at b:9092: refused."
+)
+REASONS = [
+    ({"obstacle": refused()}, StallReason.WRITES_REFUSED),
+    ({"obstacle": refused(), "phase": PartitionPhase.STARTING}, StallReason.WRITES_REFUSED),
+    ({"obstacle": UNSETTLED, "phase": PartitionPhase.STARTING}, StallReason.NO_DECISION),
+    ({"phase": PartitionPhase.STARTING, "times_asked": 20}, StallReason.NO_DECISION),
+    ({"is_in_flight": True, "times_asked": 20}, StallReason.NO_DECISION),
+    ({"phase": PartitionPhase.STARTING, "times_asked": 1}, StallReason.TARGET_NOT_ANSWERING),
+    ({"phase": PartitionPhase.STARTING, "is_reading_logs": True}, StallReason.RESUMING),
+    ({"phase": PartitionPhase.WAITING, "waits_for": "ab12"}, StallReason.WAITING_FOR_COPIER),
+    ({"phase": PartitionPhase.WAITING, "obstacle": refused("OUT_OF_ORDER_SEQUENCE_NUMBER")}, StallReason.WAITING_FOR_COPIER),
+    ({"awaits_commit": True, "is_fetched": True}, StallReason.COMMIT_PENDING),
+    ({"is_in_flight": True}, StallReason.TARGET_NOT_ANSWERING),
+    ({"is_fetched": True}, StallReason.TARGET_NOT_ANSWERING),
+    ({"is_crowded_out": True}, StallReason.TARGET_NOT_ANSWERING),
+    ({"phase": PartitionPhase.STARTING}, StallReason.TARGET_NOT_ANSWERING),
+    ({"phase": PartitionPhase.STARTING, "target_has_leader": False}, StallReason.TARGET_NOT_ANSWERING),
+    ({}, StallReason.SOURCE_NOT_ANSWERING),
+    ({"source_has_leader": False}, StallReason.SOURCE_NOT_ANSWERING),
+    ({"obstacle": FETCH_REFUSED, "obstacle_age_s": 1.0}, StallReason.SOURCE_NOT_ANSWERING),
+    ({"obstacle": EPOCH_REFUSED, "phase": PartitionPhase.STARTING}, StallReason.SOURCE_NOT_ANSWERING),
+    ({"obstacle": DIVERGED, "obstacle_age_s": 1.0, "times_asked": 20}, StallReason.NO_DECISION),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "reason"), REASONS)
+def test_each_way_of_standing_still_has_its_reason(changes, reason):
+    stall = find_stall(replace(FACTS, **changes))
+
+    assert stall is not None
+    assert stall.reason == reason.value
+
+
+@pytest.mark.parametrize(("changes", "_"), REASONS)
+def test_a_partition_that_made_progress_lately_is_not_stalled(changes, _):
+    assert find_stall(replace(FACTS, **changes, without_progress_s=STALLED_AFTER_S - 0.1)) is None
+
+
+@pytest.mark.parametrize(("changes", "_"), REASONS)
+def test_a_stopped_partition_is_not_stalled(changes, _):
+    """It has an error, and the error says what to do."""
+    assert find_stall(replace(FACTS, **{**changes, "phase": PartitionPhase.STOPPED})) is None
+
+
+@pytest.mark.parametrize("phase", [PartitionPhase.STARTING, PartitionPhase.COPYING, PartitionPhase.WAITING])
+def test_an_error_that_was_to_pass_keeps_its_own_reason(phase):
+    stall = find_stall(replace(FACTS, obstacle=FAILED, phase=phase))
+
+    assert stall is not None
+    assert stall.reason == "Unreachable"
+    assert stall.sentence == (
+        "orders-3: nothing was copied for more than 30 s: Cluster west cannot be reached at b:9092: refused."
+    )
+
+
+def test_an_error_that_names_the_partition_names_it_once():
+    failed = replace(FAILED, message="orders-3: it broke; mend it.")
+
+    stall = find_stall(replace(FACTS, obstacle=failed))
+
+    assert stall is not None
+    assert stall.sentence.count("orders-3: ") == 1
+
+
+@pytest.mark.parametrize("limit", ["is_reading_limited", "is_writing_limited"])
+@pytest.mark.parametrize("changes", [{}, {"is_fetched": True}, {"is_crowded_out": True}])
+def test_a_partition_that_a_limit_or_a_quota_holds_back_is_not_stalled(changes, limit):
+    assert find_stall(replace(FACTS, **changes, **dict[str, Any]({limit: True}))) is None
+
+
+def test_a_quota_of_writes_explains_a_batch_without_an_answer():
+    assert find_stall(replace(FACTS, is_in_flight=True, is_writing_limited=True)) is None
+
+
+def test_a_limit_of_reads_does_not_explain_a_batch_without_an_answer():
+    stall = find_stall(replace(FACTS, is_in_flight=True, is_reading_limited=True))
+
+    assert stall is not None
+    assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
+
+
+def test_a_limit_does_not_explain_that_all_others_are_read():
+    stall = find_stall(replace(FACTS, is_reading_limited=True, is_passed_over=True))
+
+    assert stall is not None
+    assert stall.reason == StallReason.SOURCE_NOT_ANSWERING.value
+
+
+@pytest.mark.parametrize("obstacle", [refused(), UNSETTLED, FAILED])
+def test_a_limit_does_not_hide_an_obstacle(obstacle):
+    """A flow that always uses up its rate would never tell of a partition that is refused."""
+    limited = replace(FACTS, obstacle=obstacle, is_reading_limited=True, is_writing_limited=True)
+
+    assert find_stall(limited) is not None
+
+
+def test_an_obstacle_of_long_ago_does_not_explain_a_stall():
+    """What was refused once, and is sent again, waits for an answer."""
+    stall = find_stall(replace(FACTS, obstacle=refused(), obstacle_age_s=60.0, is_in_flight=True))
+
+    assert stall is not None
+    assert stall.reason == StallReason.TARGET_NOT_ANSWERING.value
+
+
+def test_the_sentence_has_the_brokers_answer_and_what_to_do():
+    said = "Messages are rejected since there are fewer in-sync replicas than required."
+
+    stall = find_stall(replace(FACTS, obstacle=refused(message=said)))
+
+    assert stall is not None
+    assert stall.sentence == (
+        "orders-3: nothing was copied for more than 30 s: cluster west refused 17 writes, the last with "
+        "NOT_ENOUGH_REPLICAS (Messages are rejected since there are fewer in-sync replicas than required); bring the "
+        "replicas of east.orders-3 back in sync, or lower its min.insync.replicas."
+    )
+
+
+@pytest.mark.parametrize("obstacle", [EPOCH_REFUSED, DIVERGED, FETCH_REFUSED])
+def test_what_the_source_answers_names_the_source(obstacle):
+    stall = find_stall(replace(FACTS, obstacle=obstacle, obstacle_age_s=1.0))
+
+    assert stall is not None
+    assert "cluster east" in stall.sentence
+    assert "cluster west" not in stall.sentence
+
+
+def test_an_unknown_refusal_points_to_the_brokers_log():
+    stall = find_stall(replace(FACTS, obstacle=refused("ERROR_999", times=1)))
+
+    assert stall is not None
+    assert (
+        "refused 1 write, the last with ERROR_999; the log of the broker that leads east.orders-3"
+        in stall.sentence
+    )
+
+
+def test_obstacles_of_one_kind_are_counted_and_another_kind_begins_anew():
+    once = refused(times=1)
+    twice = refused("INVALID_TXN_STATE", times=1).after(once.after(None))
+
+    assert twice.times == 2
+    assert twice.name == "INVALID_TXN_STATE"
+    assert replace(UNSETTLED, times=1).after(twice).times == 1
+
+
+def test_a_stall_is_the_same_while_only_its_count_changes():
+    first = find_stall(replace(FACTS, obstacle=refused(times=17)))
+    later = find_stall(replace(FACTS, obstacle=refused(times=40)))
+    other = find_stall(replace(FACTS, obstacle=refused("INVALID_TXN_STATE")))
+
+    assert first is not None
+    assert first.is_same(later)
+    assert not first.is_same(other)
+    assert not first.is_same(None)
+
+
+OBSTACLES = st.none() | st.builds(
+    Obstacle,
+    kind=st.sampled_from(ObstacleKind),
+    name=st.sampled_from(["NOT_ENOUGH_REPLICAS", "Unreachable", "ERROR_7"]),
+    message=st.sampled_from(["", "It says so.", "It says so"]),
+    times=st.integers(1, 3),
+)
+
+
+@given(
+    st.builds(
+        CopyFacts,
+        partition=st.just("orders-3"),
+        target_partition=st.just("east.orders-3"),
+        source=st.just("east"),
+        target=st.just("west"),
+        phase=st.sampled_from(PartitionPhase),
+        without_progress_s=st.floats(0, 1000),
+        obstacle=OBSTACLES,
+        obstacle_age_s=st.floats(0, 100),
+        is_in_flight=st.booleans(),
+        is_fetched=st.booleans(),
+        is_crowded_out=st.booleans(),
+        is_reading_limited=st.booleans(),
+        is_writing_limited=st.booleans(),
+        is_passed_over=st.booleans(),
+        is_reading_logs=st.booleans(),
+        awaits_commit=st.booleans(),
+        times_asked=st.integers(0, 10),
+        waits_for=st.sampled_from(["", "ab12"]),
+        source_has_leader=st.booleans(),
+        target_has_leader=st.booleans(),
+    )
+)
+def test_a_partition_that_stands_still_always_has_a_reason(facts):
+    """Only stopping, progress and a limit excuse silence."""
+    stall = find_stall(facts)
+
+    if stall is None:
+        is_limited = facts.is_reading_limited or facts.is_writing_limited
+        assert (
+            facts.phase is PartitionPhase.STOPPED or facts.without_progress_s < STALLED_AFTER_S or is_limited
+        )
+    else:
+        assert stall.reason
+        assert stall.sentence.startswith("orders-3: nothing was copied for more than 30 s: ")
+        assert ".." not in stall.sentence

@@ -1,0 +1,206 @@
+"""A merged batch says what its batches said, in their order, and stops where they do not continue each other."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.wire.batch import Batch, checksum_holds, split
+from mirrorflow_core.wire.batch_limit import plain_bytes
+from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
+from mirrorflow_core.wire.records import Record, decode, encode_as_logged
+from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
+
+OURS: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 9}
+
+
+def row(parts, *, codec=0, base_offset=0):
+    """Batches that follow each other."""
+    batches: list[Batch] = []
+    for records in parts:
+        batches.append(batch_of(records, codec=codec, base_offset=base_offset, producer_id=len(batches) - 1))
+        base_offset += len(records)
+    return batches
+
+
+def singles(number, *, size_bytes=100, codec=0):
+    return row(
+        [[Record(0, 1_700_000_000_000 + i, b"k", b"v" * size_bytes)] for i in range(number)], codec=codec
+    )
+
+
+@given(
+    st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(0, 2**40), st.booleans()
+)
+def test_the_merged_batch_holds_the_records_of_all(parts, codec, base_offset, transactional):
+    """Same records, same order, one dense batch with a checksum that holds."""
+    batches = row(parts, codec=codec, base_offset=base_offset)
+
+    merged = coalesce(batches, max_bytes=1 << 20, transactional=transactional, **OURS)
+
+    (batch,) = split(merged.data)
+    records = [record for part in parts for record in part]
+    assert numbered(records) == decode(batch)
+    assert numbered(records, base_offset) == [record for source in batches for record in decode(source)]
+    assert checksum_holds(batch)
+    assert batch.is_dense
+    assert (len(batches), len(records), base_offset, base_offset + len(records) - 1) == (
+        merged.batches,
+        merged.records,
+        merged.base_offset,
+        merged.last_offset,
+    )
+    assert (codec, transactional, 5, 1, 9, 0) == (
+        batch.codec,
+        batch.is_transactional,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.base_offset,
+    )
+    assert max(record.timestamp for record in records) == batch.max_timestamp == merged.max_timestamp
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
+def test_the_limit_is_obeyed_by_all_but_a_lone_batch(parts, codec, max_bytes):
+    """What does not fit is left for the next."""
+    merged = coalesce(row(parts, codec=codec), max_bytes=max_bytes, **OURS)
+
+    assert len(merged.data) <= max_bytes or merged.batches == 1
+    assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(split(merged.data)[0])
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(CODECS), st.integers(100, 20_000))
+def test_the_limit_without_compression_is_obeyed_by_all_but_a_lone_batch(parts, codec, max_plain_bytes):
+    """However small they are together when compressed."""
+    merged = coalesce(row(parts, codec=codec), max_bytes=1 << 20, max_plain_bytes=max_plain_bytes, **OURS)
+
+    [batch] = split(merged.data)
+    assert plain_bytes(batch) <= max_plain_bytes or merged.batches == 1
+    assert numbered([r for part in parts[: merged.batches] for r in part]) == decode(batch)
+
+
+@given(st.integers(2, 9000))
+def test_single_records_are_moved_at_every_place_and_distance(number):
+    """Places and time differences beyond the table of small integers, forwards and backwards."""
+    places = sorted({0, 1, 63, 64, 8191, 8192, number})
+    batches = [
+        batch_of([Record(0, 10_000 - place, None, b"x" * (place % 200))], base_offset=place)
+        for place in places
+    ]
+    batches = [batch._replace(base_offset=i) for i, batch in enumerate(batches)]
+
+    merged = coalesce(batches, max_bytes=1 << 20, **OURS)
+
+    assert [(i, 10_000 - place, b"x" * (place % 200)) for i, place in enumerate(places)] == [
+        (r.offset, r.timestamp, r.value) for r in decode(split(merged.data)[0])
+    ]
+
+
+def test_many_single_records_become_one_batch():
+    """Ten thousand places: one, two and three bytes of offset difference."""
+    batches = singles(10_000, size_bytes=1)
+
+    merged = coalesce(batches, max_bytes=1 << 22, **OURS)
+
+    assert merged.batches == 10_000
+    assert [b.base_timestamp for b in batches] == [
+        record.timestamp for record in decode(split(merged.data)[0])
+    ]
+
+
+def test_an_unusual_integer_is_moved_too():
+    """A producer may write a small integer in more bytes than it needs."""
+    batch = batch_of([Record(0, 5, None, b"x")])
+    data = bytearray(batch.data)
+    length = data[61]
+    data[61:62] = bytes([length | 128, 0])
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    (second,) = split(data)
+
+    merged = coalesce([batch, second._replace(base_offset=1)], max_bytes=1000, **OURS)
+
+    assert [Record(0, 5, None, b"x"), Record(1, 5, None, b"x")] == decode(split(merged.data)[0])
+
+
+@pytest.mark.parametrize("bits", [0x08, 0x20, 0x40, 0x01])
+def test_a_run_ends_at_what_cannot_be_moved(bits):
+    """Time of append, markers, delete horizons and other codecs end it; nothing is passed over."""
+    batches = singles(5)
+    batches[3] = with_attributes(batches[3], bits)
+
+    assert worth_coalescing(batches) == 3
+    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 3
+
+
+def test_a_run_ends_at_a_gap():
+    """Source offsets follow each other within a merged batch, so one pair of offsets tells them all."""
+    batches = singles(5)
+    del batches[2]
+
+    assert worth_coalescing(batches) == 2
+    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 2
+
+
+def test_a_run_ends_at_a_compacted_batch():
+    """Records that are missing in the middle are gaps too."""
+    batches = singles(4)
+    batches[2] = batches[2]._replace(last_offset_delta=3)
+
+    assert worth_coalescing(batches) == 2
+    assert coalesce(batches, max_bytes=1 << 20, **OURS).batches == 2
+
+
+@given(
+    st.lists(RECORDS, min_size=1, max_size=5),
+    st.data(),
+    st.sampled_from(CODECS),
+)
+def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
+    """Offsets are missing within batches and between them."""
+    batches, expected, offset = [], [], 100
+    for records in parts:
+        placed = []
+        for record in records:
+            offset += data.draw(st.integers(1, 300))
+            placed.append(record._replace(offset=offset))
+        next_offset = offset + data.draw(st.integers(1, 3))
+        (batch,) = split(encode_as_logged(placed, codec=codec, next_offset=next_offset))
+        offset = next_offset
+        batches.append(batch)
+        expected += placed
+
+    merged = coalesce(batches, max_bytes=1 << 20, across_gaps=True, **OURS)
+
+    offsets = [record.offset for record in expected]
+    is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+    assert offsets == list(merged.offsets or range(merged.base_offset, merged.last_offset + 1))
+    assert merged.offsets is None or not is_dense or batches[-1].next_offset > offsets[-1] + 1
+    assert numbered(expected) == decode(split(merged.data)[0])
+    assert worth_coalescing(batches, across_gaps=True, small_bytes=1 << 20) in {0, len(batches)}
+
+
+def test_what_cannot_be_merged_is_refused():
+    """A caller that skipped the question is told so, not given a wrong batch."""
+    with pytest.raises(ValueError, match="cannot be merged"):
+        coalesce([with_attributes(singles(1)[0], 0x08)], max_bytes=1000, **OURS)
+
+
+def test_a_lone_batch_and_a_large_one_are_left_as_they_are():
+    """Nothing waits for company, and large batches pass untouched."""
+    large = singles(3, size_bytes=SMALL_BYTES)
+
+    assert worth_coalescing([]) == 0
+    assert worth_coalescing(singles(1)) == 0
+    assert worth_coalescing(large) == 0
+    assert worth_coalescing(row([[Record(0, 1, None, b"")] * 17] * 3)) == 0
+    assert (
+        worth_coalescing(row([[Record(0, 1, None, b"")]] * 2 + [[Record(0, 1, None, b"v" * SMALL_BYTES)]]))
+        == 2
+    )
+
+
+def test_a_run_is_bounded():
+    """A lost answer to a merged batch repeats only so much."""
+    assert worth_coalescing(singles(RECORDS_MAX + 5, size_bytes=1)) == RECORDS_MAX

@@ -1,0 +1,115 @@
+"""Each codec is undone by itself, framed as Java frames it, and never expands without a bound."""
+
+import struct
+import zlib
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.wire import codecs
+from tests.unit.core.wire.strategies import CODECS
+
+DATA = st.one_of(st.binary(max_size=300), st.integers(0, 300_000).map(lambda size: b"abcdefg" * (size // 7)))
+
+
+@given(DATA, st.sampled_from(CODECS))
+def test_what_is_compressed_is_what_is_decompressed(data, codec):
+    """Empty, small, and larger than the blocks of snappy and lz4."""
+    assert data == codecs.decompress(codec, memoryview(codecs.compress(codec, data)))
+
+
+@given(st.binary(max_size=300), st.sampled_from((1, 2, 3, 4)))
+def test_noise_is_refused(data, codec):
+    """Bytes that are no frame give data or the one error that says so."""
+    try:
+        codecs.decompress(codec, data)
+    except CorruptRecordsError:
+        return
+
+
+def test_lz4_is_framed_as_java_wants_it():
+    """Independent blocks of 64 KiB, and a descriptor whose checksum another implementation accepts."""
+    data = b"0123456789" * 20_000
+    frame = codecs.compress(codecs.LZ4, data)
+
+    assert frame[:7] == b"\x04\x22\x4d\x18\x60\x40\x82"
+    assert data == bytes(cramjam.lz4.decompress(frame))
+
+
+def test_lz4_frames_with_checksums_and_stored_blocks_are_read():
+    """Block and content checksums are stepped over, a block that did not shrink is taken as it is."""
+    block = b"stored"
+    frame = (
+        b"\x04\x22\x4d\x18\x74\x40\x00"
+        + struct.pack("<I", len(block) | 1 << 31)
+        + block
+        + bytes(4)
+        + bytes(4)
+        + bytes(4)
+    )
+
+    assert codecs.decompress(codecs.LZ4, frame) == b"stored"
+
+
+def test_snappy_is_framed_as_java_frames_it():
+    """Xerial's header with versions 1 and 1, then blocks with their lengths."""
+    stream = codecs.compress(codecs.SNAPPY, b"a" * 40_000)
+
+    assert b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) == stream[:16]
+    (size_bytes,) = struct.unpack_from(">i", stream, 16)
+    assert cramjam.snappy.decompress_raw_len(stream[20 : 20 + size_bytes]) == 32 << 10
+
+
+def test_bare_snappy_is_read():
+    """Some producers write it without the stream around it."""
+    assert (
+        codecs.decompress(codecs.SNAPPY, bytes(cramjam.snappy.compress_raw(b"hello hello"))) == b"hello hello"
+    )
+
+
+def test_gzip_members_that_follow_each_other_are_one():
+    """As GZIPInputStream reads them."""
+    member = zlib.compressobj(wbits=31)
+    data = member.compress(b"one ") + member.flush()
+
+    assert codecs.decompress(codecs.GZIP, data + data) == b"one one "
+
+
+def test_zstd_without_a_content_size_is_read():
+    """Java's stream does not know the size in advance, so the frame does not say it."""
+    data = b"abc" * 100_000
+    stream = cramjam.zstd.Compressor()
+    stream.compress(data)
+    frame = bytes(stream.finish())
+
+    assert data == codecs.decompress(codecs.ZSTD, frame)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_bomb_does_not_go_off(codec, monkeypatch):
+    """What would expand beyond the bound is refused."""
+    bomb = codecs.compress(codec, bytes(3 << 20))
+    monkeypatch.setattr(codecs, "DECOMPRESSED_BYTES_MAX", 2 << 20)
+
+    with pytest.raises(CorruptRecordsError):
+        codecs.decompress(codec, bomb)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_cut_frame_is_refused(codec):
+    """Half a frame is not taken for a short one."""
+    frame = codecs.compress(codec, bytes(range(256)) * 30)
+
+    with pytest.raises(CorruptRecordsError):
+        codecs.decompress(codec, frame[: len(frame) // 2])
+
+
+def test_an_unknown_codec_is_refused():
+    """A number that Kafka has not given away yet."""
+    with pytest.raises(CorruptRecordsError):
+        codecs.decompress(5, b"")
+    with pytest.raises(ValueError, match="number 5"):
+        codecs.compress(5, b"")

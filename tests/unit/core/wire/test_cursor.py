@@ -1,0 +1,97 @@
+"""Fields are read where they lie, in both forms, and a message that was cut off is never read as a shorter one."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.wire.cursor import Cursor, uvarint
+from tests.unit.core.wire.foreign import encode_varint
+
+
+def cursor(data, *, flexible=True):
+    return Cursor(memoryview(data), flexible=flexible)
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_length_is_read_as_written(value):
+    """Unsigned varints of every size there is."""
+    data = uvarint(value)
+
+    at = cursor(data)
+
+    assert (value, len(data)) == (at.uvarint(), at.at)
+
+
+@given(st.integers(0, 2**30))
+def test_a_length_is_written_as_another_implementation_does(value):
+    """An unsigned varint is the zigzag one of half its number, where that is whole."""
+    foreign = bytearray()
+
+    encode_varint(value, foreign.append)
+
+    assert bytes(foreign) == uvarint(2 * value)
+
+
+@given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_integers_are_big_endian_and_signed(small, middle, large):
+    """Two, four and eight bytes, one after the other."""
+    at = cursor(struct.pack(">hiq", small, middle, large))
+
+    assert (small, middle, large) == (at.int16(), at.int32(), at.int64())
+
+
+@pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff\xff\xff")])
+def test_null_bytes_are_empty(flexible, data):
+    """Null records come where there are none."""
+    at = cursor(data, flexible=flexible)
+
+    assert (0, len(data)) == (len(at.records()), at.at)
+
+
+@pytest.mark.parametrize(("flexible", "data"), [(True, b"\0"), (False, b"\xff\xff")])
+def test_a_null_string_is_empty(flexible, data):
+    """Error messages are null where there is no error."""
+    assert "" == cursor(data, flexible=flexible).string()
+
+
+@given(st.text(max_size=300))
+def test_a_string_is_read_in_both_forms(text):
+    """The length is a varint plus one, or two bytes."""
+    encoded = text.encode()
+
+    assert text == cursor(uvarint(len(encoded) + 1) + encoded).string()
+    assert text == cursor(struct.pack(">h", len(encoded)) + encoded, flexible=False).string()
+
+
+def test_a_string_that_is_no_text_is_read_all_the_same():
+    """A broker's message in another encoding must not end the connection that it explains."""
+    assert "\ufffd" == cursor(b"\x02\xff").string()
+
+
+@given(st.dictionaries(st.integers(0, 2**20), st.binary(max_size=200), max_size=5))
+def test_tagged_fields_are_found_by_number(fields):
+    """Known and unknown ones alike, and the cursor ends behind them."""
+    data = uvarint(len(fields)) + b"".join(
+        uvarint(tag) + uvarint(len(value)) + value for tag, value in fields.items()
+    )
+
+    at = cursor(data)
+
+    assert fields == {tag: bytes(value) for tag, value in at.tags().items()}
+    assert len(data) == at.at
+
+
+def test_the_older_form_has_no_tagged_fields():
+    """Not even the byte that says there are none."""
+    at = cursor(b"\x01\x02", flexible=False)
+
+    assert ({}, 0) == (at.tags(), at.at)
+
+
+@given(st.binary(max_size=20), st.integers(1, 40))
+def test_bytes_that_are_not_there_are_an_error(data, more):
+    """A frame shorter than it says is malformed; a shorter value would be copied as if it were whole."""
+    with pytest.raises(IndexError):
+        cursor(data).raw(len(data) + more)

@@ -1,0 +1,43 @@
+"""Keys land in the partitions in which Java puts them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorflow_core.wire.murmur2 import murmur2, partition_for
+from tests.unit.core.wire import foreign
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hashes_of_javas_own_test(key, hashed):
+    """Kafka's UtilsTest.testMurmur2."""
+    assert hashed % 2**32 == murmur2(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [
+        (b'["MirrorSourceConnector",{"cluster":"A","partition":0,"topic":"foo"}]', 16),
+        (b'["MirrorCheckpointConnector",{"partition":0,"topic":"A.foo","group":"g1"}]', 18),
+        (b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]', 0),
+    ],
+)
+def test_positions_land_where_connect_looks(key, partition):
+    """Three keys of an offsets topic with 25 partitions."""
+    assert partition == partition_for(key, 25)
+
+
+@given(st.binary(max_size=50))
+def test_another_implementation_agrees(key):
+    """kafka-python's hash of the same key."""
+    assert foreign.murmur2(key) % 2**32 == murmur2(key)

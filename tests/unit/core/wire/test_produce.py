@@ -1,0 +1,142 @@
+"""Produce requests are what Kafka's schema says, and its responses are read as what they say; both against kafka-python."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_core.wire.produce import ACKS_ALL, VERSION, Produced, produce_request, read_produced
+from tests.unit.core.wire.messages import ProduceRequest, ProduceResponse
+
+NAMES = st.text("abc.-_XYZ019", min_size=1, max_size=249)
+PARTITIONS = st.integers(0, 2**31 - 1)
+BATCHES = st.dictionaries(
+    NAMES,
+    st.dictionaries(PARTITIONS, st.binary(min_size=1, max_size=200), min_size=1, max_size=3),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=40)
+@given(BATCHES, st.one_of(st.none(), NAMES), st.integers(0, 2**31 - 1))
+def test_a_request_holds_each_batch_for_its_partition(batches, transactional_id, timeout_ms):
+    """Byte for byte what another implementation writes; all replicas acknowledge."""
+    parts = produce_request(
+        {topic: list(of_topic.items()) for topic, of_topic in batches.items()},
+        timeout_ms=timeout_ms,
+        transactional_id=transactional_id,
+    )
+
+    topic_data = ProduceRequest.TopicProduceData
+    meant = ProduceRequest(
+        version=VERSION,
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            topic_data(
+                version=VERSION,
+                name=topic,
+                partition_data=[
+                    topic_data.PartitionProduceData(version=VERSION, index=index, records=records)
+                    for index, records in of_topic.items()
+                ],
+            )
+            for topic, of_topic in batches.items()
+        ],
+    )
+    assert bytes(meant.encode(version=VERSION)) == b"".join(parts)
+    assert -1 == ACKS_ALL
+
+
+def test_batches_are_handed_on_without_a_copy():
+    """What was fetched is what is sent."""
+    batch = memoryview(bytearray(b"batch"))
+
+    parts = produce_request({"orders": [(0, batch)]}, timeout_ms=1)
+
+    assert any(part is batch for part in parts)
+
+
+ANSWERS = st.dictionaries(
+    NAMES,
+    st.dictionaries(
+        PARTITIONS,
+        st.tuples(
+            st.integers(-1, 110),
+            st.integers(-1, 2**63 - 1),
+            st.integers(-1, 2**63 - 1),
+            st.lists(st.tuples(st.integers(0, 99), st.one_of(st.none(), st.text(max_size=20))), max_size=3),
+            st.one_of(st.none(), st.text(max_size=40)),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    max_size=3,
+)
+
+
+def response_of(answers, throttle_ms=0):
+    """The body of a response as a broker would write it."""
+    of_topic = ProduceResponse.TopicProduceResponse
+    of_partition = of_topic.PartitionProduceResponse
+    return bytes(
+        ProduceResponse(
+            version=VERSION,
+            throttle_time_ms=throttle_ms,
+            responses=[
+                of_topic(
+                    version=VERSION,
+                    name=topic,
+                    partition_responses=[
+                        of_partition(
+                            version=VERSION,
+                            index=index,
+                            error_code=error,
+                            base_offset=base_offset,
+                            log_append_time_ms=append_time_ms,
+                            log_start_offset=0,
+                            record_errors=[
+                                of_partition.BatchIndexAndErrorMessage(
+                                    version=VERSION, batch_index=at, batch_index_error_message=text
+                                )
+                                for at, text in problems
+                            ],
+                            error_message=message,
+                        )
+                        for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
+                    ],
+                )
+                for topic, parts in answers.items()
+            ],
+        ).encode(version=VERSION)
+    )
+
+
+@settings(max_examples=40)
+@given(ANSWERS, st.integers(0, 2**31 - 1))
+def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
+    """Each partition's code and offset; the message is the partition's own, or else that of its first record."""
+    found, throttled_ms = read_produced(memoryview(response_of(answers, throttle_ms)))
+
+    assert throttle_ms == throttled_ms
+    assert {
+        (topic, index): Produced(
+            error, base_offset, append_time_ms, message or next((text for _, text in problems if text), "")
+        )
+        for topic, parts in answers.items()
+        for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
+    } == found
+
+
+@settings(max_examples=40)
+@given(ANSWERS, st.data())
+def test_a_response_cut_off_anywhere_is_an_error(answers, data):
+    """A batch is acknowledged by a whole answer or not at all."""
+    body = response_of(answers)
+    cut = data.draw(st.integers(0, len(body) - 1))
+
+    with pytest.raises((struct.error, IndexError)):
+        read_produced(memoryview(body[:cut]))

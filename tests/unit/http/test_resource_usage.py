@@ -1,0 +1,28 @@
+"""Memory, threads and CPU time of a process and those below it."""
+
+import subprocess
+import sys
+
+from mirrorflow_replicator.http.resource_usage import resource_usage
+
+CHILD = "print('up', flush=True); input()"
+
+
+def test_children_are_counted_and_their_time_is_kept_after_their_end():
+    """A counter that falls would be taken for one that has begun again."""
+    alone = resource_usage()
+    assert alone is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        both = resource_usage()
+        child.communicate("\n")
+    after = resource_usage()
+
+    assert both is not None
+    assert after is not None
+    assert both.resident_bytes > alone.resident_bytes
+    assert both.threads > alone.threads
+    assert alone.cpu_s <= both.cpu_s <= after.cpu_s

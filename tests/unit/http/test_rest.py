@@ -1,0 +1,232 @@
+"""Connect's REST API as a table of requests and answers."""
+
+import json
+
+import pytest
+
+from mirrorflow_replicator.http.rest import CHANGES_MISSING, CHANGES_REFUSED, answer
+from mirrorflow_replicator.http.worker_view import PluginKey, Request, Response
+from tests.unit.http.reports import connector, content, partition, task, view
+
+NAME = "A->B.source"
+PATH = "/connectors/A-%3EB.source"
+CONNECTOR = connector(
+    task(partition(0), partition(1, source_offset=0)), task(number=1, state="FAILED", trace="It broke.")
+)
+CONFIG = {"name": NAME, "topics": ".*"}
+TASKS = [{"connector": NAME, "task": 0}, {"connector": NAME, "task": 1}]
+INFO = {"name": NAME, "config": CONFIG, "tasks": TASKS, "type": "source"}
+FAILED = {"id": 1, "state": "FAILED", "worker_id": "host:8083", "trace": "It broke."}
+STATUS = {
+    "name": NAME,
+    "connector": {"state": "RUNNING", "worker_id": "host:8083"},
+    "tasks": [{"id": 0, "state": "RUNNING", "worker_id": "host:8083"}, FAILED],
+    "type": "source",
+}
+
+INVALID_PLUGIN = "Invalid plugin class Other. Valid types are sink, source, converter, header_converter, transformation, predicate."
+
+
+def ask(path, method="GET", body=b"", content_type="application/json", **state):
+    path, _, query = path.partition("?")
+    request = Request(method=method, path=path, query=query, body=body, content_type=content_type)
+    response = answer(request, view(CONNECTOR, **state))
+    assert isinstance(response, Response)
+    return response.status, json.loads(content(response)) if response.body else None
+
+
+def error(status, message):
+    return status, {"error_code": status, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/", {"version": "4.3.1-mirrorflow-1.2.3", "commit": "abc", "kafka_cluster_id": "cluster-b"}),
+        ("/connectors", [NAME]),
+        ("/connectors/", [NAME]),
+        ("/connectors?expand=status", {NAME: {"status": STATUS}}),
+        ("/connectors?expand=info&expand=status", {NAME: {"info": INFO, "status": STATUS}}),
+        ("/connectors?expand=nothing", {NAME: {}}),
+        (PATH, INFO),
+        (PATH + "/config", CONFIG),
+        (PATH + "/status", STATUS),
+        (
+            PATH + "/tasks",
+            [{"id": {"connector": NAME, "task": n}, "config": {"task.id": str(n)}} for n in range(2)],
+        ),
+        (PATH + "/tasks/1/status", FAILED),
+        (PATH + "/tasks-config", {NAME + "-0": {"task.id": "0"}, NAME + "-1": {"task.id": "1"}}),
+        (PATH + "/topics", {NAME: {"topics": ["A.orders"]}}),
+        ("/connectors/none/topics", {"none": {"topics": []}}),
+        (
+            PATH + "/offsets",
+            {
+                "offsets": [
+                    {
+                        "partition": {"cluster": "A", "partition": 0, "topic": "orders"},
+                        "offset": {"offset": 89},
+                    }
+                ]
+            },
+        ),
+        ("/admin/loggers", {"root": {"level": "INFO", "last_modified": None}}),
+        ("/admin/loggers/ROOT", {"level": "INFO", "last_modified": None}),
+        ("/connector-plugins/MirrorSource/config", []),
+    ],
+)
+def test_reading_answers_as_connect(path, body):
+    """Each reading path has Connect's body."""
+    assert (200, body) == ask(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/connectors/none", 404, "Connector none not found"),
+        ("/connectors/none/config", 404, "Connector none not found"),
+        ("/connectors/none/status", 404, "No status found for connector none"),
+        (PATH + "/tasks/7/status", 404, f"No status found for task {NAME}-7"),
+        (PATH + "/tasks/x/status", 404, "HTTP 404 Not Found"),
+        (PATH + "/tasks/" + "9" * 5000 + "/status", 404, f"No status found for task {NAME}-" + "9" * 5000),
+        ("/nothing", 404, "HTTP 404 Not Found"),
+        (PATH + "/restart", 405, "HTTP 405 Method Not Allowed"),
+        ("/connectors/%ff", 400, "HTTP 400 Bad Request"),
+        ("/connectors?" + "a=b&" * 100, 400, "HTTP 400 Bad Request"),
+        ("/connector-plugins/Other/config", 400, INVALID_PLUGIN),
+        ("/connectors/%zz", 400, "HTTP 400 Bad Request"),
+        (PATH + "/fence", 405, "HTTP 405 Method Not Allowed"),
+        ("/admin/loggers/none", 404, "Logger none not found."),
+    ],
+)
+def test_errors_have_connects_body(path, status, message):
+    """What does not exist is told with Connect's code and sentence."""
+    assert error(status, message) == ask(path)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    "path", ["/connectors", PATH, PATH + "/config", PATH + "/pause", "/admin/loggers/root"]
+)
+def test_changing_is_refused(method, path):
+    """Whatever would change something is 403, and 501 where changes were allowed."""
+    assert error(403, CHANGES_REFUSED) == ask(path, method)
+    if not (method == "PUT" and path.startswith("/admin/")):  # every worker has loggers
+        assert error(501, CHANGES_MISSING) == ask(path, method, modify_enabled=True)
+
+
+def test_options_and_unknown_methods():
+    """OPTIONS names what is allowed here, and anything else is 405."""
+
+    def allowed(path, **state):
+        response = answer(Request(method="OPTIONS", path=path), view(CONNECTOR, **state))
+        assert isinstance(response, Response)
+        return response.status, dict(response.headers).get("Allow")
+
+    assert (200, "GET,HEAD,OPTIONS") == allowed("/connectors")
+    assert (200, "GET,HEAD,OPTIONS,POST") == allowed("/connectors", modify_enabled=True, takes_changes=True)
+    assert (200, "OPTIONS,PUT") == allowed("/connector-plugins/MirrorSource/config/validate")
+    assert 404 == allowed("/nothing")[0]
+    assert error(405, "HTTP 405 Method Not Allowed") == ask("/connectors", "BREW")
+
+
+def test_health_is_that_of_the_worker():
+    """KIP-1017: starting is 503, ready is 200."""
+    assert ((found := ask("/health"))[0], found[1]["status"]) == (503, "starting")
+    assert ((found := ask("/health", serving=True))[0], found[1]["status"]) == (200, "healthy")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/connectors", PATH, PATH + "/status", PATH + "/offsets", "/connectors/none", "/connectors?expand=info"],
+)
+def test_connectors_are_unavailable_until_they_have_been_read(path: str):
+    """An empty list, or 404, would mean to GitOps tools that the connectors were deleted."""
+    assert error(503, "Worker is still starting up.") == ask(path, has_connectors=False)
+
+
+def test_the_worker_itself_is_shown_before_its_connectors_are_read():
+    assert [200, 200] == [ask(path, has_connectors=False)[0] for path in ("/", "/connector-plugins")]
+
+
+def test_plugins_are_mm2s():
+    """The three connectors under their Java names."""
+    status, plugins = ask("/connector-plugins?connectorsOnly=true")
+
+    assert status == 200
+    package = "org.apache.kafka.connect.mirror."
+    assert {package + f"Mirror{word}Connector" for word in ("Source", "Checkpoint", "Heartbeat")} == {
+        plugin["class"] for plugin in plugins
+    }
+
+
+def test_validation_tells_errors_by_key():
+    """PUT validate is allowed; known keys come first, each error is with its key, unknown keys are left out as in Java."""
+
+    def validate(connector_class, properties):
+        assert (connector_class, properties) == ("MirrorSourceConnector", {"tasks.max": "0", "x": "true"})
+        return {"tasks.max": "tasks.max: 0 is too few."}
+
+    keys = {
+        "MirrorSourceConnector": (
+            PluginKey(name="topics", default=".*"),
+            PluginKey(name="tasks.max", type="INT"),
+        )
+    }
+    path = "/connector-plugins/MirrorSourceConnector/config/validate"
+    status, body = ask(path, "PUT", b'{"tasks.max": 0, "x": true}', validate=validate, plugin_keys=keys)
+
+    assert (status, body["error_count"]) == (200, 1)
+    assert [
+        (entry["value"]["name"], entry["value"]["value"], entry["value"]["errors"])
+        for entry in body["configs"]
+    ] == [("topics", ".*", []), ("tasks.max", "0", ["tasks.max: 0 is too few."])]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"a": {}}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"connector.class": "MirrorHeartbeatConnector"}', "application/json; charset=utf-8", 400),
+        (b"{}", "text/plain", 415),
+        (b"{}", "application/json", 200),
+        (b'{"a": "\\ud800"}', "application/json", 200),
+    ],
+)
+def test_validation_survives_bad_bodies(body, content_type, status):
+    """A body that is no object of strings is told so."""
+    path = "/connector-plugins/MirrorSourceConnector/config/validate"
+
+    assert status == ask(path, "PUT", body, content_type)[0]
+    assert ask(path, "POST", body, content_type)[0] == 405
+
+
+def test_version_gates_of_clients_open():
+    """kcctl splits at dots and compares the first two numbers; an unknown commit is Java's word for it."""
+    _, root = ask("/", version="0.3.0", commit="")
+
+    assert (4, 3) == tuple(map(int, root["version"].split(".")[:2]))
+    assert root["version"].endswith("-mirrorflow-0.3.0")
+    assert "unknown" == root["commit"]
+
+
+def test_plugins_have_the_version_of_the_worker():
+    """As in Java, where a connector may ask for it (KIP-891)."""
+    _, root = ask("/")
+    _, plugins = ask("/connector-plugins")
+
+    assert {root["version"]} == {plugin["version"] for plugin in plugins}
+
+
+def test_validation_names_null_values_and_leaves_unknown_keys_without_definition():
+    """As Java does, whose ConfigInfo has a null definition for them."""
+    path = "/connector-plugins/MirrorSource/config/validate"
+    status, body = ask(path, "PUT", b'{"connector.class": "MirrorSource", "zz": null, "name": null}')
+
+    assert (status, body["error_count"], body["name"]) == (200, 1, "MirrorSource")
+    (found,) = body["configs"]
+    assert found["definition"] is None
+    assert ["zz: a property cannot be null; leave it out, or give it a value."] == found["value"]["errors"]

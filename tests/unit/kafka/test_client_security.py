@@ -1,0 +1,311 @@
+"""Properties in Java's names become a context and credentials; handshakes against a real TLS server in this process."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import (
+    InvalidSettingError,
+    MirrorFlowError,
+    RefusedSettingError,
+    SettingError,
+)
+from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
+from mirrorflow_kafka.security.client_security import build_security
+from mirrorflow_kafka.security.tls_versions import openssl_name
+from tests.unit.kafka.certificates import Identity, authority, java_keystore, java_truststore, signed
+
+SECRET = "hunter2-secret"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trust and key stores of every kind."""
+    folder = tmp_path_factory.mktemp("stores")
+    java_truststore(folder / "trust.jks", "JKS", authority(), SECRET)
+    java_truststore(folder / "trust.p12", "PKCS12", authority(), SECRET)
+    java_keystore(folder / "key.jks", "JKS", signed("client"), authority(), SECRET, "key-" + SECRET)
+    (folder / "key.p12").write_bytes(signed("client").pkcs12(SECRET, authority()))
+    (folder / "trust.pem").write_text(authority().pem)
+    (folder / "key.pem").write_text(signed("client").key_pem(SECRET) + signed("client").pem)
+    return folder
+
+
+def tls(folder: Path, trust: str, key: str = "") -> dict[str, str]:
+    """Properties for *folder*'s stores."""
+    properties = {"security.protocol": "SSL", "ssl.truststore.location": str(folder / trust)}
+    if not trust.endswith("pem"):
+        properties["ssl.truststore.password"] = SECRET
+    if key:
+        properties["ssl.keystore.location"] = str(folder / key)
+        properties |= {} if key.endswith("pem") else {"ssl.keystore.password": SECRET}
+        properties |= {
+            "key.pem": {"ssl.key.password": SECRET},
+            "key.jks": {"ssl.key.password": "key-" + SECRET},
+        }.get(key, {})
+    return properties
+
+
+def shake(properties: dict[str, str], tmp: Path, server: Identity | None = None, *, host: str = "localhost", mutual: bool = False, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> tuple[str, str]:  # fmt: skip
+    """The TLS version and our name as the server sees it, after one byte each way."""
+    server = server or signed()
+    pem = tmp / "server.pem"
+    pem.write_text(server.key_pem() + server.pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    context.maximum_version = version
+    if mutual:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=authority().pem)
+    names: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peercert") or {}
+        names.extend(value for part in peer.get("subject", ()) for _, value in part)
+        writer.write(await reader.read(1))
+        writer.close()
+
+    async def run() -> str:
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+        async with listening:
+            port = listening.sockets[0].getsockname()[1]
+            client = build_security(properties, cluster="A").ssl_context
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=client, server_hostname=host
+            )
+            try:
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+                return str(writer.get_extra_info("ssl_object").version())
+            finally:
+                writer.transport.abort()
+
+    return asyncio.run(run()), "".join(names)
+
+
+@pytest.mark.parametrize("trust", ["trust.jks", "trust.p12", "trust.pem"])
+@pytest.mark.parametrize("key", ["key.jks", "key.p12", "key.pem"])
+def test_mutual_tls_with_every_kind_of_store(stores: Path, tmp_path: Path, trust: str, key: str):
+    """The server sees our certificate; the key has left nothing on the disk."""
+    assert shake(tls(stores, trust, key), tmp_path, mutual=True) == ("TLSv1.3", "client")
+
+
+def test_mutual_tls_with_inline_pem(tmp_path: Path):
+    """KIP-651's inline values, with an encrypted key."""
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": authority().pem,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": signed("client").key_pem(SECRET),
+        "ssl.keystore.certificate.chain": signed("client").pem,
+        "ssl.key.password": SECRET,
+    }
+
+    assert shake(properties, tmp_path, mutual=True) == ("TLSv1.3", "client")
+
+
+def test_server_without_our_certificate_refuses(stores: Path, tmp_path: Path):
+    """mTLS is asked for and we have none."""
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        shake(tls(stores, "trust.pem"), tmp_path, mutual=True)
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "code"),
+    [
+        (signed("other", names=("other",)), "localhost", 62),
+        (signed("old", expired=True), "localhost", 10),
+        (signed(), "10.9.8.7", 64),
+    ],
+)
+def test_false_certificates_are_refused(stores: Path, tmp_path: Path, server: Identity, host: str, code: int):
+    """Another name, another address, a date that is past."""
+    with pytest.raises(ssl.SSLCertVerificationError) as raised:
+        shake(tls(stores, "trust.p12"), tmp_path, server, host=host)
+    assert raised.value.verify_code == code
+
+
+def test_unknown_authority_is_refused(tmp_path: Path):
+    """Trusting a store means not trusting the system's authorities, nor another CA."""
+    other = {"security.protocol": "SSL", "ssl.truststore.certificates": authority("Other CA").pem}
+    for properties in (other, {"security.protocol": "SSL"}):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(properties, tmp_path)
+
+
+def test_leaf_in_the_truststore_is_an_anchor(tmp_path: Path):
+    """As in Java, a broker's own certificate may be what is trusted."""
+    properties = {"security.protocol": "SSL", "ssl.truststore.certificates": signed().pem}
+
+    assert shake(properties, tmp_path)[0] == "TLSv1.3"
+
+
+def test_common_name_counts_without_alternative_names(stores: Path, tmp_path: Path):
+    """JDK's rule for certificates of old."""
+    assert shake(tls(stores, "trust.pem"), tmp_path, signed("localhost", names=()))[0] == "TLSv1.3"
+
+
+def test_name_check_can_be_off_but_not_the_chain_s(stores: Path, tmp_path: Path):
+    """An empty ssl.endpoint.identification.algorithm turns off the name alone."""
+    off = {"ssl.endpoint.identification.algorithm": ""}
+    server = signed("other", names=("other",))
+
+    assert shake(tls(stores, "trust.pem") | off, tmp_path, server)[0] == "TLSv1.3"
+    assert not build_security(tls(stores, "trust.pem") | off, cluster="A").check_hostname
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake({"security.protocol": "SSL", **off}, tmp_path, server)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "result"),
+    [
+        ("ssl.enabled.protocols", "TLSv1.2", "TLSv1.2"),
+        ("ssl.enabled.protocols", "TLSv1.3, TLSv1.1", "TLSv1.3"),
+        ("ssl.cipher.suites", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLSv1.2"),
+        ("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384", "TLSv1.3"),
+        ("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLSv1.3"),
+    ],
+)
+def test_versions_and_suites_are_chosen(stores: Path, tmp_path: Path, setting: str, value: str, result: str):
+    """What is not listed is not offered."""
+    assert shake(tls(stores, "trust.pem") | {setting: value}, tmp_path)[0] == result
+
+
+@pytest.mark.parametrize(
+    ("iana", "openssl"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("TLS_DHE_RSA_WITH_AES_128_CBC_SHA256", "DHE-RSA-AES128-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", "ECDHE-ECDSA-AES128-SHA"),
+        ("TLS_RSA_WITH_AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_CCM_8", "ECDHE-ECDSA-AES128-CCM8"),
+        ("SSL_RSA_WITH_RC4_128_MD5", ""),
+    ],
+)
+def test_suites_have_openssl_names(iana: str, openssl: str):
+    """The rule gives names that OpenSSL knows."""
+    known = {cipher["name"] for cipher in _all_ciphers()}
+
+    assert openssl == openssl_name(iana)
+    assert not openssl or openssl in known
+
+
+def _all_ciphers() -> list[Any]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context.get_ciphers()
+
+
+def sasl(
+    mechanism: str = "PLAIN", jaas: str = f'{PLAIN} required username="u" password="{SECRET}";', **more: str
+) -> dict[str, str]:
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas} | {
+        key.replace("_", "."): value for key, value in more.items()
+    }
+
+
+OPTIONS = f'clientId="i" clientSecret="{SECRET}"'
+URL = "sasl.oauthbearer.token.endpoint.url"
+
+
+@pytest.mark.parametrize(
+    ("properties", "key", "kind"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol", InvalidSettingError),
+        (sasl(""), "sasl.mechanism", RefusedSettingError),
+        (sasl("GSSAPI"), "sasl.mechanism", RefusedSettingError),
+        (sasl("AWS_MSK_IAM"), "sasl.mechanism", RefusedSettingError),
+        (sasl(jaas=""), "sasl.jaas.config", InvalidSettingError),
+        (sasl(jaas=f"{SECRET} required;"), "sasl.jaas.config", SettingError),
+        (sasl(jaas=f"x.{SECRET.replace('-', '')} required;"), "sasl.jaas.config", RefusedSettingError),
+        (sasl(jaas=f"{OAUTH} required {OPTIONS};"), "sasl.jaas.config", InvalidSettingError),
+        (sasl(jaas=f'{PLAIN} required password="{SECRET}";'), "sasl.jaas.config", InvalidSettingError),
+        (sasl(jaas=f"{PLAIN} required username='' password='{SECRET}';"), "sasl.jaas.config", InvalidSettingError),
+        (sasl(jaas=f"{PLAIN} required username={SECRET};"), "sasl.jaas.config", InvalidSettingError),
+        (sasl(sasl_login_class=SECRET), "sasl.login.class", RefusedSettingError),
+        (sasl() | {"sasl.client.callback.handler.class": SECRET}, "sasl.client.callback.handler.class", RefusedSettingError),
+        (sasl() | {"sasl.login.callback.handler.class": SECRET}, "sasl.login.callback.handler.class", RefusedSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};"), URL, InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};") | {URL: f"ftp://{SECRET}"}, URL, InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};") | {URL: f"http://x:{SECRET}"}, URL, InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};") | {URL: "file:token"}, URL, InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required clientSecret='{SECRET}';") | {URL: "http://x"}, "sasl.jaas.config", InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS} extension_auth='{SECRET}';") | {URL: "http://x"}, "sasl.jaas.config", InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};") | {URL: "http://x", "sasl.login.refresh.window.factor": SECRET}, "sasl.login.refresh.window.factor", InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required {OPTIONS};") | {"sasl.login.callback.handler.class": SECRET}, "sasl.login.callback.handler.class", RefusedSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required unsecuredLoginNumberClaim_x='{SECRET}';"), "sasl.jaas.config", InvalidSettingError),
+        (sasl("OAUTHBEARER", f"{OAUTH} required unsecuredLoginStringClaim_x='{SECRET}';"), "sasl.jaas.config", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.engine.factory.class": SECRET}, "ssl.engine.factory.class", RefusedSettingError),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": SECRET}, "ssl.endpoint.identification.algorithm", RefusedSettingError),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": SECRET}, "ssl.enabled.protocols", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols", RefusedSettingError),
+        ({"security.protocol": "SSL", "ssl.cipher.suites": SECRET}, "ssl.cipher.suites", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.2", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, "ssl.cipher.suites", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.keystore.key": signed("a").key_pem(), "ssl.keystore.certificate.chain": signed("b").pem}, "ssl.keystore.key", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.keystore.key": signed("a").key_pem("x"), "ssl.keystore.certificate.chain": signed("a").pem, "ssl.key.password": SECRET}, "ssl.key.password", InvalidSettingError),
+        ({"security.protocol": "SSL", "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----" + "aHVudGVyMg==" + "-----END CERTIFICATE-----"}, "ssl.truststore", InvalidSettingError),
+    ],
+)  # fmt: skip
+def test_wrong_setting_is_named_and_no_secret_shown(
+    properties: dict[str, str], key: str, kind: type[MirrorFlowError]
+):
+    """One sentence with the key; neither it, its repr, nor its causes hold a value."""
+    with pytest.raises(kind) as raised:
+        build_security(properties, cluster="A")
+
+    assert raised.value.key == key  # type: ignore[attr-defined]
+    shown, error = "", raised.value
+    while error is not None and not (shown and error.__suppress_context__):
+        shown += str(error) + repr(error)
+        error = error.__cause__  # type: ignore[assignment]
+    assert "hunter2" not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_password_mechanisms_are_built(mechanism: str):
+    """Each gives a new conversation for each connection, and shows no credential."""
+    security = build_security(sasl(mechanism), cluster="A")
+    client, other = security.sasl_client("b"), security.sasl_client()
+
+    assert client is not None
+    assert client is not other
+    assert (client.mechanism, security.mechanism, security.ssl_context) == (mechanism, mechanism, None)
+    assert "hunter2" not in repr(security) + repr(client) + " ".join(security.warnings)
+
+
+def test_plaintext_reads_nothing_else():
+    """As in Java, settings of a protocol that is not chosen are not looked at."""
+    security = build_security(
+        {"ssl.engine.factory.class": "x", "ssl.keystore.location": "/absent", "sasl.mechanism": "x"},
+        cluster="A",
+    )
+
+    assert (security.protocol, security.ssl_context, security.sasl_client("b"), security.warnings) == (
+        "PLAINTEXT",
+        None,
+        None,
+        (),
+    )
+
+
+def test_ignored_settings_are_said():
+    """A Java provider changes nothing that a broker sees; it is warned of, by its key."""
+    warnings = build_security(
+        {"security.protocol": "ssl", "ssl.provider": "BC", "ssl.keymanager.algorithm": "x"}, cluster="A"
+    ).warnings
+
+    assert [warning.split(" ")[0] for warning in warnings] == ["ssl.keymanager.algorithm", "ssl.provider"]
+
+
+def test_every_key_has_a_verdict_with_a_reason():
+    """The settings page is made of this table."""
+    assert {verdict(key)[0] for key in SECURITY_KEYS} == {"honoured", "mapped", "ignored", "refused"}
+    assert [key for key in SECURITY_KEYS if verdict(key)[0] != "honoured" and not verdict(key)[1]] == []

@@ -1,0 +1,47 @@
+"""What the driver of a seed does about a cluster that answers with an error."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import BrokerError, ClusterError
+from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_seed.seed import driver
+from mirrorflow_seed.seed.driver import SeedJob
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A job that has not begun, and does not pause between its tries."""
+    made: Any = SeedJob.__new__(SeedJob)
+    made._desk = SimpleNamespace(stop=False)
+    monkeypatch.setattr(driver, "RETRY_S", 0.0)
+    return made
+
+
+def answering(errors: list[ClusterError]) -> Any:
+    """A question that fails with each of *errors* in turn, and then has its answer."""
+
+    async def question() -> str:
+        if errors:
+            raise errors.pop(0)
+        return "answer"
+
+    return question
+
+
+def test_an_error_that_time_heals_is_tried_again(job: Any) -> None:
+    moved = error_for(6, cluster="west", request="ListOffsets", subject="orders")
+
+    assert "answer" == asyncio.run(job._patiently(answering([moved, moved])))
+
+
+def test_an_error_that_time_does_not_heal_ends_the_job_at_once(job: Any) -> None:
+    refused = error_for(17, cluster="west", request="CreateTopics", subject="orders")
+    rest = [refused, refused]
+
+    with pytest.raises(BrokerError):
+        asyncio.run(job._patiently(answering(rest)))
+    assert 1 == len(rest)

@@ -1,0 +1,66 @@
+"""One stretch compared, with readers that fail: what heals fails the task, which Spark tries again; the rest is a reason."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.naming.transforms import NO_EDITS
+from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_seed.verify import stretch
+from mirrorflow_seed.verify.splits import Split
+from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretch
+
+SPLIT = Split(
+    topic="t",
+    partition=0,
+    target_topic="e.t",
+    source_from=0,
+    source_to=10,
+    target_from=0,
+    target_to=10,
+)
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
+    """A stretch whose sides answer every fetch with *code*."""
+
+    class FailingReader:
+        bytes_read = 0
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+        async def more(self) -> None:
+            raise error_for(code, cluster="east", request="Fetch", subject="t-0")
+
+        async def close(self) -> None:
+            pass
+
+    naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
+    monkeypatch.setattr(stretch, "StretchReader", FailingReader)
+    monkeypatch.setattr(stretch, "make_naming", lambda _: naming)
+    settings: Any = SimpleNamespace(read_committed=False)
+    sides: Any = {"source": None, "target": None}
+    return asyncio.run(compare_stretch(sides, settings, SPLIT, Terms(run_id="run")))
+
+
+def test_an_error_that_time_heals_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokerError):
+        compared(monkeypatch, 6)
+
+
+def test_an_error_that_time_does_not_heal_leaves_the_stretch_undecided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [window] = compared(monkeypatch, 45).windows
+
+    assert ("undecided", True) == (
+        window.outcome.value,
+        "OUT_OF_ORDER_SEQUENCE_NUMBER" in window.reason,
+    )

@@ -1,0 +1,215 @@
+"""A node in its group, against a coordinator of the test's own: what it holds, tells, ends, and when it meets again."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from mirrorflow_core.connect.group_protocol import (
+    CONFIG_MISMATCH,
+    GroupAssignment,
+    MemberState,
+    Unit,
+    decode_assignment,
+    decode_state,
+    encode_assignment,
+    encode_state,
+)
+from mirrorflow_core.connect.worker_records import ConnectorConfig, TaskConfig, TasksCommit
+from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.settings import ClientSettings, GroupSettings
+from mirrorflow_kafka.stores.group_membership import Joined, Membership, MemberStanding
+from mirrorflow_kafka.stores.worker_topics import ConfigTopic
+from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.worker.group_member import GroupMember
+
+CONNECTOR, FIRST, SECOND = Unit(connector="c"), Unit(connector="c", task=0), Unit(connector="c", task=1)
+LEADER = "other"
+UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="no answer")
+
+
+def given(*units: Unit, revoked: Sequence[Unit] = (), error: int = 0, offset: int = 0) -> bytes:
+    assignment = GroupAssignment(
+        error=error,
+        leader=LEADER,
+        leader_url="http://leader/",
+        config_offset=offset,
+        assigned=frozenset(units),
+        revoked=frozenset(revoked),
+    )
+    return encode_assignment(assignment, 2)
+
+
+@dataclass
+class Coordinator:
+    """Gives the next of *assignments* at each meeting, and the next of *standings* at each heartbeat."""
+
+    assignments: list[bytes]
+    standings: list[MemberStanding | Exception] = field(default_factory=list)
+    leader: str = LEADER
+    members: Mapping[str, bytes] = field(default_factory=dict)
+    told: list[MemberState] = field(default_factory=list)
+    shared: list[Mapping[str, bytes]] = field(default_factory=list)
+
+    async def join(self, metadata: Mapping[str, bytes]) -> Joined:
+        state = metadata["sessioned"]
+        self.told.append(decode_state(state))
+        members = {"me": state, **self.members} if self.leader == "me" else {}
+        return Joined(
+            generation=len(self.told),
+            member_id="me",
+            leader_id=self.leader,
+            protocol="sessioned",
+            members=members,
+        )
+
+    async def sync(self, assignments: Mapping[str, bytes]) -> bytes:
+        self.shared.append(assignments)
+        if assignments:
+            return assignments["me"]
+        if not self.assignments:
+            await asyncio.Event().wait()
+        return self.assignments.pop(0)
+
+    async def heartbeat(self) -> MemberStanding:
+        next_ = self.standings.pop(0) if self.standings else MemberStanding.MEMBER
+        if isinstance(next_, Exception):
+            raise next_
+        return next_
+
+
+@dataclass
+class Topic:
+    configs: WorkerConfigs = field(default_factory=WorkerConfigs)
+    offset: int = 5
+
+
+def two_tasks() -> Topic:
+    topic = Topic()
+    for record in (
+        ConnectorConfig(connector="c", properties={}),
+        TaskConfig(connector="c", task=0, properties={}),
+        TaskConfig(connector="c", task=1, properties={}),
+        TasksCommit(connector="c", tasks=2),
+    ):
+        topic.configs.take(record)
+    return topic
+
+
+def run(
+    coordinator: Coordinator, topic: Topic, until: Callable[[GroupMember], bool]
+) -> tuple[GroupMember, list[frozenset[Unit]]]:
+    """The node when *until* is true, and what it held each time that it was followed."""
+    followed: list[frozenset[Unit]] = []
+
+    async def main() -> GroupMember:
+        async def follow() -> None:
+            followed.append(node.held)
+
+        async def read() -> None:
+            await asyncio.sleep(0)
+
+        client = ClientSettings(alias="west", client_id="c", properties={})
+        node = GroupMember(
+            cast("Membership", coordinator),
+            GroupSettings(group_id="g", client=client, heartbeat_s=0.001),
+            url="http://me/",
+            configs=cast("ConfigTopic", topic),
+            read=read,
+            follow=follow,
+        )
+        running = asyncio.create_task(node.run())
+        async with asyncio.timeout(10):
+            while not until(node):
+                await asyncio.sleep(0.001)
+                if running.done():
+                    running.result()
+        running.cancel()
+        await asyncio.wait({running})
+        return node
+
+    return asyncio.run(main()), followed
+
+
+def held(state: MemberState) -> frozenset[Unit]:
+    return frozenset() if state.held is None else state.held.assigned
+
+
+def test_what_is_revoked_has_ended_before_the_next_meeting_and_the_rest_stays() -> None:
+    coordinator = Coordinator(
+        [given(FIRST, SECOND), given(revoked=[SECOND]), given()],
+        [MemberStanding.MEMBER, MemberStanding.REBALANCING],
+    )
+    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.meeting)
+    assert [{FIRST, SECOND}, {FIRST}, {FIRST}] == followed
+    assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.told]
+    assert "http://leader/" == node.leader_url
+
+
+def test_who_was_taken_for_dead_ends_all_and_comes_with_nothing() -> None:
+    coordinator = Coordinator([given(FIRST), given(SECOND)], [MemberStanding.LOST])
+    _, followed = run(coordinator, Topic(), lambda node: node.held == {SECOND})
+    assert [{FIRST}, set(), {SECOND}] == followed
+    assert set() == held(coordinator.told[1])
+
+
+def test_work_goes_on_while_the_coordinator_cannot_be_asked() -> None:
+    coordinator = Coordinator([given(FIRST)], [UNREACHABLE] * 5)
+    node, followed = run(
+        coordinator, Topic(), lambda node: not coordinator.standings and node.problem is None
+    )
+    assert [{FIRST}] == followed
+    assert {FIRST} == node.held
+    assert 1 == len(coordinator.told)
+
+
+def test_a_leader_that_is_behind_changes_nothing() -> None:
+    coordinator = Coordinator(
+        [given(FIRST), given(error=CONFIG_MISMATCH), given()], [MemberStanding.REBALANCING]
+    )
+    node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.meeting)
+    assert {FIRST} == node.held
+    assert all(now == {FIRST} for now in followed)
+
+
+def test_what_cannot_be_read_is_told_and_met_about_again() -> None:
+    coordinator = Coordinator([b"", given(FIRST)])
+    node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.meeting)
+    assert node.problem is None
+
+
+def test_a_leader_shares_out_what_the_topic_says_and_calls_a_meeting_when_it_says_otherwise() -> None:
+    other = encode_state(MemberState(url="http://you/", config_offset=5), 2)
+    coordinator = Coordinator([], leader="me", members={"you": other})
+    topic = two_tasks()
+
+    def until(node: GroupMember) -> bool:
+        if len(coordinator.told) == 1 and not node.meeting:
+            topic.configs.take(ConnectorConfig(connector="c", properties=None))
+            node.look()
+        return len(coordinator.told) >= 3 and not node.meeting
+
+    node, followed = run(coordinator, topic, until)
+    first = {name: decode_assignment(data) for name, data in coordinator.shared[0].items()}
+    assert {CONNECTOR, FIRST, SECOND} == first["me"].assigned | first["you"].assigned
+    assert not first["me"].assigned & first["you"].assigned
+    assert "http://me/" == first["you"].leader_url
+    assert frozenset() == node.held == followed[-1]
+    assert command_decisions.units(topic.configs) == frozenset()
+
+
+def test_a_leader_that_lags_behind_a_member_says_so() -> None:
+    ahead = encode_state(MemberState(url="u", config_offset=6), 2)
+    coordinator = Coordinator([], leader="me", members={"you": ahead})
+    topic = two_tasks()
+
+    def until(node: GroupMember) -> bool:
+        if len(coordinator.shared) == 1:
+            topic.offset = 6
+        return not node.meeting
+
+    run(coordinator, topic, until)
+    shared: list[Any] = [decode_assignment(one["you"]) for one in coordinator.shared]
+    assert [CONFIG_MISMATCH, 0] == [one.error for one in shared]
+    assert frozenset() == shared[0].assigned

@@ -1,0 +1,194 @@
+"""How the process ends when its settings are wrong: status 2, one sentence, nothing begun."""
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.__main__ import main
+
+SOURCE = {
+    "name": "m",
+    "connector.class": "MirrorSourceConnector",
+    "source.cluster.alias": "east",
+    "target.cluster.alias": "west",
+    "source.cluster.bootstrap.servers": "127.0.0.1:1",
+}
+WORKER = {"bootstrap.servers": "127.0.0.1:1", "mirrorflow.http.listeners": "http://127.0.0.1:0"}
+End = Callable[..., tuple[int, str]]
+
+
+def properties(path: Path, lines: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    return path
+
+
+@pytest.fixture
+def ended(capsys: pytest.CaptureFixture[str]) -> End:
+    """Status and standard error of the process with the given arguments."""
+
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        status = main([str(argument) for argument in arguments])
+        return status, capsys.readouterr().err
+
+    return run
+
+
+def refused(ended: End, folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]) -> str:
+    """The only line that is said by a process that ends with status 2, warnings aside."""
+    status, said = ended(
+        "standalone",
+        properties(folder / "worker.properties", WORKER | dict(worker)),
+        properties(folder / "connector.properties", SOURCE | dict(connector)),
+    )
+    lines = [line for line in said.splitlines() if " WARNING " not in line]
+
+    assert (2, 1) == (status, len(lines)), said
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("worker", "connector", "sentence"),
+    [
+        ({}, {"tasks.max": "many"}, "tasks.max: 'many' is not a whole number"),
+        ({}, {"topics": "orders["}, "topics: "),
+        ({}, {"connector.class": "FileStreamSource"}, "connector.class is refused"),
+        ({}, {"transforms": "rename"}, "transforms.rename.type: it is missing"),
+        ({}, {"source.cluster.alias": ""}, "source.cluster.alias: it is missing"),
+        ({}, {"source.cluster.bootstrap.servers": ""}, "source.cluster.bootstrap.servers: it is missing"),
+        ({}, {"replication.policy.class": "com.example.Policy"}, "replication.policy.class"),
+        ({}, {"replication.policy.class": "python:no.such.module:Policy"}, "cannot be imported"),
+        ({}, {"enabled": "false"}, "connector.class is refused: there is nothing to run"),
+        ({"mirrorflow.http.listeners": "nowhere"}, {}, "listeners: 'nowhere' is no address to listen at"),
+        ({"mirrorflow.http.listeners": "https://127.0.0.1:0"}, {}, "ssl.keystore.location: it is missing"),
+        ({"offset.storage.store": "file"}, {}, "offset.storage.file.filename: it is missing"),
+        ({"config.providers": "vault"}, {}, "config.providers.vault.class: it is missing"),
+    ],
+)
+def test_a_wrong_setting_ends_it_with_one_sentence(
+    worker: Mapping[str, str], connector: Mapping[str, str], sentence: str, ended: End, tmp_path: Path
+):
+    """Status 2, the setting named, no traceback."""
+    assert sentence in refused(ended, tmp_path, worker, connector)
+
+
+def test_a_listener_in_use_ends_it_with_one_sentence(ended: End, tmp_path: Path):
+    """Before anything else was begun."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        status, said = ended(
+            "standalone",
+            properties(tmp_path / "w", WORKER | {"mirrorflow.http.listeners": address}),
+            properties(tmp_path / "c", SOURCE),
+        )
+
+    assert 2 == status
+    assert said.splitlines()[-1].startswith(f"listeners: {address} cannot be listened on: ")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("form", ["standalone", "mm2"])
+def test_a_file_that_cannot_be_read_is_named(form: str, ended: End, tmp_path: Path):
+    """A path that is not there, and one that is a directory."""
+    files = [tmp_path / "none.properties"] * (2 if form == "standalone" else 1)
+    folders = [tmp_path] * len(files)
+
+    assert (2, f"{files[0]} cannot be read: No such file or directory.\n") == ended(form, *files)
+    assert (2, f"{tmp_path} cannot be read: Is a directory.\n") == ended(form, *folders)
+
+
+def test_a_file_for_java_may_be_latin_1(ended: End, tmp_path: Path):
+    """Java reads properties so; what is no UTF-8 is read as Java would."""
+    file = tmp_path / "mm2.properties"
+    file.write_bytes("# für alle\nclusters = A\n".encode("latin-1"))
+
+    status, said = ended("mm2", file)
+
+    assert (2, "clusters: no replication flow is enabled; set A->B.enabled=true for one of them.\n") == (
+        status,
+        said,
+    )
+
+
+def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End, tmp_path: Path):
+    """Java would start two herders for nothing; idling would look like work."""
+    file = properties(
+        tmp_path / "mm2.properties",
+        {
+            "clusters": "A, B",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": "b:1",
+            "emit.heartbeats.interval.seconds": "-1",
+        },
+    )
+
+    status, said = ended("mm2", file)
+
+    assert (2, 1) == (status, len(said.splitlines()))
+    assert "there is nothing to run" in said
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+HOPELESS = [
+    ({"security.protocol": "FOO"}, "security.protocol: it is unknown"),
+    ({"bootstrap.servers": "::::"}, "bootstrap.servers: '::::' is not host:port"),
+    ({"bootstrap.servers": "a:99999"}, "bootstrap.servers: 'a:99999' is not host:port"),
+    ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is refused"),
+    (
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "broken"},
+        "sasl.jaas.config: the login module is not followed",
+    ),
+    (
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{PLAIN} required username="${{file:/secret:user}}";',
+        },
+        "sasl.jaas.config: PLAIN needs the option password",
+    ),
+]
+
+
+MM2 = {
+    "clusters": "a, b",
+    "a.bootstrap.servers": "127.0.0.1:1",
+    "b.bootstrap.servers": "127.0.0.1:2",
+    "a->b.enabled": "true",
+}
+DISTRIBUTED = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "group.id": "connect",
+    "config.storage.topic": "c",
+    "status.storage.topic": "s",
+    "offset.storage.topic": "o",
+}
+
+
+@pytest.mark.parametrize(("client", "sentence"), HOPELESS)
+@pytest.mark.parametrize(
+    ("form", "prefix", "lines", "cluster"),
+    [("mm2", "a.", MM2, "a"), ("distributed", "", DISTRIBUTED, "distributed")],
+)
+def test_a_process_ends_where_a_client_can_never_connect(
+    ended: End,
+    tmp_path: Path,
+    form: str,
+    prefix: str,
+    lines: Mapping[str, str],
+    cluster: str,
+    client: Mapping[str, str],
+    sentence: str,
+) -> None:
+    given = {**lines, **{prefix + key: value for key, value in client.items()}}
+
+    status, said = ended(form, properties(tmp_path / "given.properties", given))
+
+    assert 2 == status
+    assert f"Clients of cluster {cluster}: {sentence}" in said
+
+
+def test_standalone_ends_where_a_connector_can_never_connect(ended: End, tmp_path: Path) -> None:
+    sentence = refused(ended, tmp_path, {}, {"source.cluster.security.protocol": "FOO"})
+
+    assert sentence.startswith("Clients of cluster east: security.protocol: it is unknown")

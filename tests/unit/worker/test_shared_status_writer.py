@@ -1,0 +1,81 @@
+"""What a node writes of its part, and what it writes again because another has spoken over it."""
+
+import asyncio
+from typing import Any, cast
+
+from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
+from mirrorflow_core.connect.worker_state import WorkerStatuses
+from mirrorflow_core.reports import ConnectorReport, TaskReport
+from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
+
+UNITS = frozenset({Unit(connector="x"), Unit(connector="x", task=0)})
+
+
+class Topic:
+    """A status topic that all nodes read at once."""
+
+    def __init__(self) -> None:
+        self.statuses = WorkerStatuses()
+        self.written: list[WorkerStatus] = []
+
+    async def read_new(self) -> None:
+        """Nothing is new: what is written is known at once."""
+
+    async def put(self, *statuses: WorkerStatus, now_ms: int) -> None:
+        for status in statuses:
+            self.statuses.take(status)
+            self.written.append(status)
+
+
+def publish(
+    topic: Topic, node: SharedStatuses, *, wanted: frozenset[Unit] | None = None, generation: int = 1
+) -> list[WorkerStatus]:
+    """What *node*, which has everything, writes now."""
+    already = len(topic.written)
+    report = ConnectorReport(
+        name="x",
+        connector_class="MirrorSourceConnector",
+        flow="f",
+        source_alias="a",
+        target_alias="b",
+        properties={},
+        state="RUNNING",
+        tasks=(TaskReport(task=0, state="RUNNING"),),
+    )
+    asyncio.run(node.publish([report], held=UNITS, wanted=wanted, generation=generation))
+    return topic.written[already:]
+
+
+def node(topic: Topic, name: str = "here:1") -> SharedStatuses:
+    return SharedStatuses(cast("Any", topic), worker_id=lambda: name)
+
+
+def test_what_has_not_changed_is_not_written_again() -> None:
+    topic = Topic()
+    one = node(topic)
+    assert UNITS == {
+        Unit(connector="x", task=-1 if status.task is None else status.task) for status in publish(topic, one)
+    }
+    assert [] == publish(topic, one, generation=2)
+
+
+def test_a_task_that_a_leader_did_not_know_of_is_told_again() -> None:
+    topic = Topic()
+    one, leader = node(topic), SharedStatuses(cast("Any", topic), worker_id=lambda: "there:1")
+    publish(topic, one)
+    asyncio.run(leader.publish([], held=frozenset(), wanted=frozenset({Unit(connector="x")}), generation=1))
+    assert WorkerState.DESTROYED is topic.written[-1].state
+
+    assert [0] == [status.task for status in publish(topic, one)]
+    assert WorkerState.RUNNING is topic.statuses.tasks("x")[0].state
+    assert [] == publish(topic, one)
+
+
+def test_who_is_of_an_older_generation_does_not_speak_over_the_newer() -> None:
+    topic = Topic()
+    old, new = node(topic), node(topic, "there:1")
+    publish(topic, old, generation=1)
+    publish(topic, new, generation=2)
+    assert [] == publish(topic, old, generation=1)
+    assert [] == publish(topic, new, generation=2)

@@ -1,0 +1,114 @@
+"""Who claims a task: in which order, and when a claim is void. With real Kafka and Java: tests/integration/kafka/test_nodes_with_java.py."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirrorflow_core.connect.group_protocol import Unit
+from mirrorflow_core.connect.worker_state import WorkerConfigs
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.worker import task_fencing
+from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
+
+NAME, TASK = "MirrorSourceConnector", 1
+FLOW = Identity(
+    generation=3, producer_id=7, producer_epoch=1, transactional_id="mirrorflow.A", source_cluster_id="a",
+    target_cluster_id="b", policy="", flow="A->B", stream="", why="begin",
+)  # fmt: skip
+MESSAGE = Assign(identity=FLOW, partitions=(TopicPartition("t", 0),), initial=False, gone=False)
+
+
+class Group:
+    """A node that leads or follows, and what it was seen to do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool = False) -> None:
+        self.done: list[str] = []
+        self.configs = WorkerConfigs()
+        self.node = SimpleNamespace(
+            meeting=False,
+            leads=leads,
+            leader_url="http://leader",
+            signs=True,
+            held={Unit(connector=NAME, task=TASK)},
+        )
+        self.on_read = lambda: None
+
+        async def init(_: object, transactional_id: str, **__: object) -> tuple[int, int]:
+            self.done.append(f"take {transactional_id}")
+            return 9, 4
+
+        monkeypatch.setattr(task_fencing, "init_producer_id", init)
+
+    async def fence(self, *_: object) -> None:
+        self.done.append("fence")
+
+    async def ask_to_fence(self, url: str, *_: object) -> None:
+        self.done.append(f"ask {url}")
+
+    def transactional_id(self, name: str, task: int) -> str:
+        return f"A-mm2-{name}-{task}"
+
+    async def read(self) -> None:
+        self.done.append("read")
+        self.on_read()
+
+    def claim(self, *, with_java: bool) -> Assign:
+        made = TaskFencing(
+            NAME,
+            cast("Any", SimpleNamespace(configs=self.configs)),
+            cast("Any", self.node),
+            cast("Any", self),
+            cast("Any", None),
+            fences_java=False,
+            read=self.read,
+        )
+        settings = cast("Any", SimpleNamespace(with_java=with_java, transaction_timeout_ms=60_000))
+        return asyncio.run(made.claim(settings, TASK, MESSAGE))
+
+
+@pytest.mark.parametrize(("leads", "first"), [(True, "fence"), (False, "ask http://leader")])
+def test_all_of_before_are_fenced_then_the_id_is_taken_then_it_is_looked_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+    leads: bool,  # noqa: FBT001
+    first: str,
+) -> None:
+    group = Group(monkeypatch, leads=leads)
+    claimed = group.claim(with_java=True)
+    assert group.done == [first, f"take A-mm2-{NAME}-{TASK}", "read"]
+    assert claimed.claimed
+    assert claimed.own is not None
+    assert (9, 4) == (claimed.own.producer_id, claimed.own.producer_epoch)
+    assert claimed.identity == FLOW
+
+
+def test_without_javas_transactions_it_writes_with_the_flows_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claimed = Group(monkeypatch).claim(with_java=False)
+    assert claimed.claimed
+    assert claimed.own is None
+
+
+def test_a_task_that_was_lost_or_written_anew_meanwhile_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = Group(monkeypatch)
+    lost.on_read = lost.node.held.clear
+    with pytest.raises(NotAssignedError):
+        lost.claim(with_java=True)
+    anew = Group(monkeypatch)
+    anew.on_read = lambda: anew.configs.tasks.update({NAME: ({},)})
+    with pytest.raises(NotAssignedError):
+        anew.claim(with_java=True)
+
+
+def test_nothing_is_taken_while_the_group_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch)
+    group.node.meeting = True
+    with pytest.raises(NotAssignedError):
+        group.claim(with_java=True)
+    assert group.done == []
