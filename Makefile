@@ -2,17 +2,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# So many share the integration tests, each with brokers of its own (about 4 GiB). More than cores: they wait most of the time.
+# So many share the tests on real Kafka, each with two brokers of its own (about 1.5 GiB). More than cores: they wait most of the time.
 PROCESSES ?= 3
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
-KAFKA := .cache/kafka/.ready
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --retries 3 --constraint constraints.txt
+KAFKA := .cache/kafka/.ready-4.3.1
+KAFKA_OLD := .cache/kafka/.ready-3.9.1
 CONFORMANCE := .cache/conformance/.ready
 KUBERNETES := tests/harness/kubernetes/setup.sh
 # kind or cluster: what is to be provided for pods; see tests/harness/kubernetes/choosing.py.
 CHOSEN = $(BIN)/python -m tests.harness.kubernetes chosen
 NODE = $(if $(filter-out 0,$(REQUIRE_CLUSTER)),$$($(CHOSEN)))
+
+# Which tests a command runs; what the markers mean is in pyproject.toml. A test without a marker runs in `make test`.
+SELECT_test := promise or not (java or spark or api_server or node or more or faults or timing or fuzz)
+SELECT_kafka := more and not (promise or java or spark or api_server or node or faults or timing or fuzz)
+SELECT_faults := (faults or timing or fuzz) and not (promise or java or spark or api_server or node)
+SELECT_java := java and not (promise or api_server or node)
+SELECT_spark := spark and not (promise or java or api_server or node)
+SELECT_cluster := (api_server or node) and not promise
+PYTEST = $(BIN)/pytest -q -rfEs --durations=25 -n $(PROCESSES) --dist loadfile --junitxml=.cache/junit/$@.xml
 
 # What Python has compiled it keeps, whatever the environment says: hundreds of processes would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -20,36 +31,36 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## list the commands
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "MirrorFlow needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "This Python has no venv: install it (python3-venv on Debian and Ubuntu), then try again." >&2; exit 1; }
 	@echo "Installing Python packages into $(VENV) (about 60 MB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 # Half a gigabyte that lint, types and unit tests do without.
 $(SPARK): $(READY)
 	@echo "Installing PySpark into $(VENV) (about 500 MB) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[seed]'
+	@$(PIP) --editable '.[seed]'
 	@touch $@
 
 $(SITE): $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(PIP) --editable '.[docs]'
 	@touch $@
 
-$(KAFKA): tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
-	@tests/harness/kafka/setup.sh
+$(KAFKA) $(KAFKA_OLD): .cache/kafka/.ready-%: tests/harness/kafka/pom.xml tests/harness/kafka/setup.sh $(wildcard tests/harness/kafka/java/*.java)
+	@tests/harness/kafka/setup.sh $*
 
 # After the harness: its set-up sees to a JDK and Maven.
 $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformance/setup.sh $(shell find tests/conformance/java -type f)
 	@tests/conformance/setup.sh
 
-setup: $(READY) $(SPARK) $(KAFKA) $(CONFORMANCE)  ## install everything that the other commands need
+setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; about 100 s on two cores
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target style types units
+	@$(MAKE) --keep-going --jobs=2 --output-sync=target style types units
 
 # The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
 style: $(READY)
@@ -61,16 +72,36 @@ types: $(READY)
 	$(BIN)/mypy
 
 units: $(READY)
-	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/contract tests/model
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not (faults or timing or fuzz)' tests/unit tests/contract tests/model
 
-# Kubernetes' control plane is built beside the first tests; a whole node, which needs root and packages, where
-# REQUIRE_CLUSTER=1. What is not there is skipped, and says why; with REQUIRE_CLUSTER=1 that is a failure.
-test: $(READY)  ## everything, with real Kafka brokers and a real Kubernetes; about 50 minutes on two cores
+test: check $(SPARK) $(KAFKA)  ## check, and each promise of the README on real Kafka brokers and on Spark
+	$(PYTEST) -m '$(SELECT_test)' tests/integration
+
+test-kafka: $(READY) $(SPARK) $(KAFKA)  ## more of the same on Kafka
+	$(PYTEST) -m '$(SELECT_kafka)' tests/integration
+
+test-faults: $(READY) $(SPARK) $(KAFKA)  ## kills, freezes, lost leaders, full disks, timing, random inputs
+	$(PYTEST) -m '$(SELECT_faults)' --hypothesis-profile=fuzz tests
+
+test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## beside Java MirrorMaker 2, Connect and Kafka 3.9
+	$(PYTEST) -m '$(SELECT_java)' tests/integration
+
+test-spark: $(READY) $(SPARK) $(KAFKA)  ## seeds, verification and archives
+	$(PYTEST) -m '$(SELECT_spark)' tests/integration
+
+# A node needs root and packages; it is left out, and its tests say so, unless REQUIRE_CLUSTER=1.
+test-cluster: $(READY) $(SPARK) $(KAFKA)  ## the operator on a real Kubernetes; the first time builds it, 15 minutes; REQUIRE_CLUSTER=1
 	@[ -z "$(NODE)" ] || $(KUBERNETES) packages
-	@{ $(KUBERNETES) $(NODE) && { [ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images; }; } & build=$$!; \
-	$(MAKE) --no-print-directory check $(SPARK) $(KAFKA) $(CONFORMANCE) || { kill $$build 2>/dev/null; exit 1; }; \
-	wait $$build || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
-	$(BIN)/pytest -q -rs -n $(PROCESSES) --dist loadfile tests/e2e tests/integration
+	@$(KUBERNETES) $(NODE)
+	@[ -z "$(NODE)" ] || $(BIN)/python -m tests.harness.kubernetes images
+	$(PYTEST) -m '$(SELECT_cluster)' tests/integration tests/e2e
+
+test-all: test test-kafka test-faults test-java test-spark test-cluster  ## all of the above, one after the other
+
+lock: $(READY)  ## renew constraints.txt: the newest versions that pyproject.toml allows
+	@rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --upgrade '.[dev,seed,docs]'
+	@{ sed -n '/^#/p' constraints.txt; $(VENV)/lock/bin/pip freeze --exclude mirrorflow; } > constraints.new && mv constraints.new constraints.txt
 
 demo: $(READY) $(KAFKA)  ## two real Kafka clusters, a MirrorFlow between them, a kill -9 in the middle
 	@$(BIN)/python -m tests.harness.demo
@@ -114,4 +145,6 @@ format:  ## rewrite the sources as `make check` wants them
 clean:  ## remove what these commands have made
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup check style types units test cluster cluster-down demo demo-kubernetes bench chaos model docs crds conformance format clean
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock cluster cluster-down demo demo-kubernetes bench chaos model docs crds conformance format clean

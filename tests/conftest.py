@@ -1,10 +1,12 @@
-"""For every test: real Kafka is asked for by a fixture, and a test that uses one bears the marker `kafka`.
+"""For every test: markers of what it needs, one profile of Hypothesis, and the logs that a failure leaves behind.
 
 Processes that share the tests (`-n 2 --dist loadfile`) take whole files: what a file's fixtures start is started once. All
-files of tests/e2e go to one process, for they share a node.
+files of tests/e2e go to one process, because they share a node.
 """
 
 import gc
+import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,23 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-# How long an example takes is the machine's affair: brokers of other tests may run beside it.
-settings.register_profile("mirrorflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests.harness.kafka.processes import CHILDREN, keep_logs
+from tests.requirements import names_reached, needs
+
+# How long an example takes depends on the machine: brokers of other tests may run beside it.
+settings.register_profile(
+    "mirrorflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.register_profile("fuzz", settings.get_profile("mirrorflow"), derandomize=False, print_blob=True)
 settings.load_profile("mirrorflow")
 
 # Tests leave little that only the collector finds; looking for it after every 700 new objects is a tenth of the time.
 GARBAGE_OBJECTS = 20_000
 gc.set_threshold(GARBAGE_OBJECTS)
 
-INTEGRATION = Path(__file__).parent / "integration" / "kafka"
+TESTS = Path(__file__).parent
+WITH_PROCESSES = ("integration", "e2e")
+FAILURES = TESTS.parent / ".cache" / "failures"
 ON_THE_NODE = "tests/e2e/"
 
 
@@ -32,7 +42,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
-    """Where files are kept together, so is the node."""
+    """Keeps the files of the node together where files are kept together."""
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -41,8 +51,32 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what lies under tests/integration/kafka."""
-    for item in items:
-        if item.path.is_relative_to(INTEGRATION):
-            item.add_marker(pytest.mark.kafka)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what a test with processes needs beyond one Kafka release (tests/requirements.py)."""
+    folders = item.path.relative_to(TESTS).parts[:-1]
+    if isinstance(item, pytest.Function) and folders[0] in WITH_PROCESSES:
+        names = names_reached(item.obj) | frozenset(item.fixturenames)
+        for marker in sorted(needs(folders, names)):
+            item.add_marker(marker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Remembers which processes a test has started, for `pytest_runtest_makereport`."""
+    item.stash[FIRST_CHILD] = len(CHILDREN)
+    return (yield)
+
+
+FIRST_CHILD = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Copies the logs of a failed test's processes to a folder, and names it in the report."""
+    report = yield
+    children = [child for at, child in enumerate(CHILDREN) if at >= item.stash[FIRST_CHILD] or child.running]
+    if report.failed and children:
+        folder = FAILURES / re.sub(r"[^\w.-]+", "_", item.nodeid.removeprefix("tests/"))[:150]
+        keep_logs(children, folder)
+        report.sections.append(("Logs of its processes", str(folder)))
+    return report

@@ -24,12 +24,9 @@ from confluent_kafka import KafkaException
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
-from tests.harness.kafka.processes import Child, HarnessError, family, start, unread_bytes, wait_until
+from tests.harness.kafka.processes import WAIT_S, Child, HarnessError, family, start, unread_bytes, wait_until
 
-START_WAIT_S = 120.0  # a second alone; imports on a machine that runs a whole suite take longer
-CAUGHT_UP_WAIT_S = (
-    240.0  # what takes ten seconds alone; a suite on two busy cores is some twenty times slower
-)
+HANG_S = WAIT_S
 HTTP_TIMEOUT_S = 20.0
 FETCH_WAIT_S = 1.0  # an idle source holds a fetch for half a second
 _runs = itertools.count()
@@ -86,6 +83,7 @@ class Replicator:
             "bootstrap.servers": target.bootstrap,
             "offset.storage.topic": f"mm2-offsets.{lines['source.cluster.alias']}.internal",
             "offset.storage.replication.factor": "1",
+            "offset.storage.partitions": "1",
             "mirrorflow.http.listeners": "http://127.0.0.1:0",
         } | dict(worker or {})
         return cls(
@@ -202,7 +200,7 @@ class Replicator:
             self._child().must_run()
             return file is not None and file.exists()
 
-        self._wait("its HTTP server listens", written, timeout_s=START_WAIT_S)
+        self._wait("its HTTP server listens", written)
         assert file is not None
         return file.read_text().strip()
 
@@ -239,7 +237,7 @@ class Replicator:
 
     # Waits.
 
-    def wait_until_caught_up(self, timeout_s: float = CAUGHT_UP_WAIT_S, *, partitions: int = 1) -> None:
+    def wait_until_caught_up(self, *, partitions: int = 1) -> None:
         """Until at least *partitions* are copied to the end that the source has now.
 
         The source is asked itself: right after a load the process has not heard of it yet, and lacks nothing that it knows
@@ -264,7 +262,7 @@ class Replicator:
                 return False  # a leader is being elected, or its broker is down
             return all(one["sourceOffset"] >= ends[one["topic"]].get(one["partition"], 0) for one in said)
 
-        self._wait("all partitions are copied", caught_up, timeout_s=timeout_s)
+        self._wait("all partitions are copied", caught_up)
 
     def _ask_ends(self, topics: set[str], ends: dict[str, dict[int, int]]) -> None:
         """Adds to *ends* those of *topics* that it lacks; a topic that is gone has none."""
@@ -289,8 +287,6 @@ class Replicator:
         target: KafkaCluster,
         topic: str,
         count: int,
-        *,
-        timeout_s: float = CAUGHT_UP_WAIT_S,
     ) -> None:
         """Until target topic *topic* ends at *count* or behind it, all partitions together."""
 
@@ -301,26 +297,24 @@ class Replicator:
             except KafkaException:
                 return False  # a new topic has no leader yet, or its broker is down
 
-        self._wait(f"{topic} ends at {count}", copied, timeout_s=timeout_s)
+        self._wait(f"{topic} ends at {count}", copied)
 
-    def wait_for_phase(
-        self, phase: str, topic: str, number: int = 0, *, timeout_s: float = CAUGHT_UP_WAIT_S
-    ) -> dict[str, Any]:
+    def wait_for_phase(self, phase: str, topic: str, number: int = 0) -> dict[str, Any]:
         """Until a source partition is in *phase*; what is then said of it."""
 
         def reached() -> dict[str, Any] | None:
             said = self.partition(topic, number)
             return said if said.get("phase") == phase else None
 
-        return dict(self._wait(f"{topic}-{number} is {phase}", reached, timeout_s=timeout_s) or {})
+        return dict(self._wait(f"{topic}-{number} is {phase}", reached) or {})
 
-    def _wait(self, what: str, condition: Any, *, timeout_s: float) -> Any:
+    def _wait(self, what: str, condition: Any) -> Any:
         def alive() -> Any:
             self._child().must_run()
             return condition()
 
         try:
-            return wait_until(f"{self.name}: {what}", alive, timeout_s=timeout_s, poll_s=0.05)
+            return wait_until(f"{self.name}: {what}", alive, timeout_s=HANG_S)
         except HarnessError as error:
             raise HarnessError(f"{error}\n{self._said()}\n{self._child().tail()}") from error
 

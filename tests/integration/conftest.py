@@ -8,11 +8,23 @@ import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 
+# Those of `east` and `west` that run.
+_SHARED: list[KafkaCluster] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _topics_of_one_file() -> Iterator[None]:
+    """What a file has left on the shared clusters goes with it: listings and metadata stay short."""
+    yield
+    for cluster in _SHARED:
+        cluster.delete_topics()
+
 
 @pytest.fixture(scope="session")
 def east() -> Iterator[KafkaCluster]:
     """The source that is shared: one 4.3.1 broker, PLAINTEXT. Use topics of `unique_topic` only."""
     with KafkaCluster(name="east") as cluster:
+        _SHARED.append(cluster)
         yield cluster
 
 
@@ -20,6 +32,7 @@ def east() -> Iterator[KafkaCluster]:
 def west() -> Iterator[KafkaCluster]:
     """The target that is shared."""
     with KafkaCluster(name="west") as cluster:
+        _SHARED.append(cluster)
         yield cluster
 
 

@@ -8,9 +8,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.harness.kafka.installation import java_command
-from tests.harness.kafka.processes import Child, HarnessError, accepts, start, wait_until
+from tests.harness.kafka.processes import Child, HarnessError, accepts, log_folder, start, wait_until
 
-START_WAIT_S = 90.0  # five seconds alone; much more when a whole suite starts on two cores
 METADATA_WAIT_S = 5.0
 
 
@@ -32,7 +31,8 @@ class Broker:
 
     @property
     def log(self) -> Path:
-        return self.folder / "server.log"
+        """Outside its folder, which goes when the cluster is closed: a failed test still needs it."""
+        return log_folder() / f"{self.name}-{self.folder.parent.name}.log"
 
     @property
     def pid(self) -> int:
@@ -72,7 +72,7 @@ class Broker:
 
         A broker answers metadata requests only when it has been let in; leaders come a moment later.
         """
-        wait_until(f"{self.name} opens its port", self._opened, timeout_s=START_WAIT_S)
+        wait_until(f"{self.name} opens its port", self._opened)
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.admin_port}", "log_level": 2})
 
         def answers() -> bool:
@@ -86,7 +86,7 @@ class Broker:
                 part.leader >= 0 for part in partitions if self.id in part.isrs
             )
 
-        wait_until(f"{self.name} answers, and what it could lead is led", answers, timeout_s=START_WAIT_S)
+        wait_until(f"{self.name} answers, and what it could lead is led", answers)
 
     def stop(self) -> None:
         """SIGTERM: hands its leaders over and closes its logs."""

@@ -52,7 +52,7 @@ def wait_until_cleaned(cluster: KafkaCluster, topic: str, offset: int, partition
     def cleaned() -> bool:
         return all(_first_dirty(file, topic, partition) >= offset for file in files)
 
-    wait_until(f"{topic}-{partition} is cleaned up to {offset}", cleaned, timeout_s=CLEANED_WAIT_S)
+    wait_until(f"{topic}-{partition} is cleaned up to {offset}", cleaned)
 
 
 def force_compaction(cluster: KafkaCluster, topic: str, partition: int = 0) -> None:

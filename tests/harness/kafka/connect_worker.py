@@ -18,7 +18,6 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
 from tests.harness.kafka.processes import Child, HarnessError, free_port, start, wait_until
 
-START_WAIT_S = 120.0
 CALL_WAIT_S = 60.0
 CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
@@ -71,7 +70,7 @@ class ConnectWorker:
             "org.apache.kafka.connect.cli.ConnectDistributed", str(file), log=log, heap_mib=self.heap_mib
         )
         self.child = start(f"Connect worker {self.group}", command, log=log)
-        wait_until(f"the Connect worker answers at {self._address}", self._ready, timeout_s=START_WAIT_S)
+        wait_until(f"the Connect worker answers at {self._address}", self._ready)
 
     def stop(self) -> None:
         """SIGTERM, and waits."""

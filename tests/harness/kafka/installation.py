@@ -16,9 +16,11 @@ QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 
 
 def require_installation(version: str = VERSION) -> None:
-    """`HarnessError` when `make setup` has not been run."""
-    if not (CACHE / ".ready").exists() or not (CACHE / version / "libs").is_dir():
-        raise HarnessError(f"Kafka {version} is not there: run `make setup`.")
+    """`HarnessError` when it has not been fetched."""
+    if not (CACHE / f".ready-{version}").exists():
+        raise HarnessError(
+            f"Kafka {version} is not there: run `make setup`, or tests/harness/kafka/setup.sh {version}."
+        )
     if shutil.which("java") is None:
         raise HarnessError("There is no java on the path: run `make setup`.")
 

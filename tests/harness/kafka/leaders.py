@@ -22,7 +22,7 @@ NO_LEADER_YET = frozenset(
 )
 
 
-def ask_leaders(topic: str, ask: Callable[[], T], *, timeout_s: float) -> T:
+def ask_leaders(topic: str, ask: Callable[[], T]) -> T:
     """What *ask* gives once *topic* has leaders that know it; any other refusal is raised at once."""
     refusals: list[str] = []
 
@@ -36,7 +36,7 @@ def ask_leaders(topic: str, ask: Callable[[], T], *, timeout_s: float) -> T:
             raise
 
     try:
-        found = wait_until(f"{topic} has leaders that know it", answered, timeout_s=timeout_s)
+        found = wait_until(f"{topic} has leaders that know it", answered)
     except HarnessError as error:
         raise HarnessError(f"{error} {len(refusals)} refusals, the last one: {refusals[-1]}") from None
     assert found is not None

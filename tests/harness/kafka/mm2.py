@@ -14,7 +14,6 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import QUICK_JVM, VERSION, java_command, write_properties
 from tests.harness.kafka.processes import Child, HarnessError, start, wait_until
 
-START_WAIT_S = 120.0  # it makes its internal topics one after the other, twice for two herders
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _runs = itertools.count()
 
@@ -88,7 +87,6 @@ class MirrorMaker:
         topic: str,
         count: int,
         *,
-        timeout_s: float = START_WAIT_S,
         remote: Callable[[str], str] | None = None,
     ) -> None:
         """Until the copy of *topic* has at least *count* records, all partitions together."""
@@ -102,7 +100,7 @@ class MirrorMaker:
             return sum(ends.values()) - sum(starts.values()) >= count
 
         try:
-            wait_until(f"{count} records in {name}", copied, timeout_s=timeout_s, poll_s=0.1)
+            wait_until(f"{count} records in {name}", copied)
         except HarnessError as error:
             raise HarnessError(f"{error}\n{self._child().tail()}") from error
 

@@ -4,25 +4,32 @@ Everything the harness starts goes through `start`: the kernel kills it when the
 from the main thread. Costs are read from /proc and include children.
 """
 
+import atexit
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 STOP_WAIT_S = 60.0  # a broker that hands over its leaders under load takes seconds; a minute is a hang
-# Ends a hang, and measures nothing: on two cores that run a whole suite, a second takes half a minute at times.
-WAIT_S = 120.0
-POLL_S = 0.02
+# Ends a hang and measures nothing: on two cores that run a whole suite, a second takes half a minute at times.
+WAIT_S = 300.0
+POLL_S = 0.2
 # Below the ephemeral range, or a client's own connection could take the port of a broker that is down for a moment.
-PORTS = range(20_000, 32_000)
+# Each process that shares the tests draws from a block of its own.
+PORTS_FIRST, PORTS_PER_WORKER, WORKERS_MAX = 20_000, 1_500, 8
+# What is kept of a failed test's log, from its end.
+KEPT_LOG_BYTES = 4 << 20
 
 _reserved: dict[int, socket.socket] = {}
 
@@ -44,8 +51,8 @@ def wait_until(
 
 
 def free_port() -> int:
-    """A free port that stays reserved among harnesses until this process ends, whether or not anyone listens on it."""
-    for port in random.sample(PORTS, 2000):
+    """A free port that stays reserved among harnesses until this process ends, whether or not anything listens on it."""
+    for port in random.sample(_ports(), PORTS_PER_WORKER):
         # A name in the abstract namespace is a lock that the kernel lets go of with the process.
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -58,7 +65,14 @@ def free_port() -> int:
             continue
         _reserved[port] = lock
         return port
-    raise HarnessError(f"No free port in {PORTS}.")
+    raise HarnessError(f"No free port in {_ports()}.")
+
+
+def _ports() -> range:
+    """This worker's block; two test runs on one machine may share it, and the lock in `free_port` keeps them apart."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    first = PORTS_FIRST + int(worker) % WORKERS_MAX * PORTS_PER_WORKER
+    return range(first, first + PORTS_PER_WORKER)
 
 
 def accepts(port: int) -> bool:
@@ -158,7 +172,31 @@ def start(
             cwd=directory,
             start_new_session=True,  # Ctrl-C is for the tests, which then end their children in order
         )
-    return Child(name=name, process=process, log=log)
+    child = Child(name=name, process=process, log=log)
+    CHILDREN.append(child)
+    return child
+
+
+# All that this process has started, for the logs of a test that fails.
+CHILDREN: list[Child] = []
+
+
+@cache
+def log_folder() -> Path:
+    """Where logs go that must outlive what they are about: until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="mirrorflow-logs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def keep_logs(children: Sequence[Child], folder: Path) -> None:
+    """Copies the end of each child's log into *folder*, which is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for child in children:
+        if child.log.exists():
+            kept = child.log.read_bytes()[-KEPT_LOG_BYTES:]
+            (folder / f"{child.name}-{child.pid}.log".replace("/", "_")).write_bytes(kept)
 
 
 def family(pid: int) -> list[int]:

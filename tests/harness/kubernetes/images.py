@@ -5,7 +5,7 @@
 
 buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that somebody has
 pulled into our store, or else a stand-in, which is Debian's own Python of the same version (mmdebstrap makes it, half a minute,
-once). All that is kept lies in .cache/kubernetes/images. Needs root.
+once). All that is kept lies in images/ beside the programs that setup.sh builds. Needs root.
 
 PySpark is half a gigabyte of source that pip makes a wheel of: `seed` takes the wheel that the work tree's own pip has made,
 or makes it there, so that a machine fetches it once.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.harness.kafka.processes import HarnessError
 
-CACHE = Path(__file__).parents[3] / ".cache" / "kubernetes"
+# Outside the clone, so that a second clone does not build it again; setup.sh names it in the same way.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirrorflow" / "kubernetes"
 CONTROL = CACHE / "control"
 NODE = CACHE / "node"
 HELM = CACHE / "helm"

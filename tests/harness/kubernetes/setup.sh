@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a real Kubernetes from Go modules into .cache/kubernetes:
+# Builds a real Kubernetes from Go modules into ${XDG_CACHE_HOME:-~/.cache}/mirrorflow/kubernetes, which all clones share:
 #   setup.sh          its control plane: etcd, API server, controllers, kubectl; and definitions of the Prometheus operator
 #   setup.sh cluster  besides, what a node is made of, and Helm; the rest of a node comes from Debian's packages
 #   setup.sh kind     what a cluster of kind takes in place of a node: kind, and Helm; Docker and its node image are yours
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=$(cd "$here/../../.." && pwd)/.cache/kubernetes
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/mirrorflow/kubernetes
 mkdir -p "$cache"
 
 fail() { echo "$1" >&2; exit 1; }
@@ -19,6 +19,15 @@ progress_s=60
 
 exec 9>"$cache/.lock"
 flock 9
+
+attempt() {  # COMMAND...: a download, up to three times
+  local try
+  for try in 1 2 3; do
+    "$@" && return
+    [ "$try" = 3 ] || sleep $((5 * try))
+  done
+  return 1
+}
 
 go_build() {  # FOLDER PACKAGE OUTPUT: nice, because tests run beside it
   CGO_ENABLED=0 exec nice -n 19 go build -C "$1" -trimpath -ldflags "-s -w $stamp" -o "$3" "$2"
@@ -59,6 +68,7 @@ minutes() {  # SECONDS as a text
 }
 
 build_control() {
+  attempt go -C "$here/go" mod download
   compile "$here/go" ./control
   for command in etcd kube-apiserver kube-controller-manager kubectl; do
     ln -sf control "$unfinished/$command"
@@ -137,8 +147,8 @@ install_packages() {
     fail "A Kubernetes node and its images need root and these packages: ${missing[*]}. Install them, then try again."
   fi
   echo "Installing ${missing[*]} by apt ..."
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+  attempt apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive attempt apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 if [ "${1:-}" = packages ]; then

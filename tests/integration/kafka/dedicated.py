@@ -9,7 +9,7 @@ from urllib.parse import quote
 from mirrorflow_core.java.properties import format_properties
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.distributed import WAIT_S, Site
+from tests.integration.kafka.distributed import Site
 from tests.integration.kafka.nodes import wait_until_shared
 
 ODD = "B-_~:?#[]@!$&'()*+=\"<>{}|^`618"  # as Apache's own test of several nodes has it
@@ -104,7 +104,7 @@ def processes(file: File, count: int, text: str) -> Iterator[list[Replicator]]:
 
 
 def wait_until_ready(node: Replicator) -> None:
-    wait_until(f"{node.name} is ready", lambda: node.rest("/readyz")[0] == 200, timeout_s=WAIT_S)
+    wait_until(f"{node.name} is ready", lambda: node.rest("/readyz")[0] == 200)
 
 
 def called_at(node: Replicator) -> str:

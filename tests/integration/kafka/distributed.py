@@ -13,7 +13,6 @@ from tests.harness.kafka.tools import records
 from tests.harness.replicator import Replicator
 
 NAME = "MirrorSourceConnector"
-WAIT_S = 120.0
 PACKAGE = "org.apache.kafka.connect.mirror."
 
 
@@ -79,7 +78,7 @@ def wait_for_state(worker: Replicator, wanted: str, name: str = NAME) -> None:
         connector, tasks = state(worker, name)
         return connector == wanted and set(tasks) == (set() if wanted == "STOPPED" else {wanted})
 
-    wait_until(f"{name} is {wanted}", reached, timeout_s=WAIT_S)
+    wait_until(f"{name} is {wanted}", reached)
 
 
 def change(worker: Replicator, method: str, path: str, body: Any = None, *, expect: int) -> Any:
@@ -90,7 +89,7 @@ def change(worker: Replicator, method: str, path: str, body: Any = None, *, expe
         is_rebalancing = status == HTTPStatus.CONFLICT and "momentarily" in answer["message"]
         return None if is_rebalancing else (status, answer)
 
-    found = wait_until(f"{method} {path} is answered", answered, timeout_s=WAIT_S)
+    found = wait_until(f"{method} {path} is answered", answered)
     assert found is not None
     status, answer = found
     assert expect == status, answer
@@ -98,13 +97,13 @@ def change(worker: Replicator, method: str, path: str, body: Any = None, *, expe
 
 
 def wait_for_copies(site: Site, topic: str, count: int) -> None:
-    wait_until(f"{count} records are copied", lambda: site.copied(topic) >= count, timeout_s=WAIT_S)
+    wait_until(f"{count} records are copied", lambda: site.copied(topic) >= count)
     assert count == site.copied(topic)
 
 
 def start(worker: Replicator) -> None:
     """Until it takes commands."""
-    wait_until("the worker is ready", lambda: worker.rest("/health")[0] == 200, timeout_s=WAIT_S)
+    wait_until("the worker is ready", lambda: worker.rest("/health")[0] == 200)
 
 
 def offsets(worker: Replicator, name: str = NAME) -> dict[tuple[str, int], int]:

@@ -35,7 +35,6 @@ T = TypeVar("T")
 DAY_MS = 86_400_000
 BATCH_RECORDS = 100  # of `large`'s batches
 STAGE_RECORDS = 40 * BATCH_RECORDS
-OUTCOME_WAIT_S = 120.0  # it takes seconds on an idle machine
 SHOWN_MAX = 5  # differing records in a failure's message
 
 
@@ -325,9 +324,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def wait_for_outcome(
-    replicator: Replicator, topic: str, end: int, *, timeout_s: float = OUTCOME_WAIT_S
-) -> dict[str, Any]:
+def wait_for_outcome(replicator: Replicator, topic: str, end: int) -> dict[str, Any]:
     """What is said of partition 0 when it has stopped, or is copied up to source offset *end*."""
 
     def found() -> dict[str, Any] | None:
@@ -335,7 +332,7 @@ def wait_for_outcome(
         is_over = said.get("phase") == "stopped" or (said.get("sourceOffset") or 0) >= end
         return said if is_over else None
 
-    return wait_until(f"{topic} has stopped, or is copied to {end}", found, timeout_s=timeout_s) or {}
+    return wait_until(f"{topic} has stopped, or is copied to {end}", found) or {}
 
 
 def replicas(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[int]:

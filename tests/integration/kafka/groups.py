@@ -31,7 +31,7 @@ def put_group(cluster: KafkaCluster, group: str, offsets: Offsets) -> None:
                 return False  # the first group of a cluster makes the offsets topic
             return all(one.error is None for one in answered)
 
-        wait_until(f"{group} stands at {offsets}", put, timeout_s=GROUP_WAIT_S)
+        wait_until(f"{group} stands at {offsets}", put)
 
 
 def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
@@ -50,7 +50,7 @@ def group_offsets(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], in
             except KafkaException:
                 return None  # the first group of a cluster makes the offsets topic, and its coordinator moves
 
-        found = wait_until(f"the offsets of {group}", committed, timeout_s=GROUP_WAIT_S) if every else []
+        found = wait_until(f"the offsets of {group}", committed) if every else []
     assert found is not None
     return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
@@ -102,7 +102,7 @@ def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, in
         return not open_
 
     try:
-        wait_until(f"{group} has read {topic}", read, timeout_s=GROUP_WAIT_S, poll_s=0)
+        wait_until(f"{group} has read {topic}", read, poll_s=0)
     finally:
         consumer.close()
     return sorted(found)

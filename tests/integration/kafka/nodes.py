@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.distributed import NAME, WAIT_S, Site, start, state
+from tests.integration.kafka.distributed import NAME, Site, start, state
 
 GROUP = {
     "dedicated_mode_enable_internal_rest": "true",
@@ -69,7 +69,7 @@ def wait_until_shared(
             and all(state(node, name) == ("RUNNING", ["RUNNING"] * tasks) for node in nodes)
         )
 
-    wait_until(f"{tasks} tasks are shared by {len(nodes)} nodes", shared, timeout_s=WAIT_S)
+    wait_until(f"{tasks} tasks are shared by {len(nodes)} nodes", shared)
 
 
 class Pulse:
@@ -101,9 +101,7 @@ class Pulse:
         self._consumer.assign([TopicPartition(self._copy, number, 0) for number in range(self._partitions)])
         for thread in self._threads:
             thread.start()
-        wait_until(
-            "each partition has a pulse", lambda: len(self._seen_s) == self._partitions, timeout_s=WAIT_S
-        )
+        wait_until("each partition has a pulse", lambda: len(self._seen_s) == self._partitions)
         return self
 
     def __exit__(self, *_: object) -> None:

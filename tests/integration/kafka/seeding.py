@@ -115,11 +115,9 @@ class SeedProcess:
         """kill -9 of the driver alone: what it has started is to end by itself."""
         self.running.kill()
 
-    def wait(self, timeout_s: float = 120) -> dict[str, Any]:
+    def wait(self) -> dict[str, Any]:
         """Its last report, when it has ended."""
-        wait_until(
-            f"the seed ends\n{self.running.tail()}", lambda: not self.running.running, timeout_s=timeout_s
-        )
+        wait_until(f"the seed ends\n{self.running.tail()}", lambda: not self.running.running)
         found: dict[str, Any] = json.loads(self.said.read_text()) if self.said.exists() else {}
         return found | {"status": self.running.process.returncode}
 

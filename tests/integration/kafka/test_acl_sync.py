@@ -19,7 +19,6 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import asking
 from tests.integration.kafka.test_failures_access import allow_target, client, lines, status
 
-FOLLOWED_WAIT_S = 120.0  # a pass every second, and a broker that is busy
 EVERY_SECOND = {"sync.topic.acls.interval.seconds": "1"}
 READ, WRITE, ALL, DESCRIBE = Operation.READ, Operation.WRITE, Operation.ALL, Operation.DESCRIBE
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -81,7 +80,7 @@ def wait_for(cluster: KafkaCluster, prefix: str, expected: set[AclBinding]) -> N
         return seen == expected
 
     try:
-        wait_until("the ACLs are as expected", same, timeout_s=FOLLOWED_WAIT_S)
+        wait_until("the ACLs are as expected", same)
     finally:
         assert sorted(map(str, seen)) == sorted(map(str, expected))
 
@@ -94,12 +93,12 @@ def wait_for_marks(cluster: KafkaCluster, alias: str, expected: set[AclBinding])
             cluster, lambda connected: AclMarks(connected, alias, naming="default .").read()
         )
 
-    wait_until("the flow's own ACLs are marked", marked, timeout_s=FOLLOWED_WAIT_S)
+    wait_until("the flow's own ACLs are marked", marked)
 
 
 def wait_until_said(replicator: Replicator, sentence: str) -> None:
     """Until REST says it."""
-    wait_until("REST says it", lambda: sentence in status(replicator), timeout_s=FOLLOWED_WAIT_S)
+    wait_until("REST says it", lambda: sentence in status(replicator))
 
 
 def run(source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
@@ -141,7 +140,6 @@ def test_acls_follow_by_difference_and_foreign_ones_stay(
         wait_until(
             "the last one is logged",
             lambda: str(acl(copy, "frank")) in replicator.log_text(),
-            timeout_s=FOLLOWED_WAIT_S,
         )
 
     assert logged(replicator, "created") == sorted(map(str, copies | {acl(copy, "frank")}))
@@ -191,7 +189,7 @@ def test_what_the_source_takes_back_is_taken_back_from_the_copy_if_the_flow_gave
 
     with run(walled, gated, topic, tmp_path / "second") as second:
         wait_for(gated, alias, there_before)
-        wait_until("both are logged", lambda: len(logged(second, "removed")) == 2, timeout_s=FOLLOWED_WAIT_S)
+        wait_until("both are logged", lambda: len(logged(second, "removed")) == 2)
     assert logged(second, "removed") == sorted(map(str, given))
 
 
@@ -220,7 +218,6 @@ def test_reporting_writes_nothing_and_names_what_it_would(
         wait_until(
             "both are logged",
             lambda: all(sentence in second.log_text() for sentence in expected),
-            timeout_s=FOLLOWED_WAIT_S,
         )
     assert {acl(copy, "alice"), acl(copy, "erin")} == found(gated, alias)
 
@@ -236,7 +233,7 @@ def test_a_target_without_an_authorizer_is_one_line_in_the_log(
 
     with run(walled, west, topic, tmp_path, refresh_topics_interval_seconds="1") as replicator:
         replicator.wait_until_caught_up()
-        wait_until("it is logged", lambda: sentence in replicator.log_text(), timeout_s=FOLLOWED_WAIT_S)
+        wait_until("it is logged", lambda: sentence in replicator.log_text())
         # A topic that is found and copied later has been through passes of the ACLs in between.
         later = walled.create_topic(f"{topic}-later")
         load(walled, later, 100, keys=True)
@@ -272,7 +269,6 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
         wait_until(
             "nothing is missing",
             lambda: "does not authorize" not in status(replicator),
-            timeout_s=FOLLOWED_WAIT_S,
         )
 
 

@@ -39,7 +39,6 @@ pytest.importorskip("pyspark")
 
 Names = Callable[[], str]
 KEPT = {"retention.ms": "864000000", "segment.ms": "360000000"}
-START_WAIT_S = 120.0  # of a JVM and its workers, on a machine that runs a whole suite
 SMALL_FILES = {"archive.file.bytes": "100000"}  # several of each partition
 
 
@@ -313,10 +312,9 @@ def test_an_export_that_was_killed_is_no_archive_and_begins_anew(
         wait_until(
             "some ranges are written",
             lambda: any(folder.glob("_temporary/0/task_*/**/*.parquet")),
-            timeout_s=START_WAIT_S,
         )
         process.kill()
-        wait_until("its JVM is gone", lambda: not writes_below(folder), timeout_s=START_WAIT_S)
+        wait_until("its JVM is gone", lambda: not writes_below(folder))
     finally:
         process.close()
 
@@ -347,7 +345,6 @@ def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
             wait_until(
                 "more records arrive, or it ends",
                 partial(_has_more, flow, topic, copied, process),
-                timeout_s=START_WAIT_S,
             )
             assert process.running.running, process.running.tail()
             process.kill()

@@ -9,6 +9,8 @@ from tests.chaos.dimensions import draw
 from tests.chaos.trial import Trial
 from tests.harness.kafka.installation import OLD_VERSION, VERSION
 
+pytestmark = pytest.mark.faults
+
 SECONDS = 20.0
 # The same steps each time, so that what fails here is the change at hand's; `make chaos` draws others.
 SEED = int(os.environ.get("MIRRORFLOW_CHAOS_SEED", "1"))

@@ -22,7 +22,6 @@ from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand, beats
 
 COMMAND_WAIT_S = 240.0  # two seconds alone
-RUN_WAIT_S = 90.0  # five alone
 PASSWORD = "mirror-secret"
 FLOW = """
 apiVersion: mirrorflow.io/v1alpha1
@@ -240,13 +239,13 @@ def test_the_grants_that_acls_prints_are_enough_for_checkpoints_groups_and_heart
     remote = f"{checked.alias}.{checked.topic}"
 
     with checked.running() as run:
-        wait_until("the group was moved", lambda: run.moved, timeout_s=RUN_WAIT_S)
+        wait_until("the group was moved", lambda: run.moved)
         for cluster in (checked.source, checked.target):
-            wait_until("there are heartbeats", partial(beats, cluster), timeout_s=RUN_WAIT_S)
+            wait_until("there are heartbeats", partial(beats, cluster))
         copy = f"{checked.alias}.heartbeats"
-        wait_until("they are copied", lambda: copy in checked.target.topics(), timeout_s=RUN_WAIT_S)
+        wait_until("they are copied", lambda: copy in checked.target.topics())
         for name in ("MirrorCheckpointConnector", "MirrorHeartbeatConnector"):
-            wait_until(f"{name} says so", partial(run.is_running, name), timeout_s=RUN_WAIT_S)
+            wait_until(f"{name} says so", partial(run.is_running, name))
             assert ("", 0) == (run.companion(name)["message"], run.companion(name)["warningsTotal"]), (
                 run.said()
             )
@@ -273,13 +272,11 @@ def test_heartbeats_that_the_source_refuses_are_told_and_hold_up_nothing(checked
             wait_until(
                 "it is told",
                 lambda: refused in str(run.companion("MirrorHeartbeatConnector").get("warnings")),
-                timeout_s=RUN_WAIT_S,
             )
             remote = f"{checked.alias}.{checked.topic}"
             wait_until(
                 "everything is copied",
                 lambda: sum(checked.target.end_offsets(remote).values()) == 200,
-                timeout_s=RUN_WAIT_S,
             )
             assert "RUNNING" == run.companion("MirrorHeartbeatConnector")["state"]
             assert 130 == run.stop()

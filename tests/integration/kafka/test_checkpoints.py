@@ -18,7 +18,6 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.groups import consume, group_offsets, member, put_group, translated_by_java
 
-PASS_WAIT_S = 90.0  # a second alone
 LAG_MAX = 10
 Names = Callable[[], str]
 
@@ -97,7 +96,7 @@ class Flow:
             last = {(one["topic"], one["partition"]): one for one in self.checkpoints(group)}
             return next((one for one in last.values() if one["upstream_offset"] == upstream), None)
 
-        found = wait_until(f"a checkpoint of {group} at {upstream}", newest, timeout_s=PASS_WAIT_S)
+        found = wait_until(f"a checkpoint of {group} at {upstream}", newest)
         assert found is not None
         return dict(found)
 
@@ -108,7 +107,7 @@ class Flow:
             found = group_offsets(self.target, group)
             return found if all(found.get(key, -1) >= offset for key, offset in at_least.items()) else None
 
-        found = wait_until(f"{group} of the target is at {at_least}", moved, timeout_s=PASS_WAIT_S)
+        found = wait_until(f"{group} of the target is at {at_least}", moved)
         assert found is not None
         return dict(found)
 
@@ -153,13 +152,12 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(flow: Flow, uniq
         process.wait_for_copy(flow.target, remote, 200)
         put_group(flow.target, group, {(remote, 0): 5})
         consumer = member(flow.target, group, remote)
-        first = wait_until("the member reads", lambda: consumer.poll(0.2), timeout_s=PASS_WAIT_S, poll_s=0)
+        first = wait_until("the member reads", lambda: consumer.poll(0.2), poll_s=0)
         put_group(flow.source, group, {(topic, 0): 200})
         active = 'state="active-on-target"} 1'
         wait_until(
             "it is seen to be active",
             lambda: consumer.poll(0.1) is None and active in process.metrics(),
-            timeout_s=PASS_WAIT_S,
         )
         before = group_offsets(flow.target, group)
         consumer.close()
@@ -292,7 +290,6 @@ def test_a_group_without_permission_is_named_and_stops_only_itself(
                 ),
                 None,
             ),
-            timeout_s=PASS_WAIT_S,
         )
         both = {group: flow.checkpoints(group)[-1]["upstream_offset"] for group in (allowed, refused)}
         for operation in ("READ", "DESCRIBE"):
@@ -408,7 +405,6 @@ def test_nothing_is_said_of_partitions_of_which_nothing_was_copied(flow: Flow, u
         of_second = wait_until(
             "the second partition has a checkpoint",
             lambda: [one for one in flow.checkpoints(group) if one["upstream_offset"] == 50],
-            timeout_s=PASS_WAIT_S,
         )
         first = [one for one in flow.checkpoints(group) if one["partition"] == 0]
         load(flow.source, topic, 20, first=200, partition=0)

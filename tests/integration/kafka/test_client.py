@@ -142,6 +142,7 @@ def test_transactions_keep_the_epoch_and_refuse_an_old_one(
     on(east, test)
 
 
+@pytest.mark.faults
 def test_client_comes_back_when_every_broker_was_restarted() -> None:
     """Connections are lost, known brokers are gone, and the configured addresses lead to the cluster again."""
     with KafkaCluster(name="restarted", brokers=1) as kafka:
@@ -161,6 +162,7 @@ def test_client_comes_back_when_every_broker_was_restarted() -> None:
         on(kafka, test)
 
 
+@pytest.mark.faults
 def test_leader_moves_are_followed() -> None:
     """With the leader killed the question is answered by the next one, with what was replicated."""
     with KafkaCluster(name="moving", brokers=3) as kafka:

@@ -17,6 +17,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking
 from tests.integration.kafka.quotas import client_quota, throttle_ms
 
+pytestmark = pytest.mark.more
+
 Names = Callable[[], str]
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
 BROKER_LOGGER = 8
@@ -85,7 +87,7 @@ def test_tasks_have_the_client_ids_of_java_s_tasks(
     with logged_requests(source) as on_source, logged_requests(target) as on_target:
         with java:
             java.wait_until_replicated(topic, 400)
-            wait_until("each kind was logged", lambda: len(on_source() | on_target()) >= kinds, timeout_s=120)
+            wait_until("each kind was logged", lambda: len(on_source() | on_target()) >= kinds)
             java.stop()
         of_java = on_source() | on_target()
     load(source, topic, 400, keys=True, first=400)

@@ -7,6 +7,8 @@ import pytest
 from tests.conformance.__main__ import OUR_WORKER
 from tests.conformance.suite import run
 
+pytestmark = pytest.mark.java
+
 # One way and both, restarts by REST, group offsets, settings of topics: under a minute each.
 SHORT = "testSyncTopicConfigs|testRestartReplication"
 

@@ -24,9 +24,9 @@ from mirrorflow_core.settings import (
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import HarnessError, wait_until
 
 WAIT_S = 30.0
-POLL_S = 0.05
 SOON_S = 0.3  # between passes, where a test waits for a second one
 
 
@@ -74,14 +74,11 @@ class Running:
         return sorted(partition for task in (self.assignments or [()])[-1] for partition in task)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Poll *condition*, and say what the connector thinks if it never holds."""
-        deadline = time.monotonic() + WAIT_S
-        while not await asyncio.to_thread(condition):
-            if time.monotonic() > deadline:
-                pytest.fail(
-                    f"in vain; {self.connector.problem=} {self.connector.warnings=} {self.partitions=}"
-                )
-            await asyncio.sleep(POLL_S)
+        """Wait for *condition*, and report the connector's state if it never holds."""
+        try:
+            await asyncio.to_thread(wait_until, "the connector has done it", condition)
+        except HarnessError as error:
+            pytest.fail(f"{error} {self.connector.problem=} {self.connector.warnings=} {self.partitions=}")
 
 
 @asynccontextmanager
@@ -150,6 +147,7 @@ def test_topics_are_made_with_settings_and_assigned(
     assert {"cleanup.policy": "compact", "retention.ms": "12345678"} == overrides(west, f"east.{topic}")
 
 
+@pytest.mark.timing
 def test_the_first_assignment_comes_fast(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):

@@ -23,8 +23,10 @@ from tests.integration.kafka.dedicated import (
     processes,
     wait_until_ready,
 )
-from tests.integration.kafka.distributed import WAIT_S, Site, wait_for_copies
+from tests.integration.kafka.distributed import Site, wait_for_copies
 from tests.integration.kafka.internal_calls import ask, configs_topic, session_key, signed
+
+pytestmark = pytest.mark.more
 
 ELSEWHERE = "127.0.0.2"  # of this machine, and in no certificate
 
@@ -74,7 +76,7 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
         configs = both[0].rest(f"/connectors/{file.connector}/tasks")[1]
         body = json.dumps([task["config"] for task in configs]).encode()
         stale = session_key(file.site)
-        wait_until("the key is another", lambda: session_key(file.site) != stale, timeout_s=WAIT_S)
+        wait_until("the key is another", lambda: session_key(file.site) != stale)
         for one in both:
             url, tasks = called_at(one), called_at(one) + file.path + "/tasks"
             for path in (
@@ -98,9 +100,9 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
 
             # Sent again it is done again, which changes nothing: task configs are what they are.
             for _ in range(2):
-                wait_until("it is done", lambda tasks=tasks: done("POST", tasks, body), timeout_s=WAIT_S)  # type: ignore[misc]
+                wait_until("it is done", lambda tasks=tasks: done("POST", tasks, body))  # type: ignore[misc]
             fence = url + file.path + "/fence"
-            wait_until("zombies are fenced", lambda fence=fence: done("PUT", fence, b""), timeout_s=WAIT_S)  # type: ignore[misc]
+            wait_until("zombies are fenced", lambda fence=fence: done("PUT", fence, b""))  # type: ignore[misc]
             assert 403 == ask(fence, "PUT", None, signed(b"", stale))
             # Passed on twice already, or once: the leader has to be where it comes then.
             hops = {True: (204, 204), False: (409, 204)}[one is leader(both)]
@@ -110,7 +112,6 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
                     lambda url=f"{fence}?forward={forward}", expected=expected: (  # type: ignore[misc]
                         ask(url, "PUT", None, signed(b"", session_key(file.site))) == expected
                     ),
-                    timeout_s=WAIT_S,
                 )
         commits = [
             one

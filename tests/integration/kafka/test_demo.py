@@ -12,6 +12,8 @@ import pytest
 
 from tests.harness.kafka.processes import wait_until
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -17,7 +17,6 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import (
     NAME,
     PACKAGE,
-    WAIT_S,
     Site,
     change,
     offsets,
@@ -74,6 +73,7 @@ def test_it_starts_empty_and_goes_on_after_kill_9(site: Site, unique_topic: Call
         assert (200, []) == worker.rest("/connectors")
 
 
+@pytest.mark.faults
 def test_connectors_are_unavailable_until_the_target_answers(
     site: Site, unique_topic: Callable[[], str]
 ) -> None:
@@ -88,7 +88,7 @@ def test_connectors_are_unavailable_until_the_target_answers(
         site.target.broker(1).freeze()
         try:
             worker.start()
-            wait_until("the worker answers", lambda: worker.rest("/")[0] == 200, timeout_s=WAIT_S)
+            wait_until("the worker answers", lambda: worker.rest("/")[0] == 200)
             found = [worker.rest(path)[0] for path in paths]
         finally:
             site.target.broker(1).thaw()
@@ -209,9 +209,7 @@ def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], s
         group=f"{site.alias}-mm2",
         properties={**site.topics(), "offset.flush.interval.ms": "500"},
     ) as java:
-        wait_until(
-            "Java runs our connector", lambda: java.state(NAME) == ("RUNNING", ["RUNNING"]), timeout_s=WAIT_S
-        )
+        wait_until("Java runs our connector", lambda: java.state(NAME) == ("RUNNING", ["RUNNING"]))
         assert "STOPPED" == java.state("beats")[0]
         load(site.source, topic, 50)
         wait_for_copies(site, topic, 250)
@@ -263,17 +261,13 @@ def test_all_three_connectors_are_changed_and_restarted(
             wait_for_state(worker, "RUNNING", name)
         wait_for_copies(site, topic, 100)
         assert sorted(names) == sorted(worker.rest("/connectors?expand=status&expand=info")[1])
-        wait_until(
-            "its tasks are written", lambda: f"{PACKAGE}MirrorSourceTask" in written(site), timeout_s=WAIT_S
-        )
+        wait_until("its tasks are written", lambda: f"{PACKAGE}MirrorSourceTask" in written(site))
         assert reference in written(site)
         assert site.source.bootstrap not in written(site)
 
         before = worker.task_pids()
         change(worker, "POST", f"/connectors/{NAME}/tasks/0/restart", expect=204)
-        wait_until(
-            "the task is another process", lambda: not {*before} & {*worker.task_pids()}, timeout_s=WAIT_S
-        )
+        wait_until("the task is another process", lambda: not {*before} & {*worker.task_pids()})
         for name in names:
             answer = change(
                 worker, "POST", f"/connectors/{name}/restart?onlyFailed=false&includeTasks=true", expect=202
@@ -332,11 +326,11 @@ def test_positions_altered_here_and_moved_on_by_java_are_javas(
         group=f"{site.alias}-mm2",
         properties={**site.topics(), "offset.flush.interval.ms": "500"},
     ) as java:
-        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED", timeout_s=WAIT_S)
+        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED")
         java.call("PUT", f"/connectors/{NAME}/resume")
         wait_for_copies(site, topic, 150)
         java.call("PUT", f"/connectors/{NAME}/stop")
-        wait_until("Java has stopped", lambda: java.state(NAME) == ("STOPPED", []), timeout_s=WAIT_S)
+        wait_until("Java has stopped", lambda: java.state(NAME) == ("STOPPED", []))
         java.stop()
     with site.worker() as worker:
         start(worker)
@@ -362,7 +356,7 @@ def test_offsets_altered_by_java_alone_are_copied_again_once(
         stop(worker)
         assert 0 == worker.stop()
     with ConnectWorker(cluster=site.target, group=f"{site.alias}-mm2", properties=site.topics()) as java:
-        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED", timeout_s=WAIT_S)
+        wait_until("Java has our connector", lambda: java.state(NAME)[0] == "STOPPED")
         taken, moved = entry(site, topic, 0, 0) | {"offset": None}, entry(site, topic, 1, 59)
         java.call("PATCH", f"/connectors/{NAME}/offsets", {"offsets": [taken, moved]})
         java.stop()

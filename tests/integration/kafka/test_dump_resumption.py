@@ -14,6 +14,8 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
 
+pytestmark = pytest.mark.more
+
 Names = Callable[[], str]
 
 

@@ -14,7 +14,6 @@ from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.groups import consume, put_group, translated_by_java
 from tests.integration.kafka.test_checkpoints import Flow
 
-WAIT_S = 90.0  # seconds alone
 QUICK = {"offset.flush.interval.ms": "500"}
 Names = Callable[[], str]
 
@@ -69,7 +68,7 @@ def wait_until_exact(flow: Flow, topic: str, groups: Mapping[str, int]) -> None:
             for group, offset in groups.items()
         )
 
-    wait_until(f"checkpoints of {groups} are exact", exact, timeout_s=WAIT_S)
+    wait_until(f"checkpoints of {groups} are exact", exact)
 
 
 def test_groups_at_any_distance_are_exact_after_kill_9(flow: Flow, unique_topic: Names) -> None:
@@ -144,7 +143,6 @@ def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_l
             wait_until(
                 "the lack is told",
                 lambda: topic_of_map in str(process.rest("/connectors/MirrorSourceConnector/status")),
-                timeout_s=WAIT_S,
             )
 
     assert found["downstream_offset"] <= 500
@@ -178,7 +176,7 @@ def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
             done = len(lines) == 3 and lines[ahead]["groupOffset"] == 2000
             return lines if done and all(line["translation"] == "exact" for line in lines.values()) else None
 
-        lines = wait_until("the connector tells of all", told, timeout_s=WAIT_S)
+        lines = wait_until("the connector tells of all", told)
         status, only = process.rest(f"/offsets?group={moved}&limit=1")
     put_group(flow.source, moved, {(topic, 0): 2234})  # nobody moves it any more
 

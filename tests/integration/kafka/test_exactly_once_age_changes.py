@@ -15,8 +15,9 @@ from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_as, write_to_each
 
+pytestmark = pytest.mark.more
+
 INVALID_TXN_STATE = 48
-WAIT_S = 120.0  # it takes seconds on an idle machine
 PARTITIONS = 8
 ROUNDS = 27
 TURN_ROUNDS, OLD_ROUNDS = 9, 3  # of each nine rounds of a partition the first three are old
@@ -49,9 +50,9 @@ def test_a_refused_transactional_batch_does_not_block_fresh_records(
         )
         load(east, topic, 500, first=100, single_record_batches=True)
         replicator.start()
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
         load(east, topic, 100, first=600)
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
 
     assert INVALID_TXN_STATE == refused
     flow.assert_exact(topic)
@@ -76,7 +77,7 @@ def test_partitions_that_turn_from_old_to_fresh_records_are_copied_to_the_end(
                 [numbered(number * 10, 10, timestamp=now - (2 * DAY_MS if old else 0)) for old in is_old],
             )
             copied = (number + 1) * 10 * PARTITIONS
-            replicator.wait_for_copy(west, flow.remote(topic), copied, timeout_s=WAIT_S)
-        replicator.wait_until_caught_up(partitions=PARTITIONS, timeout_s=WAIT_S)
+            replicator.wait_for_copy(west, flow.remote(topic), copied)
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
 
     flow.assert_exact(topic)

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import Flow
 
+pytestmark = pytest.mark.more
+
 NEVER = {"offset.flush.interval.ms": "3600000"}
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 Content = tuple[object, ...]
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 def without_times(cluster: KafkaCluster, topic: str) -> list[Content]:
@@ -51,7 +54,7 @@ def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
         for topic in sent:
             sent[topic] += in_transactions(flow.source, topic, first=1_000)
         replicator.start()
-        replicator.wait_until_caught_up(timeout_s=WAIT_S, partitions=2)
+        replicator.wait_until_caught_up(partitions=2)
 
     found = {topic: without_times(flow.target, flow.remote(topic)) for topic in sent}
     assert {topic: len(one) for topic, one in sent.items()} == {

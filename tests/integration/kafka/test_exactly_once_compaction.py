@@ -30,13 +30,13 @@ from tests.harness.kafka.compaction import (
 from tests.harness.kafka.tools import digest, load, records
 from tests.integration.kafka.flows import Flow, asking, contents, now_ms, wait_for_outcome, write_batches
 
+pytestmark = pytest.mark.more
+
 # Settings of the copy are the test's own, and no position tells where the copier was.
 ALONE = {"sync.topic.configs.enabled": "false", "offset.flush.interval.ms": "3600000"}
 KEYS = 50
 MANY, MANY_PER_BATCH = 1_100_000, 10_000
-MANY_WAIT_S = 120.0
 ZSTD = 4
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_twin_of_what_was_copied_is_copied_when_it_is_the_last_of_its_key(
         force_compaction(tidy, topic)
         left = records(tidy, topic)
         replicator.start()
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
 
     assert [(b"key", b"a", 2), (ROLL_KEY, b"", 3)] == [(one.key, one.value, one.offset) for one in left]
     assert last_values(contents(left)) == last_values(contents(records(west, flow.remote(topic))))
@@ -132,7 +132,7 @@ def test_a_source_that_is_not_compacted_any_more_is_copied_whole(
         tidy.alter_topic(topic, {"cleanup.policy": "delete"})
         left = len(records(tidy, topic))
         replicator.start()
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
 
     assert 50 + 1_500 + 1 == left
     assert_copied_once(flow, topic)
@@ -167,12 +167,13 @@ def test_a_first_copy_that_was_killed_behind_a_million_records_goes_on(
         replicator.kill()
         load(flow.source, topic, 1_000, keys=True)
         replicator.start()
-        said = wait_for_outcome(replicator, topic, MANY + 1_000, timeout_s=MANY_WAIT_S)
+        said = wait_for_outcome(replicator, topic, MANY + 1_000)
 
     assert "copying" == said["phase"], said["message"]
     assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic))
 
 
+@pytest.mark.faults
 def test_what_nobody_can_decide_goes_by_policy(
     east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):

@@ -7,6 +7,8 @@ import pytest
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.flows import Flow, contents
 
+pytestmark = pytest.mark.more
+
 NEVER = {"offset.flush.interval.ms": "3600000"}
 
 

@@ -18,9 +18,10 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking, rolled
 from tests.integration.kafka.test_pin import transactions
 
+pytestmark = pytest.mark.faults
+
 NEVER = {"offset.flush.interval.ms": "3600000"}
 COMMITTED = {"consumer.isolation.level": "read_committed"}
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,6 @@ def wait_until_expired(flow: Flow) -> None:
     wait_until(
         "the transactional id is forgotten",
         lambda: transactional_id(flow.alias) not in asking(flow.target, transactions),
-        timeout_s=WAIT_S,
     )
 
 
@@ -73,7 +73,7 @@ def test_who_was_frozen_while_the_id_expired_and_the_settings_changed_repeats_no
         load(flow.source, topic, 1_500, first=1_000)
         new.wait_until_caught_up()
         old.thaw()
-        wait_until("the old process has settled", lambda: is_settled(old, topic, 2_500), timeout_s=WAIT_S)
+        wait_until("the old process has settled", lambda: is_settled(old, topic, 2_500))
         load(flow.source, topic, 100, first=2_500)
         new.wait_until_caught_up()
 

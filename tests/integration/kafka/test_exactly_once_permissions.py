@@ -13,6 +13,8 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.integration.kafka.flows import Flow
 
+pytestmark = pytest.mark.more
+
 MIRROR = User(name="mirror", password="secret")
 READER = User(name="reader", password="secret")
 NEVER = {"offset.flush.interval.ms": "3600000"}
@@ -90,6 +92,6 @@ def test_read_and_describe_on_the_source_suffice_to_resume_after_kill_9(
         replicator.kill()
         load(guarded, topic, 500, first=1_000)
         replicator.start()
-        replicator.wait_until_caught_up(timeout_s=120)
+        replicator.wait_until_caught_up()
 
     flow.assert_exact(topic)

@@ -9,7 +9,9 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.distributed import NAME, WAIT_S, Site, change, start, wait_for_copies
+from tests.integration.kafka.distributed import NAME, Site, change, start, wait_for_copies
+
+pytestmark = pytest.mark.more
 
 STEPS = ("disabled", "preparing", "enabled")
 BATCH = 2_000
@@ -19,7 +21,6 @@ def wait_for_guarantee(worker: Replicator, topic: str) -> None:
     wait_until(
         "exactly-once is said",
         lambda: worker.partition(topic).get("guarantee") == "exactly-once",
-        timeout_s=WAIT_S,
     )
 
 

@@ -20,6 +20,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import DAY_MS, Flow, contents, now_ms
 from tests.integration.kafka.test_pin import wait_until_committed, wait_until_forgotten
 
+pytestmark = pytest.mark.faults
+
 HOUR_MS = 3_600_000
 SHORT_MS = 6_000  # half of it is the age from which records count as old
 FRESH_FOR_MS = 60_000
@@ -29,14 +31,12 @@ HELD = {"mirrorflow.bytes.per.second": "512Ki", **NEVER}  # the backlog lasts fo
 OTHER = {"mirrorflow.bytes.per.second": "2Mi", **NEVER}  # for four
 BACKLOG = 40_000
 HELD_BYTES = 10_000
-HOLD_S = 5.0  # a fetch of the slow copier brings what lasts for two
 DELAY_MS = 100  # each way
 OLD_PER_S, OLD_RECORDS = 2_000, 20_000
 REPEATED_MAX = (
     3 * OLD_PER_S // 2
 )  # thrice half a second: two commits do not come just in time, nor do the records
 COMMITS_SEEN = 5
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +84,14 @@ def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
     def is_held_up() -> bool:
         proxy.blackhole()
         try:
-            wait_until("much is held", lambda: proxy.held_bytes() > HELD_BYTES, timeout_s=HOLD_S)
+            wait_until("much is held", lambda: proxy.held_bytes() > HELD_BYTES)
         except HarnessError:  # it waited for an answer to something else
             proxy.heal()
             return False
         held.freeze()
         return True
 
-    wait_until("the copier is frozen with bytes on their way", is_held_up, timeout_s=WAIT_S)
+    wait_until("the copier is frozen with bytes on their way", is_held_up)
 
 
 def let_through(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
@@ -99,7 +99,7 @@ def let_through(flow: Flow, topic: str, held: Replicator, other: Replicator) -> 
     flow.target.proxy(1).heal()
     held.thaw()
     load(flow.source, topic, 100, first=1_000_000)
-    other.wait_until_caught_up(timeout_s=WAIT_S)
+    other.wait_until_caught_up()
 
 
 def test_bytes_that_arrive_when_the_flow_is_forgotten_repeat_nothing(
@@ -140,7 +140,6 @@ def test_a_lowered_expiry_makes_leaders_remember_the_flow_anew(
         wait_until(
             "the leader remembers the flow as of now",
             lambda: (flow.remembered_since_ms(topic) or 0) >= lowered_ms,
-            timeout_s=WAIT_S,
         )
         load(east, topic, 100, first=1_000)
         replicator.wait_until_caught_up()
@@ -177,7 +176,6 @@ def test_settings_changed_inside_a_transaction_repeat_what_half_a_second_holds(
         wait_until(
             "much is not committed, or it is committed again and again",
             lambda: much_is_open() or len(commits) > COMMITS_SEEN,
-            timeout_s=WAIT_S,
         )
         dying.kill()
     with flow.replicator(topic, {**NEVER, "consumer.isolation.level": "read_committed"}) as new:

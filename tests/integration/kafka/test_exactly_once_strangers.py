@@ -26,12 +26,13 @@ from tests.integration.kafka.flows import (
     write_batches,
 )
 
+pytestmark = pytest.mark.more
+
 INVALID_PRODUCER_EPOCH = 47
 HIGH_EPOCH = 16  # no client of another cluster was fenced so often
 COPIED = 100
 FEW, BACKLOG = 50, 20
 FOREIGN = b"foreign"
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 def foreign_batch(count: int = 1) -> list[Any]:
@@ -50,7 +51,7 @@ def test_a_stranger_of_a_low_epoch_is_refused(flow: Flow, unique_topic: Callable
         replicator.wait_until_caught_up()
         refused = write_as(flow, topic, foreign_batch(), sequence=COPIED, epoch=0)
         load(flow.source, topic, COPIED, first=COPIED)
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
 
     assert INVALID_PRODUCER_EPOCH == refused
     flow.assert_exact(topic)
@@ -69,7 +70,7 @@ def test_what_a_stranger_wrote_before_the_flow_began_hides_nothing(
         assert 0 == write_as(flow, later, foreign_batch(10), sequence=0, epoch=0)
         flow.source.create_topic(later)
         load(flow.source, later, COPIED)
-        replicator.wait_until_caught_up(timeout_s=WAIT_S, partitions=2)
+        replicator.wait_until_caught_up(partitions=2)
 
     assert contents(records(flow.source, later)) == copied_by_us(flow, later)
 
@@ -106,7 +107,7 @@ def test_a_stranger_of_the_same_moment_costs_no_record(flow: Flow, unique_topic:
         write_batches(flow.source, topic, [[one] for one in numbered(FEW, BACKLOG, timestamp=now)])
         said = wait_for_outcome(replicator, topic, FEW + BACKLOG)
     with flow.replicator(topic, {"mirrorflow.source.loss.policy": "alert"}) as replicator:
-        replicator.wait_until_caught_up(timeout_s=WAIT_S)
+        replicator.wait_until_caught_up()
         losses = replicator.progress()["losses"]
 
     sent, copied = (

@@ -31,6 +31,8 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, contents, wait_for_outcome
 
+pytestmark = pytest.mark.faults
+
 NEVER = {"offset.flush.interval.ms": "3600000"}
 ABSENCES = ("stopped", "frozen", "killed")
 EARLY = "killed, back before anything is written"

@@ -13,7 +13,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.flows import Flow
 
-HEALED_WAIT_S = 120.0
+pytestmark = pytest.mark.more
+
 ALIAS = "guarded"
 
 Names = Callable[[], str]
@@ -82,16 +83,14 @@ def test_a_wrong_password_is_named_and_put_right_without_a_restart(
     with Replicator.standalone(
         source, target, topics=topic, folder=tmp_path, connector=connector, worker=worker
     ) as replicator:
-        missing = wait_until(
-            "what is missing is named", lambda: replicator.progress().get("missing"), timeout_s=120
-        )
+        missing = wait_until("what is missing is named", lambda: replicator.progress().get("missing"))
         assert "SecretMissing" in reasons(replicator)
         secret.write_text("password=hunter2-wrong\n")
         wait_until("it is named", lambda: "AuthenticationFailed" in reasons(replicator))
         refused = replicator.progress()
         said = status(replicator)
         secret.write_text("password=mirror-secret\n")
-        replicator.wait_until_caught_up(HEALED_WAIT_S)
+        replicator.wait_until_caught_up()
         log = replicator.log_text()
         assert reasons(replicator) == set()
 
@@ -143,11 +142,9 @@ def test_what_the_source_does_not_grant_is_named_until_it_does(
             assert f"does not authorize Read on topic {topic}" in said["message"]
             assert f"does not authorize Read on topic {topic}" in status(replicator)
         else:
-            wait_until(
-                "it is named", lambda: "Describe on them is not granted" in status(replicator), timeout_s=120
-            )
+            wait_until("it is named", lambda: "Describe on them is not granted" in status(replicator))
         allow_source(guarded, topic)
-        replicator.wait_until_caught_up(HEALED_WAIT_S)
+        replicator.wait_until_caught_up()
         assert reasons(replicator) == set()
 
     assert_copied(guarded, topic, west, f"{topic.upper()}.{topic}", count=300)
@@ -175,7 +172,7 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
         wait_until("REST names it", lambda: sentence in status(replicator))
         wait_until("the log names it", lambda: sentence in replicator.log_text())
         guarded.allow(operation, "TOPIC", f"{alias}.", prefixed=True)
-        replicator.wait_until_caught_up(HEALED_WAIT_S)
+        replicator.wait_until_caught_up()
 
     assert_copied(east, topic, guarded, f"{alias}.{topic}", count=300)
 
@@ -203,6 +200,7 @@ def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
         assert_copied(east, topic, lone, f"{topic}.{topic}", count=600)
 
 
+@pytest.mark.faults
 def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transactions(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
@@ -217,7 +215,7 @@ def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transacti
             identity = identity_topic(flow.alias)
             wait_until("it is about to decide", lambda: identity in three.topics())
             three.broker(3).start()
-            replicator.wait_until_caught_up(HEALED_WAIT_S)
+            replicator.wait_until_caught_up()
         decided = flow.decisions().identity
 
     assert decided is not None

@@ -13,8 +13,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
 from tests.integration.kafka.disks import small_disk
 
-GONE_WAIT_S = 90.0  # a topic is unknown for twenty seconds before it is called gone
-RETRY_WAIT_S = 90.0  # what is stopped is tried again every quarter of a minute
+pytestmark = pytest.mark.faults
+
 INTO_RECORDS = 80  # bytes: behind the header of a batch
 
 Names = Callable[[], str]
@@ -40,7 +40,7 @@ def test_a_topic_that_is_deleted_while_it_is_copied_is_named_and_others_go_on(
     with flow(east, west, f"{stem}.*", "deleting", tmp_path, refresh_topics_enabled="false") as replicator:
         replicator.wait_until_caught_up(partitions=4)
         east.delete_topic(f"{stem}-doomed")
-        said = replicator.wait_for_phase("stopped", f"{stem}-doomed", timeout_s=GONE_WAIT_S)
+        said = replicator.wait_for_phase("stopped", f"{stem}-doomed")
         load(east, f"{stem}-other", 500, keys=True, first=500)
         replicator.wait_for_copy(west, f"deleting.{stem}-other", 1000)
         log = replicator.log_text()
@@ -96,7 +96,6 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
         wait_until(
             "it goes on behind the damage",
             lambda: replicator.partition(topic).get("sourceOffset") == 1000,
-            timeout_s=RETRY_WAIT_S,
         )
 
     assert said["reason"] == "CorruptBatch"
@@ -121,7 +120,7 @@ def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
         KafkaCluster(name="brim", config=disk.config) as brim,
         flow(east, brim, topic, "full", tmp_path) as replicator,
     ):
-        wait_until("its disk is full", lambda: not brim.broker(1).running, timeout_s=120)
+        wait_until("its disk is full", lambda: not brim.broker(1).running)
         wait_until("it is told", lambda: replicator.progress()["reasons"])
         disk.grow()
         brim.broker(1).start()

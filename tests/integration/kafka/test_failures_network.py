@@ -16,6 +16,8 @@ from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.flows import contents
 from tests.integration.kafka.test_connector import running, settings
 
+pytestmark = pytest.mark.faults
+
 TOLD_WAIT_S = 90.0
 # Slow enough for the failure to come in the middle, quick enough for the test.
 SLOW_BYTES_PER_S = "4000000"
@@ -57,7 +59,7 @@ def reasons(replicator: Replicator) -> set[str]:
 
 def said_somewhere(replicator: Replicator) -> set[str]:
     """Reasons of the summary, once there are some."""
-    return wait_until("it gives a reason", lambda: reasons(replicator), timeout_s=TOLD_WAIT_S, poll_s=0.2)
+    return wait_until("it gives a reason", lambda: reasons(replicator), poll_s=0.2)
 
 
 def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any
         found = replicator.progress()
         return found if wanted == {side: found[side]["reach"] for side in SIDES} else {}
 
-    return wait_until(f"{lost or 'no cluster'} is told to be lost", told, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+    return wait_until(f"{lost or 'no cluster'} is told to be lost", told, poll_s=0.2)
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -88,7 +90,7 @@ def test_a_cluster_that_is_down_at_the_start_is_named_and_waited_for(
         status = replicator.rest(f"/connectors/{name}/status")[1]["connector"]
         alias = topic.upper() if side == "source" else "there"
         sentence = f"Cluster {alias} cannot be reached at {cluster.proxied_bootstrap}"
-        wait_until("the log names it", lambda: sentence in replicator.log_text(), timeout_s=TOLD_WAIT_S)
+        wait_until("the log names it", lambda: sentence in replicator.log_text())
         cluster.broker(1).start()
         replicator.wait_until_caught_up()
         assert reasons(replicator) == set()

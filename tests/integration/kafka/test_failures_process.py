@@ -7,11 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
+
+pytestmark = pytest.mark.faults
 
 SLOW_BYTES_PER_S = "3000000"
 GRACE_S = 5.0  # MM2's task.shutdown.graceful.timeout.ms
@@ -53,7 +57,7 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
             replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", part * 4000)
             before = set(replicator.task_pids())
             killed = replicator.kill_task(0)
-            wait_until("a new task runs", partial(_has_another_task, replicator, before), timeout_s=30)
+            wait_until("a new task runs", partial(_has_another_task, replicator, before))
             assert ends(killed)
         replicator.wait_until_caught_up(partitions=4)
         assert replicator.progress()["tasks"] == {"total": 2, "running": 2, "failed": 0}
@@ -72,8 +76,8 @@ def test_no_task_outlives_its_worker(
         replicator.wait_for_copy(west, f"{topic.upper()}.{topic}", 3000)
         tasks = replicator.task_pids()
         os.kill(replicator.pid, 9)
-        wait_until("the tasks are gone", lambda: all(ends(pid) for pid in tasks), timeout_s=10)
-        wait_until("the worker is gone", lambda: not replicator.running, timeout_s=10)
+        wait_until("the tasks are gone", lambda: all(ends(pid) for pid in tasks))
+        wait_until("the worker is gone", lambda: not replicator.running)
         replicator.start()
         replicator.wait_until_caught_up(partitions=2)
 

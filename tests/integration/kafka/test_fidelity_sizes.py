@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.harness.kafka.cluster import KafkaCluster
@@ -17,7 +18,6 @@ LARGE_BYTES = 12 << 20
 LARGE_LIMITS = {"max.message.bytes": str(LARGE_BYTES)}
 # So that the limits which a test gives to the copy stay.
 OWN_LIMITS = {"sync.topic.configs.enabled": "false", "config.properties.exclude": "max\\.message\\.bytes"}
-RESUMED_WAIT_S = 120.0  # a partition that stopped for its size is looked at again every quarter of a minute
 
 Names = Callable[[], str]
 
@@ -106,17 +106,17 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_lim
         wait_until(
             "the lag of the stopped one grows",
             lambda: replicator.partition(topic)["lagRecords"] == 151,
-            timeout_s=120,
         )
 
         set_limit(west, f"toolarge.{topic}", 100_000)
 
-        replicator.wait_until_caught_up(RESUMED_WAIT_S, partitions=2)
+        replicator.wait_until_caught_up(partitions=2)
         assert replicator.partition(topic)["reason"] == ""
 
     assert_copied(east, topic, west, f"toolarge.{topic}", count=1261)
 
 
+@pytest.mark.timing
 def test_a_flow_keeps_its_bytes_per_second(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:

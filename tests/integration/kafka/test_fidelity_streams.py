@@ -14,7 +14,6 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import Content, assert_copied, contents
 
-CLEANED_WAIT_S = 90.0
 # The copy of a compacted topic would be compacted as well, under the eyes of the comparison.
 NOT_COMPACTED = "cleanup\\.policy, segment\\..*, message\\.timestamp\\.type"
 
@@ -140,7 +139,7 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(
         load_one(east, topic)
         return seen(east, topic) < 5000
 
-    wait_until("the cleaner has been here", cleaned, timeout_s=CLEANED_WAIT_S, poll_s=1.0)
+    wait_until("the cleaner has been here", cleaned, poll_s=1.0)
     # From here on it stays as it is.
     before = settled(east, topic)
 
@@ -164,7 +163,7 @@ def settled(cluster: KafkaCluster, topic: str) -> list[tools.Record]:
         found.append(records(cluster, topic))
         return found[-1] == found[-2]
 
-    wait_until("the cleaner has nothing more to do", same, timeout_s=CLEANED_WAIT_S, poll_s=1.0)
+    wait_until("the cleaner has nothing more to do", same, poll_s=1.0)
     return found[-1]
 
 

@@ -13,7 +13,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents
-from tests.integration.kafka.groups import GROUP_WAIT_S, group_offsets, put_group, translated_by_java
+from tests.integration.kafka.groups import group_offsets, put_group, translated_by_java
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +161,11 @@ def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
         wait_until(
             "the group is moved on",
             lambda: group_offsets(target, group).get((copy, 0), -1) >= 290,
-            timeout_s=GROUP_WAIT_S,
         )
         for cluster in (source, target):
             wait_until(
                 "heartbeats come",
                 lambda: "heartbeats" in cluster.topics() and records(cluster, "heartbeats"),  # noqa: B023
-                timeout_s=GROUP_WAIT_S,
             )
 
     assert translated_by_java(target, alias, group) == group_offsets(target, group)

@@ -17,9 +17,10 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import contents
 
+pytestmark = pytest.mark.more
+
 SURVIVE, COPIED, END = 1_500, 2_000, 2_800
 TOPIC, COPY = "rewritten", "A.rewritten"
-WAIT_S = 120.0
 WITH_JAVA = {
     "dedicated.mode.enable.internal.rest": "true",
     "listeners": "http://127.0.0.1:0",
@@ -49,19 +50,19 @@ def test_a_source_that_was_rewritten_while_its_task_was_stopped_is_a_loss(policy
             load(source, TOPIC, COPIED - SURVIVE, first=SURVIVE)
             before = contents(records(source, TOPIC))
             with Replicator.mm2(lines, folder=tmp_path / "before") as ours:
-                wait_until("all is committed", lambda: len(copied()) == COPIED, timeout_s=WAIT_S)
+                wait_until("all is committed", lambda: len(copied()) == COPIED)
                 assert ours.stop() == 0
         load(source, TOPIC, END - SURVIVE, first=5_000)
         after = contents(records(source, TOPIC))
 
         with Replicator.mm2(lines, folder=tmp_path / "fail") as ours:
-            wait_until("it stops", lambda: ours.partition(TOPIC).get("phase") == "stopped", timeout_s=WAIT_S)
+            wait_until("it stops", lambda: ours.partition(TOPIC).get("phase") == "stopped")
             assert ours.partition(TOPIC)["reason"] == "SourceDataLost"
             assert copied() == before
             assert ours.stop() == 0
         lines["A->B.mirrorflow.source.loss.policy"] = policy
         wanted = before + (after[SURVIVE:] if policy == "alert" else after)
         with Replicator.mm2(lines, folder=tmp_path / policy) as ours:
-            wait_until("it has copied on", lambda: len(copied()) >= len(wanted), timeout_s=WAIT_S)
+            wait_until("it has copied on", lambda: len(copied()) >= len(wanted))
             assert ours.partition(TOPIC)["reason"] == "SourceDataLost"
         assert copied() == wanted

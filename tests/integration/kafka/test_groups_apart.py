@@ -14,7 +14,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.groups import group_offsets, put_group, put_other_group
 from tests.integration.kafka.test_checkpoints import Flow
 
-WAIT_S = 90.0  # seconds alone
+pytestmark = pytest.mark.more
+
 Names = Callable[[], str]
 
 
@@ -100,13 +101,11 @@ def test_java_reads_checkpoints_and_copies_over_two_hops(
                 and found.get((second, 0)) == (300, "")
                 and found
             ),
-            timeout_s=WAIT_S,
             poll_s=2.0,
         )
         wait_until(
             "the group has come over both hops",
             lambda: group_offsets(east, group).get((second, 0)) == 300,
-            timeout_s=WAIT_S,
         )
     seen = clusters(east, (a, b))
 

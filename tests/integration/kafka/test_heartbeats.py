@@ -18,8 +18,8 @@ from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 
-WAIT_S = 120.0
-SOON_S = 30.0  # a few seconds alone; ten minutes is how often topics are listed
+pytestmark = pytest.mark.more
+
 TOPIC = "heartbeats"
 NAME = "MirrorHeartbeatConnector"
 
@@ -77,7 +77,7 @@ def written(cluster: KafkaCluster, topic: str = TOPIC) -> int:
 
 
 def wait_for_heartbeats(cluster: KafkaCluster, count: int, topic: str = TOPIC) -> None:
-    wait_until(f"{count} in {topic}", lambda: written(cluster, topic) >= count, timeout_s=WAIT_S)
+    wait_until(f"{count} in {topic}", lambda: written(cluster, topic) >= count)
 
 
 def status(replicator: Replicator, name: str = NAME) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def wait_for_state(replicator: Replicator, state: str) -> dict[str, Any]:
         said.update(status(replicator))
         return {state} == {said["connector"]["state"], *(task["state"] for task in said["tasks"])}
 
-    wait_until(f"it is {state}", reached, timeout_s=WAIT_S)
+    wait_until(f"it is {state}", reached)
     return said
 
 
@@ -147,6 +147,7 @@ def test_a_process_may_have_a_heartbeat_connector_and_nothing_else(
     assert TOPIC not in first.topics()
 
 
+@pytest.mark.timing
 def test_heartbeats_are_javas_and_come_each_second(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -199,7 +200,7 @@ def test_java_knows_by_them_what_is_upstream_over_one_and_two_hops(
             ("B->C", "C", "B.heartbeats"),
             ("B->C", "C", "B.A.heartbeats"),
         }
-        wait_until("the pulse is told", lambda: expected <= ages(ours).keys(), timeout_s=WAIT_S)
+        wait_until("the pulse is told", lambda: expected <= ages(ours).keys())
         pulse = {key: age for key, age in ages(ours).items() if key in expected}
         assert 0 == ours.stop()
 
@@ -257,17 +258,18 @@ def test_heartbeats_on_the_source_spare_a_connector_for_the_way_back(
     assert {("A", "B")} == {(one.source_alias, one.target_alias) for one in heartbeats(second)}
 
 
+@pytest.mark.faults
 def test_a_broker_that_is_lost_is_told_and_its_return_noticed(first: KafkaCluster, tmp_path: Path) -> None:
     """The same process, FAILED and then RUNNING; what was missed is not written later, and its age is seen meanwhile."""
     with KafkaCluster(name="lost") as target, beating(first, target, tmp_path) as ours:
         wait_for_heartbeats(target, 2)
         target.broker(1).kill()
         said = wait_for_state(ours, "FAILED")
-        wait_until("its age grows", lambda: ages(ours)["A->lost", "lost", TOPIC] > 3, timeout_s=WAIT_S)
+        wait_until("its age grows", lambda: ages(ours)["A->lost", "lost", TOPIC] > 3)
         before, stuck = ours.pid, ours.progress()
         target.broker(1).start()
         wait_for_state(ours, "RUNNING")
-        wait_until("it is young", lambda: ages(ours)["A->lost", "lost", TOPIC] < 3, timeout_s=WAIT_S)
+        wait_until("it is young", lambda: ages(ours)["A->lost", "lost", TOPIC] < 3)
         assert before == ours.pid
         times = [one.timestamp_ms for one in heartbeats(target)]
 
@@ -311,14 +313,12 @@ def test_a_source_that_refuses_heartbeats_is_a_warning(second: KafkaCluster, tmp
         ) as ours:
             wait_for_heartbeats(second, 2)
             refused = "No heartbeats to guarded"
-            wait_until(
-                "it is told", lambda: refused in status(ours)["connector"].get("trace", ""), timeout_s=WAIT_S
-            )
+            wait_until("it is told", lambda: refused in status(ours)["connector"].get("trace", ""))
             said = wait_for_state(ours, "RUNNING")
             for operation in ("CREATE", "WRITE", "DESCRIBE"):
                 guarded.allow(operation, "TOPIC", TOPIC)
             wait_for_heartbeats(guarded, 2)
-            wait_until("it is over", lambda: "trace" not in status(ours)["connector"], timeout_s=WAIT_S)
+            wait_until("it is over", lambda: "trace" not in status(ours)["connector"])
 
     assert TOPIC in said["connector"]["trace"]
 
@@ -345,10 +345,8 @@ def test_heartbeats_that_come_after_the_source_connector_are_copied_at_once(
         source.wait_until_caught_up()
         assert {"A": -1} == clusters(second, ["A"]).hops
         with heartbeat:
-            wait_until("the source has them", lambda: TOPIC in first.topics(), timeout_s=WAIT_S)
-            seen = wait_until(
-                "the target has them", lambda: written(second, f"A.{TOPIC}") > 0, timeout_s=SOON_S
-            )
+            wait_until("the source has them", lambda: TOPIC in first.topics())
+            seen = wait_until("the target has them", lambda: written(second, f"A.{TOPIC}") > 0)
 
     assert seen
     assert {"A": 1} == clusters(second, ["A"]).hops

@@ -15,6 +15,8 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking
 
+pytestmark = pytest.mark.more
+
 WEEK = {"cleanup.policy": "delete", "retention.ms": "604800000"}
 MIRROR = User(name="mirror", password="secret")
 WAIT_S = 120.0  # it takes seconds on an idle machine
@@ -57,7 +59,7 @@ def forget_decisions(flow: Flow, how: str) -> None:
         flow.target.delete_records(name, {0: flow.target.end_offsets(name)[0]})
         return
     flow.target.admin.delete_topics([name])[name].result(WAIT_S)
-    wait_until("the topic is gone", lambda: name not in flow.target.topics(), timeout_s=WAIT_S)
+    wait_until("the topic is gone", lambda: name not in flow.target.topics())
 
 
 @pytest.mark.parametrize("how", ["retention", "deletion"])
@@ -92,9 +94,7 @@ def test_a_target_topic_made_anew_is_not_continued_behind_positions_without_deci
         assert replicator.stop() == 0
         forget_decisions(flow, "deletion")
         flow.target.admin.delete_topics([flow.remote(topic)])[flow.remote(topic)].result(WAIT_S)
-        wait_until(
-            "the copy is gone", lambda: flow.remote(topic) not in flow.target.topics(), timeout_s=WAIT_S
-        )
+        wait_until("the copy is gone", lambda: flow.remote(topic) not in flow.target.topics())
         replicator.start()
         replicator.wait_until_caught_up()
 
@@ -108,7 +108,6 @@ def test_settings_that_would_lose_decisions_are_mended(flow: Flow, unique_topic:
         wait_until(
             "decisions are kept for ever",
             lambda: settings_of(flow.target, name)["retention.ms"] == "-1",
-            timeout_s=WAIT_S,
         )
         assert warnings_of(replicator) == []
 
@@ -139,7 +138,6 @@ def test_offset_syncs_on_the_source_that_would_be_lost_are_given_compaction(
         wait_until(
             "syncs are kept",
             lambda: settings_of(flow.source, name)["cleanup.policy"] == "compact",
-            timeout_s=WAIT_S,
         )
         assert warnings_of(replicator, name) == []
 
@@ -151,7 +149,7 @@ def test_a_topic_of_somebodys_data_is_not_compacted_where_it_is_named_for_positi
     topic, data = east.create_topic(unique_topic()), west.create_topic(unique_topic(), config=WEEK)
     flow = Flow.new(east, west, tmp_path, worker={"offset.storage.topic": data})
     with flow.replicator(topic) as replicator:
-        wait_until("it says so", lambda: data in said_of(replicator), timeout_s=WAIT_S)
+        wait_until("it says so", lambda: data in said_of(replicator))
 
     assert settings_of(west, data)["cleanup.policy"] == "delete"
 
@@ -167,7 +165,7 @@ def test_settings_that_may_not_be_mended_are_a_warning_at_once(
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        said = wait_until("it says so", lambda: warnings_of(replicator), timeout_s=WAIT_S)
+        said = wait_until("it says so", lambda: warnings_of(replicator))
 
     assert f"--entity-name {name} --add-config retention.ms=-1." in str(said)
     flow.assert_exact(topic)
@@ -187,6 +185,6 @@ def test_settings_that_may_not_be_read_are_a_warning(
         flow = Flow.new(east, silent, tmp_path, connector=connector, worker=dict(way))
         topic = east.create_topic(unique_topic())
         with flow.replicator(topic) as replicator:
-            said = wait_until("it says so", lambda: warnings_of(replicator), timeout_s=WAIT_S)
+            said = wait_until("it says so", lambda: warnings_of(replicator))
 
     assert "grant DescribeConfigs" in str(said)

@@ -1,8 +1,12 @@
 """Java's regular expressions are Java's: matches of `java.util.regex` compared with ours, in one JVM for all of them."""
 
+import pytest
+
 from mirrorflow_core.java.errors import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
 from tests.harness.java_patterns import java_answers
+
+pytestmark = pytest.mark.more
 
 NAMES = (
     "", "a", "b", "ab", "aab", "aba", "abc", "a.b", "axb", "a-b", "a_b", "A", "AB", "Ab", "aB", "orders",

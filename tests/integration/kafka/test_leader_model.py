@@ -22,6 +22,8 @@ from tests.integration.kafka.leader_differential import Answered, Pair
 from tests.model.batches import SEQUENCES
 from tests.model.producer_state import KAFKA_3_9, KAFKA_4
 
+pytestmark = pytest.mark.more
+
 STEPS = 220
 SEEDS = 6
 BOUND_S = 120.0

@@ -26,6 +26,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.running import RunningCommand
 
+pytestmark = pytest.mark.more
+
 WAIT_S = 90.0
 READ_S = 30.0
 TOPIC = "orders"
@@ -284,8 +286,8 @@ def wait_for_all(places: Places, url: str) -> None:
             for topic in ("hidden.checkpoints.internal", "heartbeats", f"hidden.{TOPIC}")
         )
 
-    wait_until("copies, checkpoints and heartbeats", there, timeout_s=WAIT_S)
-    wait_until("it says so", lambda: http(url, "/readyz").startswith("200"), timeout_s=WAIT_S)
+    wait_until("copies, checkpoints and heartbeats", there)
+    wait_until("it says so", lambda: http(url, "/readyz").startswith("200"))
 
 
 def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) ->
     )
     about = ("-f", flow, "--secrets", places.folder)
     with RunningCommand(flow, tmp_path, "--secrets", places.folder) as run:
-        url = wait_until("it listens", lambda: listening(run.log), timeout_s=WAIT_S)
+        url = wait_until("it listens", lambda: listening(run.log))
         wait_for_all(places, url)
         texts = answers(url, wrong_configs(places)) | processes(run.pid)
         assert 130 == run.stop(), run.said()
@@ -365,7 +367,7 @@ def test_a_distributed_worker_whose_connectors_come_over_rest(places: Places, tm
     }
     with Replicator(form="distributed", files=(worker,), folder=tmp_path) as replicator:
         url, texts = replicator.url, {}
-        wait_until("it is ready", lambda: http(url, "/health").startswith("200"), timeout_s=WAIT_S)
+        wait_until("it is ready", lambda: http(url, "/health").startswith("200"))
         for name in CONNECTORS:
             body = {"name": name, "config": {**shared, "connector.class": name}}
             texts[f"POST {name}"] = http(url, "/connectors", method="POST", body=body)
@@ -431,7 +433,7 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
 def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
     """The broker's sentence is told, and what was refused is not."""
     with Replicator.mm2(places.mm2(WRONG), folder=tmp_path) as replicator:
-        wait_until("it is told", lambda: "refuses our SCRAM" in replicator.log_text(), timeout_s=WAIT_S)
+        wait_until("it is told", lambda: "refuses our SCRAM" in replicator.log_text())
         texts = answers(replicator.url, wrong_configs(places))
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()
@@ -446,7 +448,7 @@ def test_files_that_are_wrong_where_secrets_stand(places: Places, tmp_path: Path
         if what == "right":
             continue
         with Replicator(form="standalone", files=(worker, config), folder=tmp_path / what) as replicator:
-            wait_until(f"{what}: it has said something", partial(has_spoken, replicator), timeout_s=WAIT_S)
+            wait_until(f"{what}: it has said something", partial(has_spoken, replicator))
             texts[what] = replicator.log_text()
     assert_nowhere(texts)
 

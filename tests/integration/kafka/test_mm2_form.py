@@ -18,7 +18,6 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, produce
 
-WAIT_S = 120.0
 # config/connect-mirror-maker.properties of Kafka 4.x, but for the addresses and for how soon new topics are seen.
 EXAMPLE = """
 # Licensed to A under one or more contributor agreements
@@ -140,7 +139,6 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
         wait_until(
             "all topics are there",
             lambda: own_topics(north) >= on_north and own_topics(south) >= on_south,
-            timeout_s=WAIT_S,
         )
         connectors = both.rest("/connectors")[1]
         assert 0 == both.stop()
@@ -160,7 +158,7 @@ def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: Kaf
     with run(text, tmp_path) as both:
         both.wait_for_copy(south, "A.same", 11)
         both.wait_for_copy(north, "B.same", 4)
-        both.wait_until_caught_up(WAIT_S, partitions=2)
+        both.wait_until_caught_up(partitions=2)
         names = [name for name in both.rest("/connectors")[1] if "Source" in name]
         delivered = {
             name: both.rest(f"/progress?connector={name.replace('>', '%3E')}")[1]["records"] for name in names
@@ -226,10 +224,10 @@ A->B.emit.heartbeats = false
 A->B.enabled = true      # disabled by default
 """
     with run(text + OURS, tmp_path) as quick:
-        wait_until("it is said", lambda: "A.orders" in quick.log_text(), timeout_s=WAIT_S)
+        wait_until("it is said", lambda: "A.orders" in quick.log_text())
         status = quick.rest("/connectors/A-%3EB.MirrorSourceConnector/status")[1]
         said = [line for line in quick.log_text().splitlines() if "A.orders" in line]
-        wait_until("progress says so", lambda: quick.progress()["replicating"] == "Stuck", timeout_s=WAIT_S)
+        wait_until("progress says so", lambda: quick.progress()["replicating"] == "Stuck")
         reasons = quick.progress()["reasons"]
 
     assert 1 == len(said)
@@ -279,7 +277,7 @@ def test_the_very_file_of_a_java_mm2_is_run_by_us(north: KafkaCluster, south: Ka
     write(north, "orders", 200)
     with Replicator.mm2(java.all_properties(), folder=tmp_path) as ours:
         ours.wait_for_copy(south, "A.orders", 500)
-        ours.wait_until_caught_up(WAIT_S)
+        ours.wait_until_caught_up()
         assert 0 == ours.stop()
     assert_copied(north, "orders", south, "A.orders", count=500)
     write(north, "orders", 100)

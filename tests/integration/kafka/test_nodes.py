@@ -14,7 +14,6 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import (
     NAME,
-    WAIT_S,
     Site,
     change,
     offsets,
@@ -24,6 +23,8 @@ from tests.integration.kafka.distributed import (
 )
 from tests.integration.kafka.internal_calls import ask, session_key, signed
 from tests.integration.kafka.nodes import Pulse, Torrent, address, nodes, wait_until_shared, workers
+
+pytestmark = pytest.mark.faults
 
 # On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
 UNDISTURBED_S = 4.0
@@ -66,7 +67,7 @@ def test_three_nodes_share_tasks_and_lose_none(site: Site, unique_topic: Callabl
         wait_for_state(third, "PAUSED")
         change(third, "DELETE", f"/connectors/{NAME}", expect=204)
         assert (200, []) == third.rest("/connectors")
-        wait_until("all know", lambda: second.rest("/connectors") == (200, []), timeout_s=WAIT_S)
+        wait_until("all know", lambda: second.rest("/connectors") == (200, []))
 
 
 def test_nothing_pauses_but_what_moves(
@@ -92,7 +93,7 @@ def test_nothing_pauses_but_what_moves(
                 pulse.begin()
                 act()
                 wait_until_shared(left, partitions)
-                wait_until("all go on", lambda: pulse.silent_s() < 1.0, timeout_s=WAIT_S)
+                wait_until("all go on", lambda: pulse.silent_s() < 1.0)
                 after = workers(left[0])
                 longest_s = pulse.longest_s()
                 stayed = [number for number in range(partitions) if before[number] == after[number]]
@@ -151,14 +152,12 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
                 wait_until(
                     "the node whose file is another says so",
                     lambda node=node: "mirrorflow_setting_warnings 1\n" in node.metrics(),  # type: ignore[misc]
-                    timeout_s=WAIT_S,
                 )
                 assert f"FilesDiffer: {NAME}: " in node.log_text()
         wait_for_copies(site, added, 100)
         wait_until(
             "nobody is told that any more",
             lambda: all("mirrorflow_setting_warnings 0\n" in node.metrics() for node in both),
-            timeout_s=WAIT_S,
         )
         assert all(node.rest(f"/connectors/{NAME}/config") == (200, new) for node in both)
         load(site.source, added, 50)
@@ -206,7 +205,7 @@ def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callab
         tasks = [task["config"] for task in both[0].rest(f"/connectors/{NAME}/tasks")[1]]
         body = json.dumps(tasks).encode()
         former = session_key(site)
-        wait_until("the key is another", lambda: session_key(site) != former, timeout_s=WAIT_S)
+        wait_until("the key is another", lambda: session_key(site) != former)
         for node in both:
             assert 400 == post(node, body, {})
             assert 400 == post(node, body, signed(body, former, algorithm="HmacROT13"))
@@ -215,12 +214,10 @@ def test_only_what_the_group_has_signed_is_done(site: Site, unique_topic: Callab
             wait_until(
                 "what is signed now is done",
                 lambda node=node: post(node, body, signed(body, session_key(site))) == 204,  # type: ignore[misc]
-                timeout_s=WAIT_S,
             )
             wait_until(
                 "zombies are fenced",
                 lambda node=node: put_fence(node, signed(b"", session_key(site))) == 204,  # type: ignore[misc]
-                timeout_s=WAIT_S,
             )
             assert 403 == put_fence(node, signed(b"", former))
 
@@ -242,14 +239,12 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
         with Pulse(site.source, site.target, topic, copy, 6) as pulse:
             pulse.begin()
             with Torrent(site.source, topic, (0, 3)) as torrent:
-                wait_until(
-                    "the hot pair is separated", lambda: assigned(all_nodes[1]) != first, timeout_s=WAIT_S
-                )
+                wait_until("the hot pair is separated", lambda: assigned(all_nodes[1]) != first)
             second = assigned(all_nodes[1])
             assert 1 == len(first[0] - second[0])
             assert first[0] - second[0] < {f"{topic}-0", f"{topic}-3"}
             assert all(had <= has for had, has in zip(first[1:], second[1:], strict=True))
-            wait_until("all go on", lambda: pulse.silent_s() < 1.0, timeout_s=WAIT_S)
+            wait_until("all go on", lambda: pulse.silent_s() < 1.0)
 
             site.source.create_topic(later, partitions=4)
             load(site.source, later, 40)
@@ -257,7 +252,6 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
             wait_until(
                 "the third node has read it, too",
                 lambda: 10 == sum(map(len, assigned(all_nodes[2]))),
-                timeout_s=WAIT_S,
             )
             third = assigned(all_nodes[2])
             assert all(had <= has for had, has in zip(second, third, strict=True))

@@ -19,7 +19,6 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.dedicated import SOURCE
 
-WAIT_S = 150.0
 TOPIC, COPY = "orders", "A.orders"
 TASKS = 4
 SHARED = {
@@ -74,15 +73,14 @@ def test_both_share_a_flow_and_either_leads(
         nonlocal written
         load(source, TOPIC, 200)
         written += 200
-        wait_until(f"all is copied {when}", lambda: copies() >= written, timeout_s=WAIT_S)
+        wait_until(f"all is copied {when}", lambda: copies() >= written)
         # Java's tasks know of stored positions alone: what is copied since the last is copied again after kill -9.
-        wait_until(f"positions are stored {when}", lambda: stored(target) == written, timeout_s=WAIT_S)
+        wait_until(f"positions are stored {when}", lambda: stored(target) == written)
 
     def wait_for_homes(when: str, count: int) -> None:
         wait_until(
             f"{count} nodes have all tasks {when}",
             lambda: len(found := homes(ours)) == TASKS and len(set(found)) == count,
-            timeout_s=WAIT_S,
         )
 
     with ExitStack() as stack:
@@ -157,7 +155,6 @@ def test_neither_repeats_what_the_other_has_committed(
         wait_until(
             f"{count} nodes have all tasks {when}",
             lambda: len(found := homes(ours)) == TASKS and len(set(found)) == count,
-            timeout_s=WAIT_S,
         )
 
     def wait_for_copies(when: str) -> None:
@@ -170,7 +167,6 @@ def test_neither_repeats_what_the_other_has_committed(
                     end > before[partition] + 20
                     for partition, end in target.end_offsets(COPY, isolation="read_committed").items()
                 ),
-                timeout_s=WAIT_S,
             )
 
     with ExitStack() as stack:
@@ -196,7 +192,7 @@ def test_neither_repeats_what_the_other_has_committed(
             wait_for_copies("by both, ours a former zombie")
             java.kill()
             wait_for_copies("by ours alone")
-        wait_until("all is copied", lambda: len(committed(target)) >= written[0], timeout_s=WAIT_S)
+        wait_until("all is copied", lambda: len(committed(target)) >= written[0])
         assert ours.stop() == 0
     copies = Counter(committed(target))
     print(f"{written[0]} records, {copied()} offsets")
@@ -218,7 +214,7 @@ def test_a_flow_goes_over_to_transactions_of_its_tasks_and_back(
 
     def wait_for_some(node: str) -> None:
         before = end()
-        wait_until(f"{node} copies", lambda: end() > before + RECORDS_PER_S, timeout_s=WAIT_S)
+        wait_until(f"{node} copies", lambda: end() > before + RECORDS_PER_S)
 
     with stream_of_records(source) as written:
         with Replicator.mm2(alone, folder=tmp_path / "before"):
@@ -226,7 +222,7 @@ def test_a_flow_goes_over_to_transactions_of_its_tasks_and_back(
         with Replicator.mm2(lines, folder=tmp_path / "beside"):
             wait_for_some("the node beside Java")
     with Replicator.mm2(alone, folder=tmp_path / "last") as last:
-        wait_until("all is copied", lambda: len(committed(target)) >= written[0], timeout_s=WAIT_S)
+        wait_until("all is copied", lambda: len(committed(target)) >= written[0])
         assert last.stop() == 0
     copies = Counter(committed(target))
     assert {value: times for value, times in copies.items() if times > 1} == {}

@@ -17,8 +17,9 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.test_failures_access import allow_source, lines, status
 
+pytestmark = pytest.mark.more
+
 SYNCS_WAIT_S = 120.0
-JAVA_WAIT_S = 180.0
 # Java stores positions, and with them the syncs that were not due, once a minute by default.
 QUICK_FLUSH = {"offset.flush.interval.ms": "1000"}
 LAG_MAX = 100
@@ -62,7 +63,6 @@ def wait_for_newest(
     syncs_topic: str,
     topic: str,
     newest: Mapping[int, int],
-    timeout_s: float = SYNCS_WAIT_S,
 ) -> Syncs:
     """Until the last sync of each partition is that of the record at that source offset."""
 
@@ -71,7 +71,7 @@ def wait_for_newest(
         last = {partition: syncs[-1].upstream_offset for partition, syncs in found.items()}
         return found if last == dict(newest) else None
 
-    return wait_until(f"the newest syncs of {topic}", there, timeout_s=timeout_s, poll_s=0.5) or {}
+    return wait_until(f"the newest syncs of {topic}", there) or {}
 
 
 def translated(syncs: list[Sync], offset: int) -> int | None:
@@ -134,7 +134,7 @@ def test_the_same_records_give_the_syncs_that_java_gives(
         java.wait_until_replicated(topic, 1_200)
         true_of_java = lies(east, topic, west, java.remote(topic))
         newest = {partition: max(pairs) for partition, pairs in true_of_java.items()}
-        by_java = wait_for_newest(east, f"mm2-offset-syncs.{west.name}.internal", topic, newest, JAVA_WAIT_S)
+        by_java = wait_for_newest(east, f"mm2-offset-syncs.{west.name}.internal", topic, newest)
         java.stop()
     connector = {
         "source.cluster.alias": topic.upper(),
@@ -205,11 +205,10 @@ def test_java_translates_by_our_syncs_and_we_and_java_write_them_in_turns(
         wait_until(
             "Java's checkpoints",
             lambda: checkpoints_of(west, checkpoints_topic, group) == expected,
-            timeout_s=JAVA_WAIT_S,
             poll_s=0.5,
         )
         load(east, topic, 10, keys=True, partition=0)
-        by_java = wait_for_newest(east, syncs_topic, topic, {0: 1_009, 1: ends[1]}, JAVA_WAIT_S)
+        by_java = wait_for_newest(east, syncs_topic, topic, {0: 1_009, 1: ends[1]})
         java.stop()
     load(east, topic, 10, keys=True, partition=0)
     with ours:
@@ -312,8 +311,8 @@ def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_grante
     with Replicator.standalone(guarded, west, topics=topic, folder=tmp_path, connector=connector) as ours:
         ours.wait_until_caught_up()
         sentence = f"Offset syncs are not written to topic {syncs_topic} of {alias}"
-        wait_until("REST names it", lambda: sentence in status(ours), timeout_s=SYNCS_WAIT_S)
-        wait_until("the log names it", lambda: sentence in ours.log_text(), timeout_s=SYNCS_WAIT_S)
+        wait_until("REST names it", lambda: sentence in status(ours))
+        wait_until("the log names it", lambda: sentence in ours.log_text())
         assert f"does not authorize Create on topic {syncs_topic}" in status(ours)
         assert f"does not authorize Write on topic {syncs_topic}" in status(ours)
         load(guarded, topic, 300, keys=True)
@@ -321,8 +320,8 @@ def test_a_topic_that_may_not_be_written_is_named_and_costs_no_record_and_grante
         assert 'mirrorflow_errors_total{connector="MirrorSourceConnector"' in ours.metrics()
         for operation in ("CREATE", "WRITE", "DESCRIBE"):
             guarded.allow(operation, "TOPIC", syncs_topic)
-        found = wait_for_newest(guarded, syncs_topic, topic, {0: 599}, 2 * SYNCS_WAIT_S)
-        wait_until("nothing is missing", lambda: sentence not in status(ours), timeout_s=SYNCS_WAIT_S)
+        found = wait_for_newest(guarded, syncs_topic, topic, {0: 599})
+        wait_until("nothing is missing", lambda: sentence not in status(ours))
         assert ours.stop() == 0
 
     assert found[0][0] == Sync(0, 0), "what was due meanwhile was not forgotten"

@@ -12,6 +12,8 @@ from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 
+pytestmark = pytest.mark.more
+
 TOLD_WAIT_S = 120.0
 Names = Callable[[], str]
 
@@ -37,7 +39,7 @@ def told(replicator: Replicator, **expected: Any) -> dict[str, Any]:
         summary = replicator.progress()
         return summary if expected == {key: summary[key] for key in expected} else {}
 
-    return wait_until(f"it tells {expected}", found, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+    return wait_until(f"it tells {expected}", found, poll_s=0.2)
 
 
 def states(replicator: Replicator) -> set[str]:
@@ -63,7 +65,7 @@ def test_a_paused_flow_copies_nothing_tells_its_lag_and_goes_on_where_it_was(
 
     with flow(east, fresh, topic, tmp_path, state="paused") as replicator:
         new = told(replicator, lagRecords=200, replicating="Paused")
-        ready = wait_until("it is ready", lambda: replicator.rest("/readyz")[0] == 200, timeout_s=TOLD_WAIT_S)
+        ready = wait_until("it is ready", lambda: replicator.rest("/readyz")[0] == 200)
         assert {"PAUSED"} == states(replicator)
         assert 0 == replicator.stop()
     assert {copy, "heartbeats"}.isdisjoint(fresh.topics())

@@ -35,6 +35,8 @@ from tests.integration.kafka.flows import (
     write_batches,
 )
 
+pytestmark = pytest.mark.more
+
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # so that a stage lasts over several commits
 ROLLED = 40_000  # at 256 KiB a second they last for some fifteen seconds
 REPEATED_MAX = 3 * 2_500 // 2  # thrice half a second of that: commits do not come just in time
@@ -162,7 +164,6 @@ def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Cal
                 digest(flow.target, flow.remote(topic), isolation="read_committed")
                 == digest(flow.source, topic)
             ),
-            timeout_s=120,
             poll_s=1.0,
         )
         write_batches(flow.source, topic, [numbered(0, 10, timestamp=now_ms())])
@@ -204,6 +205,7 @@ def test_settings_changed_while_the_old_copier_writes_repeat_what_was_not_commit
         assert sent[first : first + len(repeated)] == repeated, "what one transaction held"
 
 
+@pytest.mark.faults
 def test_what_the_coordinator_aborts_by_itself_is_copied_again(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
@@ -225,13 +227,12 @@ def test_what_the_coordinator_aborts_by_itself_is_copied_again(
                 replicator.thaw()
             return is_open()
 
-        wait_until("it is frozen inside a transaction", is_frozen_inside, timeout_s=30)
+        wait_until("it is frozen inside a transaction", is_frozen_inside)
         wait_until("the coordinator has aborted it", lambda: not is_open())
         replicator.thaw()
         wait_until(
             "all is there to be read",
             lambda: digest(brisk, flow.remote(topic), isolation="read_committed") == digest(east, topic),
-            timeout_s=120,
             poll_s=1.0,
         )
 
@@ -240,6 +241,7 @@ def test_what_the_coordinator_aborts_by_itself_is_copied_again(
     assert (decided.why, decided.generation >= 2) == ("aborted", True)
 
 
+@pytest.mark.faults
 def test_without_the_transactional_id_that_the_coordinator_forgot_one_writer_goes_on(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
@@ -253,7 +255,6 @@ def test_without_the_transactional_id_that_the_coordinator_forgot_one_writer_goe
         wait_until(
             "the id is forgotten",
             lambda: transactional_id(flow.alias) not in asking(brisk, transactions),
-            timeout_s=120,
         )
         write_batches(east, topic, large(1, timestamp=now_ms() - 40 * DAY_MS))
         replicator.thaw()
@@ -341,7 +342,6 @@ def wait_until_forgotten(flow: Flow, old_ms: int) -> None:
     wait_until(
         "an old record's producer is forgotten",
         lambda: remembered(flow.target, flow.remote("witness"), 0, witness) is None,
-        timeout_s=120,
     )
 
 

@@ -13,7 +13,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.groups import group_offsets, put_group
 
-WAIT_S = 90.0
+pytestmark = pytest.mark.more
+
 LAG_MAX = 10
 MODULE = '''
 from mirrorflow_core.naming.replication_policy import DefaultPolicy
@@ -118,7 +119,6 @@ def test_policy_and_all_three_filters_do_what_they_say(
         wait_until(
             "the group is moved on",
             lambda: group_offsets(west, wanted).get((copy, 0), -1) >= 200 - LAG_MAX,
-            timeout_s=WAIT_S,
         )
 
     assert_copied(east, topic, west, copy, count=200)

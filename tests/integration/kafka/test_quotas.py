@@ -20,6 +20,8 @@ from tests.integration.kafka.quotas import client_quota, throttle_ms
 from tests.integration.kafka.seeding import CORES, files_of
 from tests.integration.kafka.verifying import verify
 
+pytestmark = pytest.mark.timing
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 

@@ -21,7 +21,6 @@ from tests.integration.kafka.comparing import produce
 ALIAS = "restful"
 NAME = "MirrorSourceConnector"
 COUNTS = {("rest-orders", 0): 40, ("rest-orders", 1): 7, ("rest-bills", 0): 13}
-WAIT_S = 120.0
 CLASS = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 
@@ -44,8 +43,8 @@ def live(east: KafkaCluster, west: KafkaCluster, tmp_path_factory: pytest.TempPa
     folder: Path = tmp_path_factory.mktemp("rest")
     connector = {"source.cluster.alias": ALIAS, "tasks.max": "2"}
     with Replicator.standalone(east, west, topics="rest-.*", folder=folder, connector=connector) as process:
-        process.wait_until_caught_up(WAIT_S, partitions=3)
-        wait_until("it is ready", lambda: process.rest("/readyz")[0] == 200, timeout_s=WAIT_S)
+        process.wait_until_caught_up(partitions=3)
+        wait_until("it is ready", lambda: process.rest("/readyz")[0] == 200)
         yield Live(process=process, target=west)
         process.kill()
 
@@ -198,7 +197,7 @@ def test_tasks_measure_what_strimzis_dashboard_shows(live: Live):
         return [float(number) for number in re.findall(pattern, live.process.metrics(), re.MULTILINE)]
 
     name = "kafka_connect_connector_task_offset_commit_avg_time_ms"
-    wait_until("both tasks have stored positions", lambda: len(found(name)) == 2, timeout_s=WAIT_S)
+    wait_until("both tasks have stored positions", lambda: len(found(name)) == 2)
     assert all(0 < took < 60_000 for took in found(name))
     assert [0, 0] == found("kafka_connect_source_task_source_record_active_count")
     assert all(free > 0 for free in found("kafka_producer_buffer_available_bytes"))

@@ -24,7 +24,6 @@ from tests.harness.kafka.plugin_definitions import FILE, PLUGINS, definitions
 from tests.harness.kafka.processes import wait_until
 from tests.harness.replicator import Replicator
 
-WAIT_S = 120.0
 CALL_WAIT_S = 100.0  # Java's own limit is 90 s
 
 
@@ -380,14 +379,14 @@ def wait_for(url: str, state: str) -> None:
         # Java has its tasks a moment after its connector.
         return set(states) == {state} and (len(states) == 1) == (state == "STOPPED")
 
-    wait_until(f"b is {state} at {url}", reached, timeout_s=WAIT_S)
+    wait_until(f"b is {state} at {url}", reached)
 
 
 def wait_for_topic(url: str, topic: str) -> None:
     def listed() -> bool:
         return topic in call(url, Call("GET", "/connectors/b/topics")).body["b"]["topics"]
 
-    wait_until(f"b uses {topic} at {url}", listed, timeout_s=WAIT_S)
+    wait_until(f"b uses {topic} at {url}", listed)
 
 
 def differs(one: Call, expected: Answer, found: Answer) -> bool:
@@ -434,7 +433,7 @@ def workers(west: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         lines[f"{kind}.storage.replication.factor"] = "1"
     ours = Replicator(form="distributed", files=(lines,), folder=tmp_path_factory.mktemp("ours"))
     with ConnectWorker(cluster=west, group=f"{alias}-java") as java, ours:
-        wait_until("ours is healthy", lambda: ours.rest("/health")[0] == 200, timeout_s=WAIT_S)
+        wait_until("ours is healthy", lambda: ours.rest("/health")[0] == 200)
         yield Workers(alias=alias, java=java, ours=ours.url)
 
 

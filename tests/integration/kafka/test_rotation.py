@@ -19,6 +19,8 @@ from tests.integration.kafka.dedicated import FACTORS, last_meeting, wait_until_
 from tests.integration.kafka.nodes import workers
 from tests.integration.kafka.running import RunningCommand
 
+pytestmark = pytest.mark.faults
+
 WAIT_S = 120.0  # a look is due every five seconds
 TOPIC = "orders"
 FIRST = "mirror-secret"
@@ -141,8 +143,8 @@ def test_passwords_and_certificates_rotate_under_load(
         ) as producer,
         RunningCommand(flow, tmp_path, "--secrets", tmp_path) as run,
     ):
-        wait_until("it copies", lambda: arrived(safe) > 2_000, timeout_s=WAIT_S)
-        wait_until("heartbeats", lambda: "heartbeats" in vault.topics(), timeout_s=WAIT_S)
+        wait_until("it copies", lambda: arrived(safe) > 2_000)
+        wait_until("heartbeats", lambda: "heartbeats" in vault.topics())
         pids = family(run.pid)
 
         for number, cluster in enumerate((safe, vault)):
@@ -154,32 +156,29 @@ def test_passwords_and_certificates_rotate_under_load(
             wait_until(
                 f"connections to {cluster.name} are others",
                 partial(all_replaced, run, cluster, before),
-                timeout_s=WAIT_S,
             )
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
 
         # A wrong one is told; what is open stays open, and copying goes on.
         before = sockets_to(run.pid, port(safe))
         secrets["safe"].turn(password="third-wrong")
-        wait_until("it is told", lambda: "cannot be used" in run.log.read_text(), timeout_s=WAIT_S)
-        wait_until(
-            "it is a warning of the connector", partial(warns, run, "cannot be used"), timeout_s=WAIT_S
-        )
+        wait_until("it is told", lambda: "cannot be used" in run.log.read_text())
+        wait_until("it is a warning of the connector", partial(warns, run, "cannot be used"))
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
         assert before & sockets_to(run.pid, port(safe))
 
         # The right one again: it recovers by itself, even with every connection of before gone.
         set_password(safe, "fourth")
         secrets["safe"].turn(password="fourth")
-        wait_until("all are others", partial(all_replaced, run, safe, before), timeout_s=WAIT_S)
+        wait_until("all are others", partial(all_replaced, run, safe, before))
         safe.broker(1).stop()
         safe.broker(1).start()
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500, timeout_s=WAIT_S)
+        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
         producer.stop()
-        wait_until("all is there", lambda: arrived(safe) >= producer.acknowledged, timeout_s=WAIT_S)
+        wait_until("all is there", lambda: arrived(safe) >= producer.acknowledged)
 
         assert pids == family(run.pid)
         assert [1] == [event["starts"] for event in run.events("started")]
@@ -243,7 +242,6 @@ def test_a_rotation_on_one_node_is_no_affair_of_another(
         wait_until(
             "both have tasks",
             lambda: len(homes := workers(left, connector)) == 4 and len(set(homes.values())) == 2,
-            timeout_s=WAIT_S,
         )
         left.wait_for_copy(safe, copy, 400)
 
@@ -253,7 +251,7 @@ def test_a_rotation_on_one_node_is_no_affair_of_another(
         connections, own = (sockets_to(node.pid, port(vault)) for node in nodes)
         set_password(vault, "another", user="right")
         passwords["right"].turn(password="another")
-        wait_until("its connections are others", partial(all_replaced, right, vault, own), timeout_s=WAIT_S)
+        wait_until("its connections are others", partial(all_replaced, right, vault, own))
         load(vault, topic, 400)
         left.wait_for_copy(safe, copy, 800)
         assert connections <= sockets_to(left.pid, port(vault))

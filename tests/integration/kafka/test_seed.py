@@ -25,7 +25,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.flows import DAY_MS, Flow, asking, heartbeats_on
-from tests.integration.kafka.seeding import files_of, seed
+from tests.integration.kafka.seeding import SeedProcess, files_of, seed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -262,18 +262,23 @@ def test_a_seed_goes_on_behind_what_the_target_has_deleted_while_it_was_paused(
     load(flow.source, topic, 8_000, size_bytes=1_000, timestamp_ms=now_ms() - 10 * DAY_MS)
     copy, files = flow.remote(topic), files_of(flow, topic, OWN_RETENTION)
 
-    def pause(report: SeedReport) -> None:
-        if report.records and report.phase is JobPhase.RUNNING:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    status, paused = seed(files, spark, watch=pause, bytes_per_second="1000000")
+    first = SeedProcess(files=files, folder=tmp_path, job={"bytes.per.second": "1000000"}).start()
+    try:
+        wait_until(
+            "some records are copied",
+            lambda: copy in flow.target.topics() and sum(flow.target.end_offsets(copy).values()) > 0,
+        )
+        os.kill(first.running.pid, signal.SIGTERM)
+        paused = first.wait()
+    finally:
+        first.close()
     flow.target.delete_records(copy, flow.target.end_offsets(copy))
     wait_until("it is forgotten", lambda: flow.memory(topic) is None)
     ended, report = seed(files, spark)
 
-    assert (status, paused.phase) == (3, JobPhase.PAUSED)
-    assert 0 < paused.records < 8_000
-    assert (ended, paused.records + report.records) == (0, 8_000), report.message
+    assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED)
+    assert 0 < paused["records"] < 8_000
+    assert (ended, paused["records"] + report.records) == (0, 8_000), report.message
 
 
 def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_lease_is_over(

@@ -96,14 +96,14 @@ def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_tha
     stopped = start()
     _wait_for_copies(flow, topics, 1_000, stopped.running)
     os.kill(stopped.running.pid, signal.SIGTERM)
-    said = stopped.wait(60)
+    said = stopped.wait()
 
     killed = start()
     _wait_for_copies(flow, topics, 6_000, killed.running)
     members = killed.members()
     killed.kill()
     last = start()  # at once: its executor may still write
-    wait_until("all that it started has ended", lambda: not _alive(members), timeout_s=30)
+    wait_until("all that it started has ended", lambda: not _alive(members))
     ended = last.wait()
 
     assert (said["status"], said["phase"]) == (3, "Paused")
@@ -124,9 +124,9 @@ def test_ctrl_c_ends_the_command_in_order_and_the_next_one_goes_on(
     first = start_child("command", [*command, "--rate", "400000"], log=tmp_path / "first.log")
     _wait_for_copies(flow, (topic,), 200, first)
     os.kill(first.pid, signal.SIGINT)
-    wait_until("Ctrl-C ends it", lambda: not first.running, timeout_s=30)
+    wait_until("Ctrl-C ends it", lambda: not first.running)
     again = start_child("command", command, log=tmp_path / "again.log")
-    wait_until("it has caught up", lambda: not again.running, timeout_s=120)
+    wait_until("it has caught up", lambda: not again.running)
 
     assert (first.process.returncode, again.process.returncode) == (130, 0), first.tail() + again.tail()
     assert "succeeded, 1/1 partitions" in again.log.read_text()
@@ -141,7 +141,7 @@ def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(
     jobs = [start(), start()]
     _wait_for_copies(flow, topics, 100, jobs[0].running)
     with flow.replicator(f"{stem}-.*", {"mirrorflow.bytes.per.second": "1Mi"}) as replicator:
-        ended = [job.wait(180) for job in jobs]
+        ended = [job.wait() for job in jobs]
         load(flow.source, topics[0], 500, size_bytes=RECORD_BYTES)
         replicator.wait_until_caught_up()
 
@@ -215,8 +215,8 @@ def test_what_spark_starts_twice_on_suspicion_is_copied_once(
 
     _wait_for_copies(flow, topics, 100, job.running)
     with frozen(at_work()[0]):
-        wait_until("both hosts have a task", lambda: len(at_work()) == 2, timeout_s=120)
-    ended = job.wait(180)
+        wait_until("both hosts have a task", lambda: len(at_work()) == 2)
+    ended = job.wait()
 
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")
     if flow.target.name == "west":
@@ -236,15 +236,13 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
     On a target that remembers: fresh records go without transactions, old ones within the flow's.
     """
     job = start({"SPARK_HOME": str(spark_home)}, master="local-cluster[2,1,1024]", **IMPATIENT)
-    _wait_for_copies(flow, topics, 500, job.running, timeout_s=180)
+    _wait_for_copies(flow, topics, 500, job.running)
     first = _executors(job)
     for pid in family(first[0]):
         _signal(pid, signal.SIGKILL)
     with frozen(family(first[1])):
-        wait_until(
-            "two others work instead", lambda: len(set(_executors(job)) - set(first)) >= 2, timeout_s=90
-        )
-    ended = job.wait(180)
+        wait_until("two others work instead", lambda: len(set(_executors(job)) - set(first)) >= 2)
+    ended = job.wait()
 
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")
     fresh, old = topics
@@ -254,9 +252,7 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
     assert copied == digest(flow.source, old)
 
 
-def _wait_for_copies(
-    flow: Flow, topics: tuple[str, ...], least: int, by: Child, *, timeout_s: float = 120
-) -> None:
+def _wait_for_copies(flow: Flow, topics: tuple[str, ...], least: int, by: Child) -> None:
     """Until so many offsets of all copies together are taken *by* that process, which has to be alive."""
 
     def copied() -> bool:
@@ -267,7 +263,7 @@ def _wait_for_copies(
         ]
         return sum(sum(one.values()) for one in ends) >= least
 
-    wait_until(f"{least} records are copied", copied, timeout_s=timeout_s)
+    wait_until(f"{least} records are copied", copied)
 
 
 def _executors(job: SeedProcess) -> list[int]:

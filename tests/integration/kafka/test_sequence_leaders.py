@@ -19,12 +19,13 @@ from tests.integration.kafka.groups import put_group
 from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
 from tests.integration.kafka.test_connector import alter
 
+pytestmark = pytest.mark.faults
+
 BACKLOG = 60_000
 SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
 NEVER = {"offset.flush.interval.ms": "3600000"}
 REPLICATED = {"replication.factor": "3"}
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-ELECTION_WAIT_S = 90.0
 FOREIGN_BYTES = 33  # by which records of others are told from ours
 
 
@@ -60,9 +61,7 @@ def heal(cluster: KafkaCluster) -> None:
         else:
             node.start()
     cluster.wait_for_brokers(len(cluster.nodes))
-    wait_until(
-        "all replicas are in sync", lambda: all_in_sync(cluster), timeout_s=ELECTION_WAIT_S, poll_s=0.2
-    )
+    wait_until("all replicas are in sync", lambda: all_in_sync(cluster), poll_s=0.2)
 
 
 def all_in_sync(cluster: KafkaCluster) -> bool:
@@ -77,7 +76,7 @@ def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int]
         leader = cluster.leader(topic, 0)
         return leader if leader > 0 and condition(leader) else 0
 
-    return wait_until(f"{topic} has another leader", found, timeout_s=ELECTION_WAIT_S, poll_s=0.1)
+    return wait_until(f"{topic} has another leader", found, poll_s=0.1)
 
 
 def address(cluster: KafkaCluster, broker: int) -> str:
@@ -125,7 +124,6 @@ def test_first_batches_refused_while_replicas_recover_lose_nothing(flow: Flow, t
         lambda: (
             [leader] == flow.target.admin.list_topics(remote, timeout=30).topics[remote].partitions[0].isrs
         ),
-        timeout_s=ELECTION_WAIT_S,
     )
     with flow.replicator(topic) as replicator:
 
@@ -157,7 +155,6 @@ def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, to
         wait_until(
             "the leader remembers the flow",
             lambda: flow.memory_at(address(flow.target, leader), topic, identity.producer_id) is not None,
-            timeout_s=120,
         )
         flow.target.broker(leader).kill()
         for id_ in followers:

@@ -26,6 +26,8 @@ from tests.integration.kafka.flows import (
     write_batches,
 )
 
+pytestmark = pytest.mark.faults
+
 STAGES = 3
 SINGLE_WRITER = ("exactly-once-single-writer", "NoTransactionalId")
 
@@ -104,11 +106,8 @@ def test_old_records_are_copied_once_by_a_single_writer(
             wait_until(
                 "a single writer is said",
                 lambda: all(SINGLE_WRITER == guarantee(replicator.partition(topic)) for topic in ages),
-                timeout_s=120,
             )
-            wait_until(
-                "all is forgotten", lambda: all(flow.memory(topic) is None for topic in ages), timeout_s=120
-            )
+            wait_until("all is forgotten", lambda: all(flow.memory(topic) is None for topic in ages))
             if stage == 0:
                 replicator.kill_task()
             if stage == 1:
@@ -174,7 +173,7 @@ def test_a_compacted_target_remembers_us_after_kill_9_without_snapshots(
         write_batches(flow.target, remote, [[newer]])
         return all((one.value or b"") >= b"%012d" % 100_000 for one in records(flow.target, remote))
 
-    wait_until("the cleaner has taken all of ours", compacted, timeout_s=120, poll_s=1.0)
+    wait_until("the cleaner has taken all of ours", compacted, poll_s=1.0)
     broker = flow.target.broker(1)
     broker.kill()
     for snapshot in broker.folder.glob(f"data/{remote}-0/*.snapshot"):

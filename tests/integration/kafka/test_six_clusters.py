@@ -14,6 +14,8 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.test_topologies import QUICK, RUN_S, copies, example
 
+pytestmark = pytest.mark.more
+
 PLACES = ("west", "east", "north")
 SHARED = "dedicated.mode.enable.internal.rest = true\nlisteners = http://127.0.0.1:0\n"
 ALIASES = tuple(f"{place}-{number}" for place in PLACES for number in (1, 2))

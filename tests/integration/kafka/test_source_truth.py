@@ -16,9 +16,10 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking, contents
-from tests.integration.kafka.test_sequence_source import come_back, leave
+from tests.integration.kafka.test_sequence_source import freeze, start, stop, thaw
 
-WAIT_S = 120.0
+pytestmark = pytest.mark.more
+
 ALONE = {
     "sync.topic.configs.enabled": "false"
 }  # what the source forgets, the copy keeps, so that it can be compared
@@ -66,6 +67,7 @@ def assert_no_alarm(replicator: Replicator, topic: str) -> None:
     assert "were deleted" not in replicator.log_text()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("when", ["while-stopped", "while-running", "unnoticed"])
 def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
     flow: Flow, unique_topic: Names, when: str
@@ -76,17 +78,16 @@ def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         if when != "unnoticed":
-            leave(replicator, when, flow.source)
+            (freeze if when == "while-running" else stop)(replicator, flow.source)
         before = contents(records(flow.source, topic))
         configure(flow.source, topic, retention_ms="1")
         wait_until(
             "retention has taken everything",
             lambda: flow.source.start_offsets(topic) == flow.source.end_offsets(topic),
-            timeout_s=WAIT_S,
         )
         configure(flow.source, topic, retention_ms="-1")
         if when != "unnoticed":
-            come_back(replicator, when)
+            (thaw if when == "while-running" else start)(replicator)
         load(flow.source, topic, 300, first=1_000)
         replicator.wait_for_copy(flow.target, flow.remote(topic), 1_300)
         assert_no_alarm(replicator, topic)
@@ -181,7 +182,6 @@ def test_a_cleaner_at_work_on_transactions_is_no_loss(
             wait_until(
                 "the cleaner has been here",
                 lambda: len(records(flow.source, topic)) < (flow.source.end_offsets(topic)[0] - begun) // 2,
-                timeout_s=WAIT_S,
                 poll_s=0.5,
             )
             replicator.start()

@@ -17,6 +17,8 @@ from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, contents, numbered, reassign, write_batches
 
+pytestmark = pytest.mark.faults
+
 TOLD_WAIT_S = 150.0  # 30 s, a look each second, a report each half second; a busy machine takes far longer
 STRANGE = b"0000009"  # how the values of the stranger's records begin
 
@@ -45,7 +47,7 @@ def stalled(
         found = replicator.partition(topic)
         return found if found.get("stalledSeconds") is not None and found["reason"] in reasons else {}
 
-    return wait_until(f"{topic} is said to stand still", said, timeout_s=TOLD_WAIT_S, poll_s=0.2)
+    return wait_until(f"{topic} is said to stand still", said, poll_s=0.2)
 
 
 def stalled_count(replicator: Replicator, reason: str) -> float:
@@ -114,9 +116,7 @@ def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
 
         three.broker(follower).start()
         replicator.wait_until_caught_up(partitions=2)
-        wait_until(
-            "the reason is gone", lambda: not replicator.partition(held).get("reason"), timeout_s=TOLD_WAIT_S
-        )
+        wait_until("the reason is gone", lambda: not replicator.partition(held).get("reason"))
         assert replicator.partition(held)["stalledSeconds"] is None
         assert stalled_count(replicator, reason) == 0
 
@@ -175,9 +175,7 @@ def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(
         replicator.wait_for_copy(west, flow.remote(kept), 200)
         beside = replicator.partition(kept)
         three.broker(leader).start()
-        wait_until(
-            "the reason is gone", lambda: not replicator.partition(lost).get("reason"), timeout_s=TOLD_WAIT_S
-        )
+        wait_until("the reason is gone", lambda: not replicator.partition(lost).get("reason"))
         load(three, lost, 100, first=100)
         replicator.wait_until_caught_up(partitions=2)
 

@@ -27,8 +27,6 @@ from tests.harness.replicator import Replicator
 from tests.integration.kafka.comparing import assert_copied, contents, produce
 from tests.integration.kafka.flows import asking
 
-COPY_WAIT_S = 180.0  # Java MM2 needs 6 s alone to its first record, several times that beside other tests
-
 
 @dataclass(kw_only=True, slots=True)
 class Relay:
@@ -96,7 +94,7 @@ class Relay:
         for topic in topics or tuple(self.topics):
             end, loaded = self._marks[topic]
             wanted = end + self.loaded[topic] - loaded
-            java.wait_until_replicated(topic, wanted, timeout_s=COPY_WAIT_S, remote=self.remote)
+            java.wait_until_replicated(topic, wanted, remote=self.remote)
 
     def wait_until_we_copied(self, ours: Replicator) -> None:
         """Until we have delivered all that the source holds now; lag alone may be of a moment ago."""
@@ -110,8 +108,8 @@ class Relay:
             said = {(one["topic"], one["partition"]): one["sourceOffset"] for one in ours.partitions()}
             return all((said.get(place) or 0) >= end for place, end in ends.items())
 
-        ours.wait_until_caught_up(COPY_WAIT_S, partitions=len(ends))
-        wait_until("we have copied everything", delivered, timeout_s=COPY_WAIT_S, poll_s=0.1)
+        ours.wait_until_caught_up(partitions=len(ends))
+        wait_until("we have copied everything", delivered, poll_s=0.1)
 
     def target_end(self, topic: str) -> int:
         """Where the copies end, all partitions together, empty transactions of ours included."""
@@ -252,7 +250,7 @@ def test_a_topic_left_out_for_a_generation_is_not_copied_again(relay: Relay):
             relay.wait_until_java_copied(java, busy)
             java.stop()
         with relay.ours(topics) as ours:
-            ours.wait_until_caught_up(COPY_WAIT_S, partitions=relay.topics[busy])
+            ours.wait_until_caught_up(partitions=relay.topics[busy])
             ours.stop()
     relay.load_one(other, 40)
     by_us(relay, 10, 10)
@@ -288,15 +286,14 @@ def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Re
     relay.load(400)
     partitions = sum(relay.topics.values())
     with relay.ours(worker={"offset.flush.interval.ms": "1000"}) as ours:
-        ours.wait_until_caught_up(COPY_WAIT_S, partitions=partitions)
+        ours.wait_until_caught_up(partitions=partitions)
         wait_until(
             "all positions are stored",
             lambda: len(relay.positions()) == partitions,
-            timeout_s=COPY_WAIT_S,
             poll_s=0.2,
         )
         relay.load_one(topic, 3_000)
-        ours.wait_until_caught_up(COPY_WAIT_S, partitions=partitions)
+        ours.wait_until_caught_up(partitions=partitions)
         ours.kill()
     stored = {partition: found.source_offset for partition, found in relay.positions().items()}
     relay.mark()
@@ -308,7 +305,6 @@ def test_java_after_our_kill_copies_again_what_came_after_our_position(relay: Re
         wait_until(
             "Java has copied everything",
             lambda: relay.target_end(topic) >= wanted,
-            timeout_s=COPY_WAIT_S,
             poll_s=0.2,
         )
         relay.wait_until_java_copied(java, *list(relay.topics)[1:])
@@ -328,7 +324,6 @@ def test_we_after_javas_kill_copy_again_what_came_after_its_position(relay: Rela
         wait_until(
             "Java has stored all positions",
             lambda: sum(one.source_offset + 1 for one in relay.positions().values()) == 3 * 400,
-            timeout_s=COPY_WAIT_S,
             poll_s=0.2,
         )
         relay.load_one(topic, 3_000)

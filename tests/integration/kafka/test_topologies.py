@@ -21,6 +21,8 @@ from tests.integration.kafka.comparing import assert_copied, produce
 from tests.integration.kafka.groups import group_offsets, put_group, translated_by_java
 from tests.integration.kafka.running import RunningCommand, beats
 
+pytestmark = pytest.mark.more
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 RUN_S = 180.0  # ten seconds alone, of which a start takes two
 QUICK = "refresh.topics.interval.seconds = 1\nmirrorflow.http.listeners = http://127.0.0.1:0\n"
@@ -182,11 +184,11 @@ def test_active_passive_brings_groups_and_heartbeats_along(sites: Sites, tmp_pat
     put_group(primary, "readers", {("orders-eu", 0): 50})
 
     with RunningCommand(flow, tmp_path) as run:
-        wait_until("the group was moved", lambda: run.moved, timeout_s=RUN_S)
+        wait_until("the group was moved", lambda: run.moved)
         for cluster in (primary, backup):
-            wait_until("heartbeats", partial(beats, cluster), timeout_s=RUN_S)
+            wait_until("heartbeats", partial(beats, cluster))
         there = {("primary.orders-eu", 0): 50}
-        wait_until("it is where it was", lambda: group_offsets(backup, "readers") == there, timeout_s=RUN_S)
+        wait_until("it is where it was", lambda: group_offsets(backup, "readers") == there)
         assert 130 == run.stop(), run.said()
 
     assert_copied(primary, "orders-eu", backup, "primary.orders-eu", count=50)
@@ -276,7 +278,6 @@ def test_names_stay_in_a_migration(sites: Sites, tmp_path: Path) -> None:
         wait_until(
             "the group is moved on",
             lambda: group_offsets(new, "billing") == {("orders", 0): 60},
-            timeout_s=RUN_S,
         )
         assert 0 == migration.stop()
     write(old, "orders", 10, first=60)

@@ -14,7 +14,6 @@ from tests.integration.kafka.comparing import Content, contents, produce
 from tests.integration.kafka.flows import Flow
 
 TRANSFORMS = "org.apache.kafka.connect.transforms."
-COPY_WAIT_S = 120.0
 
 
 def regex_router(name: str, regex: str, replacement: str, **more: str) -> dict[str, str]:
@@ -103,11 +102,9 @@ def test_records_and_topics_are_those_of_java(east: KafkaCluster, west: KafkaClu
         for name in ("noise", "orders"):
             west.create_topic(f"{run}.{alias}.{name}", partitions=2)
     with java, ours:
-        java.wait_until_replicated(topics[2], 200, timeout_s=COPY_WAIT_S)
-        java.wait_until_replicated(
-            topics[0], 200, timeout_s=COPY_WAIT_S, remote=lambda _: f"{run}.east.orders"
-        )
-        ours.wait_until_caught_up(COPY_WAIT_S, partitions=4)
+        java.wait_until_replicated(topics[2], 200)
+        java.wait_until_replicated(topics[0], 200, remote=lambda _: f"{run}.east.orders")
+        ours.wait_until_caught_up(partitions=4)
 
         for name in (f"{run}.{{}}.orders", f"{run}.{{}}.noise", f"{{}}.{topics[2]}"):
             by_java = read(west, name.format("east"))
@@ -131,8 +128,8 @@ def test_headers_stay_as_they_are_under_mm2_s_own_converter(
     }
     java, flow, ours = both(east, west, tmp_path, [topic], lines)
     with java, ours:
-        java.wait_until_replicated(topic, 200, timeout_s=COPY_WAIT_S)
-        ours.wait_until_caught_up(COPY_WAIT_S, partitions=2)
+        java.wait_until_replicated(topic, 200)
+        ours.wait_until_caught_up(partitions=2)
         counted = ours.metrics()
 
     assert read(west, f"{east.name}.{topic}") == read(west, flow.remote(topic))
@@ -158,7 +155,7 @@ def test_other_transformations_begin_behind_a_clean_cut(
         written += count
         process = flow.replicator(topic, lines)
         process.start()
-        process.wait_until_caught_up(COPY_WAIT_S)
+        process.wait_until_caught_up()
         process.kill()
 
     header = {
@@ -202,7 +199,6 @@ def test_two_topics_never_share_one_copy(east: KafkaCluster, west: KafkaCluster,
         wait_until(
             "the second is reported",
             lambda: sentence in process.log_text(),
-            timeout_s=COPY_WAIT_S,
         )
         load_one(east, first, 30)
         process.wait_for_copy(west, f"one-{run}", 60)

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from mirrorflow_core.exactly_once.identity import Identity, transactional_id
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import encode
@@ -14,12 +16,11 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.flows import Flow, asking, numbered, write_batches
 from tests.integration.kafka.test_exactly_once_permissions import MIRROR, client_of, guarded
 
+pytestmark = pytest.mark.more
+
 __all__ = ["guarded"]  # a fixture
 
 Names = Callable[[], str]
-BLOCKED_WAIT_S = (
-    120.0  # some refusals, each a second or two after the one before, and the beginning of a generation
-)
 
 
 def test_a_leader_that_remembers_a_sequence_too_low_does_not_hold_up_a_partition(
@@ -70,7 +71,7 @@ def test_such_a_sequence_does_not_hold_up_a_flow_whose_transactional_id_was_take
         guarded.allow("ALL", "TRANSACTIONAL_ID", name, user=MIRROR.name, deny=True)
         write_batches(east, topic, [numbered(10, 10, timestamp=now_ms)])
         replicator.start()
-        replicator.wait_until_caught_up(BLOCKED_WAIT_S)
+        replicator.wait_until_caught_up()
         said = replicator.partition(topic)
 
     after = flow.identity()

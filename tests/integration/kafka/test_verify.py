@@ -260,9 +260,9 @@ def test_a_verification_that_is_stopped_says_so_and_has_no_verdict(
         command="verify",
     ).start()
     try:
-        wait_until("it compares", lambda: _phase(port) == "Running", timeout_s=COMMAND_WAIT_S)
+        wait_until("it compares", lambda: _phase(port) == "Running")
         os.kill(process.running.pid, signal.SIGTERM)
-        said = process.wait(60)
+        said = process.wait()
     finally:
         process.close()
 

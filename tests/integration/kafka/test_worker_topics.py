@@ -33,8 +33,9 @@ from tests.harness.kafka.connect_worker import ConnectWorker
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import records
 
+pytestmark = pytest.mark.more
+
 NAME = "beats-to-west"
-WAIT_S = 120.0
 
 
 def heartbeats(target: KafkaCluster) -> dict[str, str]:
@@ -107,7 +108,7 @@ def java(west: KafkaCluster) -> Iterator[JavaWorker]:
     with ConnectWorker(cluster=west, group=group) as worker:
 
         def is_now(state: str) -> None:
-            wait_until(f"{NAME} is {state}", lambda: worker.state(NAME) == (state, [state]), timeout_s=WAIT_S)
+            wait_until(f"{NAME} is {state}", lambda: worker.state(NAME) == (state, [state]))
 
         worker.call("PUT", f"/connectors/{NAME}/config", heartbeats(west))
         is_now("RUNNING")
@@ -119,9 +120,9 @@ def java(west: KafkaCluster) -> Iterator[JavaWorker]:
         is_now("RUNNING")
         worker.call("PUT", "/connectors/gone/config", {**heartbeats(west), "name": "gone"})
         worker.call("PUT", "/connectors/gone/stop")
-        wait_until("it is stopped", lambda: worker.state("gone") == ("STOPPED", []), timeout_s=WAIT_S)
+        wait_until("it is stopped", lambda: worker.state("gone") == ("STOPPED", []))
         worker.call("DELETE", "/connectors/gone")
-        wait_until("it is gone", lambda: worker.state("gone") == ("", []), timeout_s=WAIT_S)
+        wait_until("it is gone", lambda: worker.state("gone") == ("", []))
         worker.stop()
         yield JavaWorker(worker, west, group)
 
@@ -216,14 +217,13 @@ def test_java_runs_what_we_have_written(west: KafkaCluster):
         assert {NAME, "stopped"} == set(worker.call("GET", "/connectors"))
         assert properties == worker.call("GET", f"/connectors/{NAME}/config")
         assert tasks == [one["config"] for one in worker.call("GET", f"/connectors/{NAME}/tasks")]
-        wait_until("it is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]), timeout_s=WAIT_S)
-        wait_until("another is stopped", lambda: worker.state("stopped") == ("STOPPED", []), timeout_s=WAIT_S)
+        wait_until("it is paused", lambda: worker.state(NAME) == ("PAUSED", ["PAUSED"]))
+        wait_until("another is stopped", lambda: worker.state("stopped") == ("STOPPED", []))
         # A leader takes away what is said of connectors that are no more: it has understood our statuses.
         deleted = {b"status-connector-left", b"status-task-left-0"}
         wait_until(
             "Java has deleted the statuses of a connector without a config",
             lambda: deleted == {one.key for one in records(west, f"{group}-status") if one.value is None},
-            timeout_s=WAIT_S,
         )
 
 

@@ -37,7 +37,7 @@ class Setup:
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
-        self.cache = folder / ".cache" / "kubernetes"
+        self.cache = folder / ".cache" / "mirrorflow" / "kubernetes"
         self.script = folder / "tests" / "harness" / "kubernetes" / "setup.sh"
         shutil.copytree(HERE, self.script.parent, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         text = self.script.read_text()
@@ -63,7 +63,11 @@ class Setup:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "PATH": f"{self._bin}:{os.environ['PATH']}"},
+                env={
+                    **os.environ,
+                    "PATH": f"{self._bin}:{os.environ['PATH']}",
+                    "XDG_CACHE_HOME": str(self.cache.parents[1]),
+                },
             )
 
     def run(self) -> str:
