@@ -23,6 +23,7 @@ SELECT_faults := (faults or timing or fuzz) and not (promise or java or spark or
 SELECT_java := java and not (promise or api_server or node)
 SELECT_spark := spark and not (promise or java or api_server or node)
 SELECT_cluster := (api_server or node) and not promise
+PARALLEL = $(MAKE) --keep-going --jobs=2 --output-sync=target
 PYTEST = $(BIN)/pytest -q -rfEs --durations=25 -n $(PROCESSES) --dist loadfile --junitxml=.cache/junit/$@.xml
 
 # What Python has compiled it keeps, whatever the environment says: hundreds of processes would compile it again.
@@ -60,7 +61,7 @@ setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## install everyt
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
 check: $(READY)  ## lint, types, layers, tidiness, unit tests; about 100 s on two cores
-	@$(MAKE) --keep-going --jobs=2 --output-sync=target style types units
+	@$(PARALLEL) style types units
 
 # The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
 style: $(READY)
@@ -74,7 +75,9 @@ types: $(READY)
 units: $(READY)
 	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not (faults or timing or fuzz)' tests/unit tests/contract tests/model
 
-test: check $(SPARK) $(KAFKA)  ## check, and each promise of the README on real Kafka brokers and on Spark
+# Maven fetches Kafka beside the unit tests.
+test: $(SPARK)  ## check, and each promise of the README on real Kafka brokers and on Spark
+	@$(PARALLEL) $(KAFKA) style types units
 	$(PYTEST) -m '$(SELECT_test)' tests/integration
 
 test-kafka: $(READY) $(SPARK) $(KAFKA)  ## more of the same on Kafka

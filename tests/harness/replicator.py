@@ -293,7 +293,7 @@ class Replicator:
         def copied() -> bool:
             self._child().must_run()
             try:
-                return topic in target.topics() and sum(target.end_offsets(topic).values()) >= count
+                return target.total_end_offset(topic) >= count
             except KafkaException:
                 return False  # a new topic has no leader yet, or its broker is down
 

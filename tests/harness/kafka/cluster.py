@@ -239,7 +239,7 @@ class KafkaCluster:
     def delete_topic(self, name: str) -> None:
         """Deletes it, and waits until no broker names it."""
         self.admin.delete_topics([name])[name].result(ADMIN_WAIT_S)
-        wait_until(f"{name} is gone", lambda: name not in self.topics())
+        wait_until(f"{name} is gone", lambda: not self.has_topic(name))
 
     def delete_topics(self) -> None:
         """Deletes all topics but Kafka's own; does not wait until each broker has forgotten them."""
@@ -249,6 +249,15 @@ class KafkaCluster:
                 error = deleted.exception(ADMIN_WAIT_S)
                 if error and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # metadata lags behind
                     raise error
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic; asks for it alone."""
+        return self.partition_count(name) > 0
+
+    def partition_count(self, topic: str) -> int:
+        """Of one topic; 0 where there is none."""
+        found = self.admin.list_topics(topic, timeout=ADMIN_WAIT_S).topics.get(topic)
+        return 0 if found is None or found.error else len(found.partitions)
 
     def topics(self) -> dict[str, int]:
         """Each topic, internal ones too, and its number of partitions."""
@@ -274,11 +283,15 @@ class KafkaCluster:
 
     def end_offsets(self, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
         """The end of each partition: its high watermark, or its last stable offset with read_committed."""
-        return self._offsets(topic, OffsetSpec.latest(), isolation, partitions=self.topics()[topic])
+        return self._offsets(topic, OffsetSpec.latest(), isolation, partitions=self.partition_count(topic))
+
+    def total_end_offset(self, topic: str) -> int:
+        """The sum of its partitions' ends; 0 while there is no such topic."""
+        return sum(self.end_offsets(topic).values()) if self.has_topic(topic) else 0
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """The first offset that still exists in each partition."""
-        return self._offsets(topic, OffsetSpec.earliest(), partitions=self.topics()[topic])
+        return self._offsets(topic, OffsetSpec.earliest(), partitions=self.partition_count(topic))
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Deletes the records of each partition that come *before* the offset."""

@@ -94,7 +94,7 @@ class MirrorMaker:
 
         def copied() -> bool:
             self._child().must_run()
-            if name not in self.target.topics():
+            if not self.target.has_topic(name):
                 return False
             ends, starts = self.target.end_offsets(name), self.target.start_offsets(name)
             return sum(ends.values()) - sum(starts.values()) >= count

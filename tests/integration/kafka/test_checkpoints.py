@@ -385,7 +385,7 @@ def test_a_group_goes_on_in_the_topic_that_a_transformation_has_renamed(
         process.wait_for_copy(flow.target, copy, 300)
         flow.wait_for_group(group, {(copy, 0): 300 - LAG_MAX})
 
-    assert flow.remote(topic) not in flow.target.topics()
+    assert not flow.target.has_topic(flow.remote(topic))
     assert {(copy, 0)} == set(translated_by_java(flow.target, flow.alias, group))
 
 

@@ -213,7 +213,7 @@ def test_a_broker_that_is_away_at_the_start_does_not_cost_the_flow_its_transacti
         flow = Flow.new(east, three, tmp_path)
         with flow.replicator(topic) as replicator:
             identity = identity_topic(flow.alias)
-            wait_until("it is about to decide", lambda: identity in three.topics())
+            wait_until("it is about to decide", lambda: three.has_topic(identity))
             three.broker(3).start()
             replicator.wait_until_caught_up()
         decided = flow.decisions().identity

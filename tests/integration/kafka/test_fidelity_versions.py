@@ -165,7 +165,7 @@ def test_groups_and_heartbeats_cross_to_and_from_an_old_cluster(
         for cluster in (source, target):
             wait_until(
                 "heartbeats come",
-                lambda: "heartbeats" in cluster.topics() and records(cluster, "heartbeats"),  # noqa: B023
+                lambda: cluster.has_topic("heartbeats") and records(cluster, "heartbeats"),  # noqa: B023
             )
 
     assert translated_by_java(target, alias, group) == group_offsets(target, group)

@@ -42,7 +42,7 @@ def test_a_source_that_was_rewritten_while_its_task_was_stopped_is_a_loss(policy
         lines = MirrorMaker(source=source, target=target, topics=TOPIC, properties=WITH_JAVA).all_properties()
 
         def copied() -> list[tuple[object, ...]]:
-            found = records(target, COPY, isolation="read_committed") if COPY in target.topics() else []
+            found = records(target, COPY, isolation="read_committed") if target.has_topic(COPY) else []
             return contents(found)
 
         load(source, TOPIC, SURVIVE)

@@ -264,7 +264,7 @@ def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_r
         process.wait_for_copy(trio, remote, 500)
         checkpoints = f"{flow.alias}.checkpoints.internal"
         # Three replicas of it need three brokers.
-        wait_until("checkpoints have a topic", lambda: checkpoints in trio.topics())
+        wait_until("checkpoints have a topic", lambda: trio.has_topic(checkpoints))
         trio.broker(2).stop()
         load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
         load(east, topic, 400, first=500)

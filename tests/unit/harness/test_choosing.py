@@ -1,7 +1,6 @@
 """kind is chosen only where it costs no waiting: its engine answers at once, and has the image of a node."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.harness.kubernetes import kind
 from tests.harness.kubernetes.choosing import choice
 from tests.harness.kubernetes.kind import node_image
 
-LONG_S = 30
+LONG_S = 86_400  # a wait for its end would be a hang
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +52,8 @@ def test_an_engine_that_does_not_answer_is_waited_for_for_seconds(
 ):
     _docker(tmp_path, monkeypatch, f"exec sleep {LONG_S}")
     monkeypatch.setattr(kind, "ANSWER_WAIT_S", 0.2)
-    begin = time.monotonic()
 
     assert choice() == "node"
-    assert time.monotonic() - begin < LONG_S / 2
 
 
 def test_an_engine_without_the_image_of_a_node_is_not_made_to_pull_it(
