@@ -29,7 +29,7 @@ def older() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["4.3", "3.9"])
+@pytest.fixture(params=["4.3", pytest.param("3.9", marks=pytest.mark.java)])
 def target(request: pytest.FixtureRequest) -> KafkaCluster:
     name = {"4.3": "west", "3.9": "older"}[request.param]
     cluster: KafkaCluster = request.getfixturevalue(name)

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness.kafka import tools
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import OLD_VERSION
 from tests.harness.kafka.mm2 import MirrorMaker
 from tests.harness.kafka.processes import cpu_s, pss_bytes, wait_until
 
@@ -136,7 +137,7 @@ def test_leader_moves_when_it_is_killed_or_frozen():
 
 def test_old_release_runs():
     """Kafka 3.9 is started by the same call."""
-    with KafkaCluster(name="old", version="3.9.1") as cluster:
+    with KafkaCluster(name="old", version=OLD_VERSION) as cluster:
         cluster.create_topic("t")
         tools.load(cluster, "t", 10)
 
