@@ -25,7 +25,7 @@ from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.guarantee import check_flow_owner
 from mirrorflow_cli.json_output import add_json_argument, print_json
-from mirrorflow_cli.permissions import check_source, check_target
+from mirrorflow_cli.permissions import check_acls, check_source, check_target, source_acls
 from mirrorflow_cli.settings import companion_settings, source_settings
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import (
@@ -34,6 +34,7 @@ from mirrorflow_core.settings import (
     HeartbeatSettings,
     SourceSettings,
 )
+from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.connectors.internal_topics import internal_topics_of_source
@@ -83,6 +84,7 @@ async def _check(
     groups: tuple[str, ...] = ()
     topics: dict[str, int] = {}
     configs: dict[str, tuple[ConfigEntry, ...]] = {}
+    acls: tuple[AclBinding, ...] = ()
     source_cluster_id = ""
     try:
         async with reached(settings.source_admin, settings) as source:
@@ -96,6 +98,7 @@ async def _check(
                 groups = await check_source_groups(source, checkpoint, findings)
             if heartbeat is not None:
                 await check_heartbeats_on_source(source, heartbeat, findings)
+            acls = await source_acls(source, settings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     try:
@@ -106,6 +109,7 @@ async def _check(
             await check_target(target, settings, topics, {**on_target, **beats}, findings)
             if checkpoint is not None:
                 await check_target_groups(target, checkpoint, groups, findings)
+            await check_acls(target, settings, topics, acls, findings)
             more = own_topics(checkpoint, heartbeat)
             await check_creation(target, settings, topics, configs, more, findings)
     except (ClusterError, SettingError) as error:

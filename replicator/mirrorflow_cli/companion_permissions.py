@@ -134,7 +134,7 @@ async def check_heartbeats_on_source(
     elif refusal.code in UNAUTHORIZED:
         say(refused(alias, "Create", f"topic {topic}"))
     else:
-        say(f"topic {topic} could not be created: {' '.join(refusal.message.split()).rstrip('.')}.")
+        say(f"topic {topic} could not be created: {refusal}.")
 
 
 def heartbeats_topic(settings: HeartbeatSettings) -> str:

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of, refused
+from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.topics.topic_configs import ConfigEntry, changes_by_copy
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.accepted_settings import (
+    alter_to_accepted_settings,
+    create_with_accepted_settings,
+)
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 from mirrorflow_replicator.connectors.internal_topics import internal_topics, is_internal, mend_topics
 
 UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
@@ -43,20 +50,43 @@ async def check_creation(
         )
         for new in planned.create
     ] + [topic for topic in (*internal_topics(settings), *more) if topic.name not in present]
-    refusals = await admin.create_topics(target, wanted, validate_only=True) if wanted else {}
+    outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
+    for sentence in outcome.settings:
+        findings.note(sentence)
     forbidden = []
-    for name, refusal in refusals.items():
-        if refusal is not None and refusal.code in UNAUTHORIZED:
+    for name, refusal in outcome.refused.items():
+        if refusal.code in UNAUTHORIZED:
             forbidden.append(name)
-        elif refusal is not None:
-            why = " ".join(refusal.message.split()).rstrip(".")
-            findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {why}.")
+        else:
+            findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
     if forbidden:
         findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
     kept = (*internal_topics(settings), *(topic for topic in more if is_internal(topic.name)))
     await check_kept(target, [topic for topic in kept if topic.name in present], findings)
-    findings.would("create", [new.name for new in wanted if refusals.get(new.name) is None])
+    if settings.sync_configs_s is not None:
+        await _check_settings(target, settings, present, configs, findings)
+    findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+
+
+async def _check_settings(
+    target: Cluster,
+    settings: SourceSettings,
+    present: dict[str, int],
+    configs: dict[str, tuple[ConfigEntry, ...]],
+    findings: Findings,
+) -> None:
+    """Notes the settings that existing copies would not get, because the target refuses them."""
+    remote = make_selection(settings).target_topic
+    names = {topic: remote(topic) for topic in configs if remote(topic) in present}
+    try:
+        found = await admin.describe_topic_configs(target, list(names.values()))
+        changes = changes_by_copy(names, configs, found, make_config_rules(settings))
+        _, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
+    except (NotAuthorizedError, UnsupportedBrokerError):
+        return  # reported among the permissions and the brokers' APIs
+    for sentence in outcome.settings:
+        findings.note(sentence)
 
 
 async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:

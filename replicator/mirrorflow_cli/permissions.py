@@ -12,15 +12,17 @@ from mirrorflow_cli.clusters import Selected
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.guarantee import check_guarantee
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
-from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
+from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
 from mirrorflow_core.settings import OffsetStore, SourceSettings
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, plan_acls
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
+from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
 
 # AclOperation code (org.apache.kafka.common.acl.AclOperation) -> its name in kafka-acls.
 OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeConfigs", 11: "AlterConfigs"}
@@ -81,6 +83,37 @@ async def check_target(
     if settings.sync_acls_s is not None:
         changing = () if settings.acls_report_only else (ALTER,)
         await _check_cluster(target, settings.target_alias, (DESCRIBE, *changing), findings)
+
+
+async def source_acls(source: Cluster, settings: SourceSettings) -> tuple[AclBinding, ...]:
+    """Returns the ACLs that the flow would copy from; none where they are not synchronised or not shown."""
+    if settings.sync_acls_s is None:
+        return ()
+    try:
+        return await admin.describe_acls(source, resource_type=TOPIC)
+    except (NotAuthorizedError, UnsupportedBrokerError, BrokerError):
+        return ()  # reported as missing permission, or the source has no authorizer
+
+
+async def check_acls(
+    target: Cluster,
+    settings: SourceSettings,
+    topics: Iterable[str],
+    acls: Sequence[AclBinding],
+    findings: Findings,
+) -> None:
+    """Notes copied *acls* that may deny the flow its own topics on the target."""
+    if settings.sync_acls_s is None:
+        return
+    rules = acl_rules(settings, make_selection(settings))
+    try:
+        there = await admin.describe_acls(target, resource_type=TOPIC)
+        plan = plan_acls(source=acls, target=there, ours=(), topics=tuple(topics), rules=rules)
+        doubt = await doubtful_access(target, plan.create, there, rules)
+    except (NotAuthorizedError, UnsupportedBrokerError, BrokerError):
+        return  # reported as missing permission, or the target has no authorizer
+    if doubt:
+        findings.note(doubt)
 
 
 async def _check_cluster(cluster: Cluster, alias: str, needed: Sequence[int], findings: Findings) -> None:

@@ -146,6 +146,20 @@ def plan_acls(
     )
 
 
+def first_acls(create: Collection[AclBinding], target: Collection[AclBinding]) -> tuple[AclBinding, ...]:
+    """Return those of *create* that are the first ACLs of their topics: no ACL of *target* names these yet."""
+    literals = {acl.resource_name for acl in target if acl.pattern_type == PatternType.LITERAL}
+    prefixes = tuple({acl.resource_name for acl in target if acl.pattern_type == PatternType.PREFIXED})
+    if ANY_NAME in literals:
+        return ()
+    return tuple(
+        acl
+        for acl in create
+        if not acl.resource_name.startswith(prefixes)
+        and not (acl.pattern_type == PatternType.LITERAL and acl.resource_name in literals)
+    )
+
+
 def target_acl(acl: AclBinding, rules: AclRules) -> AclBinding | None:
     """Return *acl* for the copies; None if it cannot be copied."""
     name, pattern = acl.resource_name, acl.pattern_type

@@ -5,7 +5,7 @@ differences are written, so an unchanged topic is never altered; and dynamic def
 are not copied, because they are not properties of the topic.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -94,21 +94,39 @@ def config_changes(
 
     An override of the source is set where the target's effective value differs. For a setting that the source
     inherits, the target's override is deleted, or the value is set with `use.defaults.from=source`. Static
-    broker settings of the source are ignored, as in MM2. Names that the target does not know are skipped:
-    `unknown_names` returns them.
+    broker settings of the source are ignored, as in MM2. An override whose name the target does not show is a
+    change, too: the target's refusal says so in its own words.
     """
     present = {entry.name: entry for entry in target}
     changes = []
     for entry in source:
         there = present.get(entry.name)
-        if there is None or not _follows(entry, rules):
+        if not _follows(entry, rules) or (there is None and entry.source is not ConfigSource.TOPIC):
             continue
         if entry.source in _INHERITED and not rules.defaults_from_source:
-            if there.source is ConfigSource.TOPIC:
+            if there is not None and there.source is ConfigSource.TOPIC:
                 changes.append(ConfigChange(name=entry.name, value=None))
-        elif entry.value is not None and entry.value != there.value:
+        elif entry.value is not None and (there is None or entry.value != there.value):
             changes.append(ConfigChange(name=entry.name, value=entry.value))
     return tuple(sorted(changes, key=lambda change: change.name))
+
+
+def changes_by_copy(
+    names: Mapping[str, str],
+    source: Mapping[str, Collection[ConfigEntry]],
+    target: Mapping[str, Collection[ConfigEntry]],
+    rules: ConfigRules,
+) -> dict[str, tuple[ConfigChange, ...]]:
+    """Return target topic -> its changes, for each copy that needs any.
+
+    *names* is source topic -> target topic; topics that are absent in *source* or *target* are left out.
+    """
+    found = {
+        name: config_changes(source[topic], target[name], rules.of(topic))
+        for topic, name in names.items()
+        if topic in source and name in target
+    }
+    return {name: changes for name, changes in found.items() if changes}
 
 
 def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
@@ -116,20 +134,6 @@ def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
     now = next((entry.value for entry in target if entry.name == change.name), None)
     wanted = "the target's default" if change.value is None else change.value
     return f"{change.name}={wanted} (now {now})"
-
-
-def unknown_names(
-    source: Collection[ConfigEntry], target: Collection[ConfigEntry], rules: ConfigRules
-) -> tuple[str, ...]:
-    """Return the overrides of the source that are skipped because the target does not know them."""
-    present = {entry.name for entry in target}
-    return tuple(
-        sorted(
-            entry.name
-            for entry in source
-            if entry.source is ConfigSource.TOPIC and _follows(entry, rules) and entry.name not in present
-        )
-    )
 
 
 def _follows(entry: ConfigEntry, rules: ConfigRules) -> bool:

@@ -29,8 +29,9 @@ async def describe_acls(
     resource_name: str | None = None,
     pattern_type: int = ANY,
     principal: str | None = None,
+    node_id: int | None = None,
 ) -> tuple[AclBinding, ...]:
-    """Return the ACLs that match.
+    """Return the ACLs that match, as broker *node_id* or any broker knows them.
 
     Raises NotAuthorizedError (needs Describe on the cluster), BrokerError (SECURITY_DISABLED).
     """
@@ -44,7 +45,7 @@ async def describe_acls(
         permission_type=ANY,
         min_version=1,
     )
-    answer = await cluster.call(request)
+    answer = await cluster.call(request, node_id=node_id)
     _raise_for_all(cluster, "DescribeAcls", "Describe", answer.error_code, answer.error_message)
     return tuple(
         AclBinding(

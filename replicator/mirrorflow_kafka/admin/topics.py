@@ -135,11 +135,13 @@ async def create_partitions(cluster: Cluster, totals: Mapping[str, int]) -> dict
     return answers
 
 
-async def topic_operations(cluster: Cluster, topics: Sequence[str]) -> dict[str, frozenset[int]]:
+async def topic_operations(
+    cluster: Cluster, topics: Sequence[str], *, node_id: int | None = None
+) -> dict[str, frozenset[int]]:
     """Return the AclOperation codes this client has on each topic (KIP-430), whether or not the topic exists.
 
-    The set is empty without DESCRIBE. Topics without a result from the broker are absent. Raises
-    ClusterError; UnsupportedBrokerError before Kafka 2.3.
+    The set is empty without DESCRIBE. Topics without a result from the broker are absent. *node_id* is the
+    broker to ask, None any. Raises ClusterError; UnsupportedBrokerError before Kafka 2.3.
     """
     found: dict[str, frozenset[int]] = {}
     for at in range(0, len(topics), TOPICS_MAX):
@@ -149,7 +151,7 @@ async def topic_operations(cluster: Cluster, topics: Sequence[str]) -> dict[str,
             include_topic_authorized_operations=True,
             min_version=8,
         )
-        for answer in (await cluster.call(request)).topics:
+        for answer in (await cluster.call(request, node_id=node_id)).topics:
             topic = topic_from(answer)
             if topic.error == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[topic.name] = frozenset()

@@ -32,7 +32,12 @@ GROUP_AUTHORIZATION_FAILED: Final = 30
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 UNSUPPORTED_VERSION: Final = 35
 TOPIC_ALREADY_EXISTS: Final = 36
+INVALID_PARTITIONS: Final = 37
+INVALID_REPLICATION_FACTOR: Final = 38
+INVALID_CONFIG: Final = 40
 NOT_CONTROLLER: Final = 41
+INVALID_REQUEST: Final = 42
+POLICY_VIOLATION: Final = 44
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
@@ -96,6 +101,10 @@ class BrokerRefusal:
 
     code: int
     message: str  # the broker's own words, or the code's name
+
+    def __str__(self) -> str:
+        """Return the broker's words in one line, without a dot at the end."""
+        return " ".join(self.message.split()).rstrip(".")
 
     @classmethod
     def of(cls, code: int, message: str | None = None) -> "BrokerRefusal | None":

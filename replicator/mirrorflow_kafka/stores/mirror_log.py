@@ -18,10 +18,14 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import TOPIC_AUTHORIZATION_FAILED, is_retriable, raise_for
+from mirrorflow_kafka.client.error_codes import (
+    INVALID_REPLICATION_FACTOR,
+    TOPIC_AUTHORIZATION_FAILED,
+    is_retriable,
+    raise_for,
+)
 
 TOPIC_CONFIGS = {"cleanup.policy": "compact"}  # Java's MirrorUtils.createSinglePartitionCompactedTopic
-INVALID_REPLICATION_FACTOR = 38
 BATCH_BYTES_MAX = 512 << 10  # half of the smallest usual max.message.bytes
 PRODUCE_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms
 # A new leader is known within a few seconds; after 0.2 + 0.4 + ... + 3.2 s the failure is raised; the next

@@ -66,7 +66,7 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ),
             (
                 "sync.topic.acls.enabled",
-                "default true; only differences are sent; also prefixes, and what the flow has created is removed when the source's is gone",
+                "default true; only differences are sent; also prefixes, and what the flow has created is removed when the source's is gone; an ACL that would deny the flow its own target topics is left out",
             ),
             ("sync.topic.acls.interval.seconds", "default 600; negative is never"),
             (

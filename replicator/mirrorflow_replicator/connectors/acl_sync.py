@@ -8,18 +8,57 @@ refuses is a message in the result and does not affect copying; only an unreacha
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.naming.replication_policy import remote_prefix
 from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.settings import PolicyKind, SourceSettings
-from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, plan_acls
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, AclPlan, AclRules, first_acls, plan_acls
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acl_marks import AclMarks
+from mirrorflow_kafka.admin.open_access import SETTING, loses_access, may_be_open, may_write_topic
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import SECURITY_DISABLED
 
 log = logging.getLogger("mirrorflow.worker")
+
+PROBE_TOPIC = "mirrorflow-acl-probe"  # no topic of the source is called so
+GRANT = "Give the flow ACLs of its own first; `mirrorflow acls` prints them."
+
+
+def acl_rules(settings: SourceSettings, selection: TopicSelection) -> AclRules:
+    """Returns the flow's selection and naming, for ACLs."""
+    policy = settings.policy
+    renames = settings.naming_words != policy.words
+    return AclRules(
+        selects=selection.selects,
+        target_topic=selection.target_topic,
+        target_prefix=lambda prefix: (
+            None if renames else remote_prefix(policy, settings.source_alias, prefix)
+        ),
+        own_names=policy.kind is PolicyKind.DEFAULT and not renames,
+    )
+
+
+async def doubtful_access(
+    cluster: Cluster, create: Collection[AclBinding], target: Collection[AclBinding], rules: AclRules
+) -> str:
+    """Returns a message if the ACLs *create* may deny the flow its own target topics; "" otherwise.
+
+    Changes nothing, so it cannot know whether the flow's user is a super user. Raises ClusterError.
+    """
+    firsts = first_acls(create, target)
+    if not firsts or not await may_be_open(cluster):
+        return ""
+    if not await may_write_topic(cluster, rules.target_topic(PROBE_TOPIC)):
+        return ""
+    return (
+        f"Where {cluster.alias} opens topics that no ACL names to everyone ({SETTING}), these ACLs would deny this "
+        f"flow its own topics, unless its user is a super user: {firsts[0]}"
+        f"{f' and {len(firsts) - 1} more' if len(firsts) > 1 else ''}. The flow tries that first, and then does not "
+        f"create them. {GRANT}"
+    )
 
 
 class AclSync:
@@ -28,20 +67,12 @@ class AclSync:
     def __init__(
         self, source: Cluster, target: Cluster, *, settings: SourceSettings, selection: TopicSelection
     ) -> None:
-        policy = settings.policy
-        renames = settings.naming_words != policy.words
         self._name = settings.name
         self._source = source
         self._target = target
         self._report_only = settings.acls_report_only
-        self._rules = AclRules(
-            selects=selection.selects,
-            target_topic=selection.target_topic,
-            target_prefix=lambda prefix: (
-                None if renames else remote_prefix(policy, settings.source_alias, prefix)
-            ),
-            own_names=policy.kind is PolicyKind.DEFAULT and not renames,
-        )
+        self._rules = acl_rules(settings, selection)
+        self._keeps_access = False  # known: the first ACL of a topic does not deny it to this flow
         self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
         self._refused: set[AclBinding] = set()  # in the previous pass
         self._without_authorizer: set[str] = set()  # clusters for which that was logged
@@ -68,12 +99,37 @@ class AclSync:
             source=source, target=target, ours=await self._marks.read(), topics=topics, rules=self._rules
         )
         if self._report_only:
+            doubt = await doubtful_access(self._target, plan.create, target, self._rules)
             return (
+                *([doubt] if doubt else []),
                 *(f"{acl}: would be created, but ACLs are only reported." for acl in plan.create),
                 *(f"{acl}: would be removed, but ACLs are only reported." for acl in plan.remove),
                 *plan.left_out,
             )
-        return (*await self._carry_out(plan), *plan.left_out)
+        closing = await self._closing(plan.create, target)
+        plan = replace(plan, create=tuple(acl for acl in plan.create if acl not in closing))
+        return (
+            *await self._carry_out(plan),
+            *plan.left_out,
+            *(
+                f"{acl} is not created: {self._target.alias} opens topics that no ACL names to everyone "
+                f"({SETTING}), and this flow could no longer write. {GRANT}"
+                for acl in closing
+            ),
+        )
+
+    async def _closing(
+        self, create: Collection[AclBinding], target: Collection[AclBinding]
+    ) -> tuple[AclBinding, ...]:
+        """Returns those of *create* that would deny the flow its own target topics."""
+        firsts = first_acls(create, target)
+        if not firsts or self._keeps_access:
+            return ()
+        open_now = await may_be_open(self._target)
+        if open_now and await loses_access(self._target, self._rules.target_topic(PROBE_TOPIC)):
+            return firsts
+        self._keeps_access = True
+        return ()
 
     async def _carry_out(self, plan: AclPlan) -> list[str]:
         """Creates before it removes.
@@ -97,7 +153,7 @@ class AclSync:
         others = (*self._done("removed", removed), *plan.forget, *self._refused)
         await self._marks.write(ours=(), others=others, now_ms=now_ms)
         return [
-            f"{acl}: cannot be {verb} on {self._target.alias}: {refusal.message.rstrip('.')}."
+            f"{acl}: cannot be {verb} on {self._target.alias}: {refusal}."
             for verb, answers in (("created", created), ("removed", removed))
             for acl, refusal in answers.items()
             if refusal is not None

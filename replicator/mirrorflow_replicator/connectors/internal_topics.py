@@ -159,7 +159,7 @@ async def _alter(
         if refusal is None and not validate_only:
             log.info("Topic %s on %s was given %s.", name, cluster.alias, _pairs(wanted[name]))
     return tuple(
-        _sentence(cluster.alias, name, wanted[name], refusal.message)
+        _sentence(cluster.alias, name, wanted[name], str(refusal))
         for name, refusal in answers.items()
         if refusal is not None
     )

@@ -108,7 +108,7 @@ class RetentionWriter:
             return ()
         answers = await admin.alter_topic_configs(self._target, wanted)
         return tuple(
-            f"The retention of target topic {topic} {what}: {refusal}"
+            f"The retention of target topic {topic} {what}: {refusal}."
             for topic, refusal in sorted(answers.items())
             if refusal is not None
         )

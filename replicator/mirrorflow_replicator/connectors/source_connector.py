@@ -126,7 +126,7 @@ class SourceConnector:
     def warnings(self) -> tuple[str, ...]:
         """What failed for single topics, or was left out; bounded."""
         arranged = self._arrangement.warnings if self._arrangement is not None else ()
-        return (
+        found = (
             *((self.nothing_selected,) if self.nothing_selected else ()),
             *(self._internal_warnings or ()),
             *_shown(self.uncopied),
@@ -137,6 +137,7 @@ class SourceConnector:
             *self._gone,
             *(warning for cluster in self._clusters.values() for warning in cluster.warnings),
         )
+        return tuple(dict.fromkeys(found))  # a setting refused at creation is refused at the next sync, too
 
     async def run(self, hand: Hand) -> None:
         """Follows both clusters until cancelled.

@@ -6,8 +6,9 @@ others continue; only errors of a whole cluster are raised.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.naming.topic_selection import TopicSelection
@@ -17,20 +18,30 @@ from mirrorflow_core.topics.retention_hold import RETENTION
 from mirrorflow_core.topics.topic_configs import (
     ConfigEntry,
     ConfigRules,
-    config_changes,
+    changes_by_copy,
     explain,
-    unknown_names,
 )
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.accepted_settings import (
+    alter_to_accepted_settings,
+    create_with_accepted_settings,
+)
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    INVALID_PARTITIONS,
+    INVALID_REPLICATION_FACTOR,
+    TOPIC_AUTHORIZATION_FAILED,
+)
+
+log = logging.getLogger("mirrorflow.worker")
 
 TOPICS_PER_REQUEST = 200  # about 40 settings of 100 bytes each are returned for every topic: below 1 MB
 # New partitions have leaders within a second or two; a partition copier that starts earlier retries by
 # itself.
 LEADERS_WAIT_S = 10.0
 LEADERS_POLL_S = 0.05
-INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG = 37, 38, 40  # Kafka's error codes
-_UNAUTHORIZED = (29, 31)  # TOPIC_, CLUSTER_AUTHORIZATION_FAILED
+_UNAUTHORIZED = (TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +100,8 @@ class TopicSync:
             replication_factor=self._replication_factor,
             before=self._copied,
         )
-        failures = {**await self._create(plan.create), **await self._grow(plan)}  # by target name
+        not_created, refused_settings = await self._create(plan.create)
+        failures = {**not_created, **await self._grow(plan)}  # by target name
         if plan.create or plan.grow:
             wanted = {new.name: new.partitions for new in plan.create} | {
                 new.name: new.total for new in plan.grow
@@ -118,7 +130,7 @@ class TopicSync:
             partitions=partitions,
             names=names,
             sizes={topic: source[topic] for topic in names},
-            warnings=tuple(warnings),
+            warnings=(*warnings, *refused_settings),
             uncopied=lacking | clashes | obstacles,
             incomplete=bool(lacking),
             nothing_selected=self._selection.nothing_selected(_sizes(self._source)),
@@ -158,32 +170,33 @@ class TopicSync:
             admin.describe_topic_configs(self._source, list(names)),
             admin.describe_topic_configs(self._target, list(names.values())),
         )
-        warnings: list[str] = []
-        changes = {}
-        for topic, name in names.items():
-            if topic not in source or name not in target:
-                continue
-            rules = self._rules.of(topic)
-            changes[name] = tuple(
-                change
-                for change in config_changes(source[topic], target[name], rules)
-                if name not in held or change.name not in RETENTION
-            )
-            if unknown := unknown_names(source[topic], target[name], rules):
-                warnings.append(f"Target topic {name} does not know {', '.join(unknown)}; left out.")
-        changes = {name: changed for name, changed in changes.items() if changed}
-        if self._report_only:
-            warnings += [
-                f"Target topic {name} would be given {', '.join(explain(one, target[name]) for one in changed)},"
-                " but settings are only reported."
-                for name, changed in changes.items()
-            ]
-        elif changes:
-            answers = await admin.alter_topic_configs(self._target, changes)
-            warnings += [
-                f"The settings of target topic {name} stay: {error}"
-                for name, error in _refused(answers).items()
-            ]
+        changes = changes_by_copy(names, source, target, self._rules)
+        for name in changes.keys() & held:
+            changes[name] = tuple(change for change in changes[name] if change.name not in RETENTION)
+        changes = {name: of_topic for name, of_topic in changes.items() if of_topic}
+        applied, outcome = await alter_to_accepted_settings(
+            self._target, changes, validate_only=self._report_only
+        )
+        warnings = list(outcome.settings)
+        for name, accepted in applied.items():
+            if self._report_only:
+                differences = ", ".join(explain(one, target[name]) for one in accepted)
+                warnings.append(
+                    f"Target topic {name} would be given {differences}, but settings are only reported."
+                )
+            elif deleted := [one for one in accepted if one.value is None]:
+                # Somebody may have set them on the target, and would look for the reason.
+                log.info(
+                    "Settings of target topic %s were deleted, for %s has none of its own: %s; "
+                    "mirrorflow.config.properties.exclude.by.topic (topics.configs.exceptions) keeps them.",
+                    name,
+                    self._source.alias,
+                    ", ".join(explain(one, target[name]) for one in deleted),
+                )
+        warnings += [
+            f"The settings of target topic {name} stay: {refusal}."
+            for name, refusal in outcome.refused.items()
+        ]
         return warnings
 
     async def _creation_configs(
@@ -198,47 +211,35 @@ class TopicSync:
                 return configs, [f"New topics get the target's default settings: {error}"]
         return configs, []
 
-    async def _create(self, plans: Sequence[NewTopicPlan]) -> dict[str, str]:
-        refusals = await self._try_create(plans)
-        # A target older than its source does not know some settings: create the topic without any, the sync
-        # leaves those out.
-        plain = [
-            replace(plan, configs={})
-            for plan in plans
-            if plan.configs and plan.name in refusals and refusals[plan.name].code == INVALID_CONFIG
-        ]
-        for plan in plain:
-            del refusals[plan.name]
-        refusals |= await self._try_create(plain)
+    async def _create(self, plans: Sequence[NewTopicPlan]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Returns a message by target name for each topic that was not created, and for refused settings."""
+        outcome = await create_with_accepted_settings(
+            self._target,
+            [
+                admin.NewTopic(
+                    name=plan.name,
+                    partitions=plan.partitions,
+                    replication_factor=plan.replication_factor,
+                    configs=plan.configs,
+                )
+                for plan in plans
+            ],
+        )
         return {
             name: f"Target topic {name} cannot be created: {self._why(refusal, 'Create', name)}"
-            for name, refusal in refusals.items()
-        }
-
-    async def _try_create(self, plans: Sequence[NewTopicPlan]) -> dict[str, admin.BrokerRefusal]:
-        if not plans:
-            return {}
-        topics = [
-            admin.NewTopic(
-                name=plan.name,
-                partitions=plan.partitions,
-                replication_factor=plan.replication_factor,
-                configs=plan.configs,
-            )
-            for plan in plans
-        ]
-        return _refused(await admin.create_topics(self._target, topics))
+            for name, refusal in outcome.refused.items()
+        }, outcome.settings
 
     async def _grow(self, plan: TopologyPlan) -> dict[str, str]:
         if not plan.grow:
             return {}
         totals = {growth.name: growth.total for growth in plan.grow}
-        refusals = _refused(await admin.create_partitions(self._target, totals))
+        answers = await admin.create_partitions(self._target, totals)
         return {
             name: f"Target topic {name} cannot grow to {totals[name]} partitions: {self._why(refusal, 'Alter', name)}"
-            for name, refusal in refusals.items()
-            # Another process was faster.
-            if refusal.code != INVALID_PARTITIONS
+            for name, refusal in answers.items()
+            # INVALID_PARTITIONS: another process was faster.
+            if refusal is not None and refusal.code != INVALID_PARTITIONS
         }
 
     def _unseen(self, name: str) -> str:
@@ -251,10 +252,9 @@ class TopicSync:
         if refusal.code in _UNAUTHORIZED:
             resource = f"topic {name}"
             return str(NotAuthorizedError(cluster=self._target.alias, operation=operation, resource=resource))
-        message = " ".join(refusal.message.split())  # some brokers end it with an empty line
         if refusal.code == INVALID_REPLICATION_FACTOR:
-            return f"{message.rstrip('.')}; set replication.factor, -1 being the target's default."
-        return message
+            return f"{refusal}; set replication.factor, -1 being the target's default."
+        return f"{refusal}."
 
     async def _wait_for_leaders(self, wanted: Mapping[str, int]) -> None:
         loop = asyncio.get_running_loop()
@@ -282,7 +282,3 @@ def _sizes(cluster: Cluster) -> dict[str, int]:
 def _chunks(topics: Iterable[str]) -> Iterator[list[str]]:
     names = list(topics)
     return (names[at : at + TOPICS_PER_REQUEST] for at in range(0, len(names), TOPICS_PER_REQUEST))
-
-
-def _refused(answers: Mapping[str, admin.BrokerRefusal | None]) -> dict[str, admin.BrokerRefusal]:
-    return {name: refusal for name, refusal in answers.items() if refusal is not None}

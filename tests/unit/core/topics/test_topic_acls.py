@@ -19,6 +19,7 @@ from mirrorflow_core.topics.topic_acls import (
     Permission,
     decode_mark,
     encode_mark,
+    first_acls,
     plan_acls,
     target_acl,
 )
@@ -266,3 +267,15 @@ def test_a_pass_leads_where_the_next_has_nothing_to_do_and_touches_nothing_forei
 
     assert set(foreign) <= after
     assert (again.create, again.remove, again.forget) == ((), (), ())
+
+
+def test_the_first_acls_of_topics_are_those_that_no_other_acl_names_yet():
+    """A prefix or `*` on the target names topics, too; an ACL of one topic says nothing about its prefix."""
+    created = (acl("A.x"), acl("A.y"), acl("A.", pattern=PREFIXED))
+
+    assert first_acls(created, []) == created
+    assert first_acls(created, [acl("A.x", principal="User:bob")]) == (created[1], created[2])
+    assert first_acls(created, [acl("A.", pattern=PREFIXED, principal="User:bob")]) == ()
+    assert first_acls(created, [acl("A.x", pattern=PREFIXED)]) == (created[1], created[2])
+    assert first_acls(created, [acl("*", principal="User:bob")]) == ()
+    assert first_acls([acl("*")], [acl("A.x")]) == (acl("*"),)

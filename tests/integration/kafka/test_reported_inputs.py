@@ -1,0 +1,219 @@
+"""Files, names, records and settings as people have really had them: each by the command that they run, read as they read it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, PatternType, Permission
+from mirrorflow_kafka.admin import admin
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load
+from tests.integration.kafka.comparing import assert_copied
+from tests.integration.kafka.flows import asking, now_ms, numbered, write_batches
+from tests.integration.kafka.running import RunningCommand
+
+COMMAND_WAIT_S = 300.0  # two seconds alone
+DAY_MS = 86_400_000
+
+Names = Callable[[], str]
+
+
+def flow_file(
+    folder: Path,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: str,
+    *,
+    topics: Mapping[str, Any] | None = None,
+    login: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> Path:
+    """A MirrorFlow of *topic* whose source is called as it is, in capitals; nothing else has that name."""
+    text = {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": {"name": "reported"},
+        "spec": {
+            "source": {"alias": topic.upper(), "bootstrapServers": source.bootstrap.split(",")},
+            "target": {"alias": target.name, "bootstrapServers": target.bootstrap.split(",")}
+            | ({"authentication": login} if login else {}),
+            "topics": {"include": [topic], "replicationFactor": 1, **(topics or {})},
+            "heartbeats": {"emitTo": []},
+            "groups": {"include": []},
+            **spec,
+        },
+    }
+    file = folder / "flow.yaml"
+    file.write_text(yaml.safe_dump(text))
+    return file
+
+
+def command(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`mirrorflow` with *arguments*, when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "mirrorflow_cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_WAIT_S,
+        check=False,
+        cwd=folder,
+        env={"HOME": str(folder)},
+    )
+
+
+def warnings(running: RunningCommand) -> list[str]:
+    """The warnings that the replicator has logged so far."""
+    lines = running.log.read_text().splitlines() if running.log.exists() else []
+    return [line for line in lines if "WARNING" in line]
+
+
+@pytest.fixture
+def old() -> Iterator[KafkaCluster]:
+    """A source of an earlier Kafka."""
+    with KafkaCluster(name="old", version="3.9.1") as cluster:
+        yield cluster
+
+
+@pytest.mark.java
+def test_one_setting_that_the_target_refuses_costs_that_setting_alone(
+    old: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """A compacted topic of Kafka 3.9 with small segments: its copy keeps old records, and later settings follow."""
+    topic = unique_topic()
+    old.create_topic(
+        topic, config={"segment.bytes": "102400", "cleanup.policy": "compact", "retention.ms": "-1"}
+    )
+    write_batches(old, topic, [numbered(0, 20, timestamp=now_ms() - 10 * DAY_MS, key=b"k")])
+    flow = flow_file(
+        tmp_path,
+        old,
+        west,
+        topic,
+        connectors={"source": {"config": {"sync.topic.configs.interval.seconds": "1"}}},
+    )
+    copy = f"{topic.upper()}.{topic}"
+    refused = f"Target topic {copy} does not get segment.bytes=102400: "
+
+    checked = command(tmp_path, "check", "-f", flow)
+    assert (checked.returncode, checked.stdout.count(f"note  {refused}")) == (0, 1), checked.stdout
+
+    with RunningCommand(flow, tmp_path) as running:
+        wait_until(
+            "the copy has the settings that its target accepts",
+            lambda: (
+                copy in west.topics()
+                and west.topic_config(copy).items()
+                >= {"cleanup.policy": "compact", "retention.ms": "-1"}.items()
+            ),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        old.alter_topic(topic, {"max.message.bytes": "2000000"})
+        wait_until(
+            "a later setting has followed, and all is copied",
+            lambda: (
+                west.topic_config(copy)["max.message.bytes"] == "2000000"
+                and west.end_offsets(copy) == {0: 20}
+            ),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        told = [line for line in warnings(running) if "segment.bytes" in line]
+    assert len(told) == 1, told
+    assert "BrokerRefusal" not in told[0]
+    assert f"{refused}Invalid value 102400 for configuration segment.bytes: Value must be at least" in told[0]
+    assert_copied(old, topic, west, copy)
+
+
+@pytest.fixture
+def walled() -> Iterator[KafkaCluster]:
+    """A source with an authorizer."""
+    with KafkaCluster(name="walled", authorizer=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def open_target() -> Iterator[KafkaCluster]:
+    """A target whose topics are everyone's until an ACL names them, and a user who is no super user."""
+    open_to_all = {"allow.everyone.if.no.acl.found": "true"}
+    with KafkaCluster(
+        name="open", listeners=("SASL_PLAINTEXT",), authorizer=True, config=open_to_all
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.more
+def test_copied_acls_do_not_deny_the_flow_its_own_target(
+    walled: KafkaCluster, open_target: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """They are left out until the flow has ACLs of its own; `check` says so before."""
+    topic = walled.create_topic(unique_topic())
+    load(walled, topic, 150, keys=True)
+    alias = topic.upper()
+    everything = AclBinding(
+        resource_type=TOPIC,
+        resource_name="*",
+        pattern_type=int(PatternType.LITERAL),
+        principal="User:alice",
+        host="*",
+        operation=int(Operation.READ),
+        permission_type=int(Permission.ALLOW),
+    )
+    asking(walled, lambda connected: admin.create_acls(connected, [everything]))
+    (tmp_path / "west").mkdir()
+    (tmp_path / "west" / "password").write_text("mirror-secret")
+    flow = flow_file(
+        tmp_path,
+        walled,
+        open_target,
+        topic,
+        topics={"acls": {"sync": "Apply"}},
+        login={
+            "type": "Plain",
+            "username": {"value": "mirror"},
+            "password": {"secretName": "west", "key": "password"},
+        },
+        connectors={"source": {"config": {"sync.topic.acls.interval.seconds": "1"}}},
+    )
+    copied_acl = f"Allow Read on topics that begin with {alias}. for User:alice"
+    secrets = ("--secrets", tmp_path)
+
+    checked = command(tmp_path, "check", "-f", flow, *secrets)
+    assert checked.returncode == 0, checked.stdout
+    assert (
+        f"would deny this flow its own topics, unless its user is a super user: {copied_acl}."
+        in checked.stdout
+    )
+
+    with RunningCommand(flow, tmp_path, *secrets) as running:
+        wait_until(
+            "the ACL is left out",
+            lambda: any(f"{copied_acl} is not created" in line for line in warnings(running)),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        load(walled, topic, 150, keys=True)
+        wait_until(
+            "all is copied",
+            lambda: open_target.end_offsets(f"{alias}.{topic}") == {0: 300},
+            timeout_s=COMMAND_WAIT_S,
+        )
+        open_target.allow("ALL", "TOPIC", f"{alias}.", prefixed=True)
+        wait_until(
+            "the ACL has followed",
+            lambda: any(
+                acl.principal == "User:alice"
+                for acl in asking(open_target, lambda one: admin.describe_acls(one, resource_type=TOPIC))
+            ),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        load(walled, topic, 100, keys=True)
+        wait_until(
+            "all is copied still",
+            lambda: open_target.end_offsets(f"{alias}.{topic}") == {0: 400},
+            timeout_s=COMMAND_WAIT_S,
+        )
+    assert_copied(walled, topic, open_target, f"{alias}.{topic}")
