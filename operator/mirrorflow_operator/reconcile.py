@@ -27,7 +27,6 @@ from mirrorflow_operator.assess.observation import (
     PodSeen,
 )
 from mirrorflow_operator.assess.rollout_steps import shapes
-from mirrorflow_operator.assess.scaling import replicas_of
 from mirrorflow_operator.assess.status_document import held_s, status_document
 from mirrorflow_operator.assess.troubles import new_troubles
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT, Applier
@@ -173,8 +172,7 @@ class Reconciler:
         children = self.view.children(key)
         if admission.has_conflict and not any(child.kind is DEPLOYMENT for child in children.values()):
             return  # the flow was never admitted, so it has no pods to stop
-        chosen = replicas_of(admission.flow, remembered.memory.scaling, resource.status)
-        shaped = shapes(admission.flow, chosen, self.view.deployments(key))
+        shaped = shapes(admission.flow, self.view.deployments(key))
         homes = self._pods(resource, admission, runs)
         left = left_alone(admission.flow, homes, self.view.deployments(key))
         way = (*shaped.items(), left)
@@ -283,7 +281,6 @@ class Reconciler:
             refusal="" if failure is None else str(failure),
             settle_s=self.settings.settle_s,
             fresh_s=max(FRESH_S, FRESH_POLLS * self.settings.poll_s),
-            calm_s=self.settings.calm_s,
         )
         return assess(observation)
 

@@ -9,7 +9,6 @@ from mirrorflow_operator.errors import SettingsError
 # More workers would only wait for the API server, which accepts some tens of writes a second per client.
 WORKERS_MAX: Final = 64
 SETTLE_S: Final = 60.0  # Ready changes only after a minute
-CALM_S: Final = 600.0  # a load that returns within this time keeps its pods
 SEED_ACCOUNT: Final = "mirrorflow-seed"  # created by the chart, with the role that a driver needs
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -32,9 +31,6 @@ class Settings:
         ""  # a PEM file of CA certificates, to poll connectors that have a certificate over TLS
     )
     settle_s: float = SETTLE_S  # how long a new finding must hold before Ready changes
-    calm_s: float = (
-        CALM_S  # how long the lag is low before autoscale removes a pod; scales its other waits, too
-    )
     workers: int = 8
     lease: str = "mirrorflow-operator"
     lease_s: float = 15.0  # the Lease's duration without a renewal; it is renewed every third of it
@@ -63,7 +59,6 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         poll_s=_number(known, "MIRRORFLOW_POLL_S", default.poll_s, least=0.1),
         progress_ca=known.get("MIRRORFLOW_PROGRESS_CA", ""),
         settle_s=_number(known, "MIRRORFLOW_SETTLE_S", default.settle_s, least=0, most=3_600),
-        calm_s=_number(known, "MIRRORFLOW_AUTOSCALE_CALM_S", default.calm_s, least=1),
         workers=int(_number(known, "MIRRORFLOW_WORKERS", default.workers, least=1, most=WORKERS_MAX)),
         lease=known.get("MIRRORFLOW_LEASE", default.lease),
         lease_s=_number(known, "MIRRORFLOW_LEASE_S", default.lease_s, least=3, most=3_600),

@@ -12,6 +12,7 @@ from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
 from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.planning_together import found_together
 from mirrorflow_cli.settings import source_settings, worker_settings
+from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.plan.plan import Plan
 
 
@@ -54,7 +55,7 @@ def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             "name": flow.metadata.name,
             "source": flow.spec.source.alias,
             "target": flow.spec.target.alias,
-            "warnings": _warnings(plans[flow.metadata.name]),
+            "warnings": [*map(str, ignored_fields(flow)), *_warnings(plans[flow.metadata.name])],
         }
         for flow in flows
     ]

@@ -63,7 +63,7 @@ def flows(page: Path) -> list[str]:
     return [
         block.text
         for block in BLOCKS
-        if block.page == page and is_yaml(block) and "kind: MirrorFlow" in block.text
+        if block.page == page and is_yaml(block) and not block.unchecked and "kind: MirrorFlow" in block.text
     ]
 
 

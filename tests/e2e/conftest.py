@@ -22,8 +22,6 @@ VALUES: dict[str, Any] = {
     "pollSeconds": 1,
     "replicas": 1,
     "seed": {"namespaces": [FLOWS]},
-    # Autoscale's minutes are seconds here.
-    "autoscaleCalmSeconds": 8,
 }
 
 # The first test also starts the node, installs the release and starts both clusters: a minute on an idle machine, five where

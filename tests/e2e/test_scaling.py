@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.e2e.story import all_pods, arrived, assert_same, names, wait_for_records
-from tests.harness.kafka.cluster import KafkaCluster
+from tests.e2e.story import all_pods, assert_same, names, wait_for_records
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.flows import secret
 from tests.harness.kubernetes.kubectl import KubectlError
@@ -27,9 +25,6 @@ CONNECTOR = "MirrorSourceConnector"
 STAYED_MOST_S, MOVED_MOST_S = 10.0, 60.0
 NOBODY: set[str] = set()
 OWN = "service,poddisruptionbudget,networkpolicy"
-TIDAL, TIDE = "tidal", "tide.high"
-PODS_MAX, LIMIT_BYTES, RECORD_BYTES = 3, 1_500_000, 10_000
-BEHIND_S = 10.0  # so far the target is kept behind, by the limit
 
 
 # The node and both clusters start within the first test; on a machine that does much else they take minutes.
@@ -75,69 +70,6 @@ def test_pods_share_the_work_and_each_record_arrives_once(
             _wait_until_shared(stage, pulse, 1, after=nodes)
     wait_for_records(stage, f"{FLOW}.{TOPIC}", pulse.written)
     assert_same(stage, TOPIC, alias=FLOW)
-
-
-class _Flood:
-    """Keeps the copy of TIDE behind by what the flow's limit lets through in BEHIND_S, as long as it is asked to."""
-
-    def __init__(self, source: KafkaCluster) -> None:
-        self._producer = Producer({"bootstrap.servers": source.internal_bootstrap, "linger.ms": 5})
-        self.written = 0
-
-    def rise(self, there: int) -> None:
-        """*there* records have arrived."""
-        for _ in range(there + int(BEHIND_S * LIMIT_BYTES / RECORD_BYTES) - self.written):
-            self._producer.produce(TIDE, b"x" * RECORD_BYTES, partition=self.written % PODS_MAX)
-            self.written += 1
-        self._producer.flush(30)
-
-    def end(self) -> None:
-        """Nobody is connected any more."""
-        del self._producer
-
-
-@pytest.mark.timeout(900)
-def test_a_lag_brings_pods_up_to_the_most_and_when_it_is_over_they_go_one_by_one(
-    stage: Stage, another_flow: Callable[..., str]
-):
-    """Four steps in all, none to and fro: the Deployment's generation counts every one. Nobody is rolled, each record arrives once."""
-    stage.east.create_topic(TIDE, partitions=PODS_MAX)
-    scale = {"minReplicas": 1, "maxReplicas": PODS_MAX, "lagSecondsMax": 3}
-    quickly = {"refresh.topics.interval.seconds": "1"}
-    another_flow(
-        TIDAL,
-        ["tide.*"],
-        limits={"bytesPerSecond": LIMIT_BYTES},
-        connectors={"source": {"tasks": PODS_MAX, "autoscale": scale, "config": quickly}},
-    )
-    stage.wait_for(TIDAL, "Ready")
-    first, made = names(stage.pods(TIDAL, "source")), _generation(stage)
-    flood = _Flood(stage.east)
-
-    def is_full() -> bool:
-        flood.rise(arrived(stage, f"{TIDAL}.{TIDE}"))
-        return _scaled(stage) == (PODS_MAX, PODS_MAX)
-
-    wait_until(f"{PODS_MAX} pods are at work", is_full, timeout_s=2 * WAIT_S, poll_s=0.3)
-    flood.end()
-    assert _generation(stage) - made == PODS_MAX - 1
-    assert first < names(stage.pods(TIDAL, "source"))
-    wait_for_records(stage, f"{TIDAL}.{TIDE}", flood.written)
-    wait_until("one is left", lambda: _scaled(stage) == (1, 1), timeout_s=2 * WAIT_S, poll_s=0.3)
-
-    assert _generation(stage) - made == 2 * (PODS_MAX - 1)
-    assert_same(stage, TIDE, alias=TIDAL)
-
-
-def _scaled(stage: Stage) -> tuple[int, int]:
-    """How many pods of TIDAL are wanted, and how many are ready."""
-    source = stage.resource(TIDAL)["status"]["connectors"]["source"]
-    return source.get("wantedReplicas", 0), source.get("readyReplicas", 0)
-
-
-def _generation(stage: Stage) -> int:
-    deployment = stage.kubectl.get("deployment", f"{TIDAL}-source")
-    return int(deployment["metadata"]["generation"])
 
 
 @contextmanager

@@ -41,13 +41,11 @@ class ServiceAccount(ApiModel):
 
 
 class Autoscale(ApiModel):
-    """Limits within which the operator sets the number of pods, by the connector's lag."""
+    """Settings of the autoscaler that the operator had until 0.1; existing resources may still have them."""
 
-    min_replicas: int = Field(1, ge=1, le=100, description="Minimum number of pods.")
-    max_replicas: int = Field(ge=1, le=100, description="Maximum number of pods.")
-    lag_seconds_max: int = Field(
-        60, ge=1, le=86_400, description="Lag in seconds above which pods are added."
-    )
+    min_replicas: int = Field(1, ge=1, le=100, description="Ignored.")
+    max_replicas: int = Field(ge=1, le=100, description="Ignored.")
+    lag_seconds_max: int = Field(60, ge=1, le=86_400, description="Ignored.")
 
 
 class Connector(ApiModel):
@@ -57,7 +55,8 @@ class Connector(ApiModel):
         1, ge=0, le=100, description="Number of pods. Several pods share the work of the connector."
     )
     autoscale: Autoscale | None = Field(
-        None, description="Scales the number of pods by the lag. Only for the source connector."
+        None,
+        description="Deprecated and ignored. Use a HorizontalPodAutoscaler or KEDA with the scale subresource.",
     )
     image: ImageName | None = Field(
         None,

@@ -72,9 +72,6 @@ class ConnectorStatus(ApiModel):
     phase: Phase = Field(Phase.UNKNOWN, description="Phase of the connector.")
     replicas: int = Field(0, ge=0, description="Number of pods that exist.")
     ready_replicas: int = Field(0, ge=0, description="Number of pods that are ready.")
-    wanted_replicas: int | None = Field(
-        None, ge=0, description="Number of pods that autoscale has set; absent without autoscale."
-    )
     selector: Annotated[str, Field(max_length=512)] = Field(
         "", description="Label selector of the pods, for autoscalers."
     )

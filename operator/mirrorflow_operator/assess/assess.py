@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirrorflow_operator.api.quantity import whole
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import (
     Condition,
@@ -31,13 +30,11 @@ from mirrorflow_operator.assess.observation import AssessmentMemory, Observation
 from mirrorflow_operator.assess.ready import ready, reconciling, stalled
 from mirrorflow_operator.assess.reasons import DECIDED, ConditionType
 from mirrorflow_operator.assess.replication import checkpoints_fresh, replicating
-from mirrorflow_operator.assess.scaling import LOOK_S, Load, Scaling, scaling, tempo_of
 from mirrorflow_operator.assess.seeding import seed_status, seeded
 from mirrorflow_operator.assess.troubles import degraded
 from mirrorflow_operator.assess.verification import overdue_in_s, verified, verify_status
 from mirrorflow_operator.assess.workloads import Workload, connector_status, is_rolling, workload_of
 from mirrorflow_operator.plan.names import connector_word
-from mirrorflow_operator.plan.plan import ConnectorKind
 
 # Reasons that a person decided: their end shows at once, too, instead of after a minute.
 _DECIDED: Final = frozenset(reason.value for reason in DECIDED)
@@ -46,8 +43,6 @@ _RUNS: Final = frozenset({ConditionType.SEEDED, ConditionType.VERIFIED})
 _NONE: Final = ConnectorStatus()
 # Reachability settles this many times faster than Ready.
 _REACHED_SOONER: Final = 6.0
-# A new number of pods is applied by the next pass, which starts from this pass's memory.
-AT_ONCE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +73,6 @@ def assess(observation: Observation) -> Assessment:
     ]
     waits = [one.again_after_s for one in settled if one.again_after_s is not None]
     waits.extend(_overdue(observation, flow, verify))
-    scaled = _scaling(observation, flow, workloads)
-    if scaled is not None:
-        before = observation.memory.scaling
-        is_new = before is None or before.replicas != scaled.replicas
-        waits.append(AT_ONCE_S if is_new else LOOK_S * tempo_of(observation.calm_s))
     conditions = tuple(one.condition for one in settled)
     status = resource.status.model_copy(
         update={
@@ -91,13 +81,13 @@ def assess(observation: Observation) -> Assessment:
             "version": observation.admission.version or resource.status.version,
             "cluster_ids": pod_progress.cluster_ids(observation),
             "lag": _lag(observation, conditions),
-            "connectors": _connectors(workloads, flow, scaled, observation),
+            "connectors": _connectors(workloads, flow, observation),
             "seed": seed,
             "verify": verify,
             "restart": _restart(observation, flow, workloads),
         }
     )
-    memory = AssessmentMemory(since={one.condition.type: one.since for one in settled}, scaling=scaled)
+    memory = AssessmentMemory(since={one.condition.type: one.since for one in settled})
     causes = {one.condition.type: one.causes for one in settled}
     return Assessment(status=status, memory=memory, causes=causes, again_after_s=min(waits, default=None))
 
@@ -125,7 +115,7 @@ def _findings(
     checkpoints = checkpoints_fresh(observation, state)
     if checkpoints is not None:
         found[ConditionType.CHECKPOINTS_FRESH] = checkpoints
-    found[ConditionType.DEGRADED] = degraded(observation)
+    found[ConditionType.DEGRADED] = degraded(observation, flow)
     found |= {finding.kind: finding for finding in runs}
     found[ConditionType.READY] = ready(found, state, workloads, observation)
     found[ConditionType.STALLED] = stalled(found[ConditionType.ACCEPTED], workloads)
@@ -172,42 +162,12 @@ def _lag(observation: Observation, conditions: Sequence[Condition]) -> Lag | Non
     return observation.resource.status.lag if is_held else None
 
 
-def _scaling(
-    observation: Observation, flow: MirrorFlow | None, workloads: Sequence[Workload]
-) -> Scaling | None:
-    source = next((one.seen for one in workloads if one.seen.kind is ConnectorKind.SOURCE), None)
-    is_whole = (
-        source is not None
-        and source.deployment is not None
-        and source.deployment.ready >= source.deployment.wanted
-        and not is_rolling(source)
-    )
-    limit = None if flow is None else flow.spec.limits.bytes_per_second
-    lag_s = pod_progress.lag_to_share_s(observation, None if limit is None else whole(limit))
-    load = Load(lag_s=lag_s, is_whole=is_whole)
-    return scaling(
-        flow,
-        observation.memory.scaling,
-        observation.resource.status,
-        load,
-        observation.now_s,
-        tempo=tempo_of(observation.calm_s),
-    )
-
-
 def _connectors(
-    workloads: Sequence[Workload],
-    flow: MirrorFlow | None,
-    scaled: Scaling | None,
-    observation: Observation,
+    workloads: Sequence[Workload], flow: MirrorFlow | None, observation: Observation
 ) -> ConnectorStatuses | None:
     if not workloads:
         return None
-    chosen = {} if scaled is None else {ConnectorKind.SOURCE: scaled.replicas}
-    found = {
-        connector_word(one.seen.kind): connector_status(one, flow, chosen.get(one.seen.kind))
-        for one in workloads
-    }
+    found = {connector_word(one.seen.kind): connector_status(one, flow) for one in workloads}
     if observation.runs.holds_connector and found.get("source", _NONE).phase is Phase.STOPPED:
         found["source"] = found["source"].model_copy(update={"phase": Phase.PENDING})
     return ConnectorStatuses(**found)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from mirrorflow_operator.assess.admission import Admission, Resource
 from mirrorflow_operator.assess.progress import Reading
-from mirrorflow_operator.assess.scaling import Scaling
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
-from mirrorflow_operator.settings import CALM_S, SETTLE_S
+from mirrorflow_operator.settings import SETTLE_S
 
 FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
 
@@ -144,7 +143,6 @@ class AssessmentMemory:
     """
 
     since: Mapping[str, Since] = field(default_factory=dict)  # by type of condition
-    scaling: Scaling | None = None  # where `autoscale` asks for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +156,6 @@ class Observation:
     memory: AssessmentMemory = field(default_factory=AssessmentMemory)
     settle_s: float = SETTLE_S
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
-    calm_s: float = CALM_S  # the low lag's duration before a step down (`scaling`)
     jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
     schedule: ScheduleSeen | None = None
     runs: Runs = NO_RUNS  # from `assess.due_jobs`; the plan is based on it

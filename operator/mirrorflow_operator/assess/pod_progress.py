@@ -23,8 +23,6 @@ UNREACHABLE_AFTER_S: Final = 10.0
 # An error right after the start is mostly transient: another connector has yet to create a topic, or a broker
 # answers at the second attempt. And a reported failure disappears only after a minute without it.
 YOUNG_S: Final = 30.0
-# The part of the flow's byte limit that counts as reached: each task has a share, and none copies constantly.
-AT_LIMIT: Final = 0.8
 _SIDES: Final = {ConditionType.SOURCE_REACHABLE: "source", ConditionType.TARGET_REACHABLE: "target"}
 _ACTIONS: Final = {
     Reason.UNREACHABLE: "no broker answers; check bootstrapServers, the network and the listener",
@@ -32,7 +30,6 @@ _ACTIONS: Final = {
     Reason.NOT_AUTHORIZED: "an ACL is missing; `mirrorflow acls` prints what the flow needs",
     Reason.UNSUPPORTED_BROKER: "its brokers are too old for what is asked",
 }
-_MOVING: Final = frozenset({Replicating.ADVANCING, Replicating.IDLE})
 _BUCKETS: Final = (
     (1.0, Lag.UNDER_A_SECOND),
     (10.0, Lag.UNDER_TEN_SECONDS),
@@ -155,28 +152,6 @@ def lag(observation: Observation) -> Lag | None:
     found = [bucket(one) for one in summaries(observation, connector(observation, ConnectorKind.SOURCE))]
     known = [one for one in found if one is not None]
     return max(known, key=list(Lag).index) if known else None
-
-
-def lag_to_share_s(observation: Observation, limit_bytes_per_s: int | None) -> float | None:
-    """Returns the lag in seconds of the source connector's pod that is furthest behind, for autoscaling.
-
-    None where it is not known or more pods would not reduce it: a quota, the flow's own limit or a stopped
-    partition limits ten pods as it limits one.
-    """
-    found = summaries(observation, connector(observation, ConnectorKind.SOURCE))
-    if (
-        limit_bytes_per_s is not None
-        and sum(one.bytes_per_s for one in found) >= AT_LIMIT * limit_bytes_per_s
-    ):
-        return None
-    at_work = [one for one in found if one.partitions]
-    lags = [
-        one.lag_s if one.lag_records or one.lags_unknown else 0.0
-        for one in at_work
-        if one.replicating in _MOVING
-    ]
-    known = [one for one in lags if one is not None]
-    return max(known) if known and len(known) == len(at_work) else None
 
 
 def bucket(summary: Summary) -> Lag | None:

@@ -11,16 +11,14 @@ from mirrorflow_operator.plan.pod import FORMS
 from mirrorflow_operator.plan.replica_sharing import Live, Shape, next_shape, shape_of
 
 
-def shapes(
-    flow: MirrorFlow, chosen: Mapping[ConnectorKind, int], deployments: Mapping[str, DeploymentSeen]
-) -> dict[ConnectorKind, Shape]:
+def shapes(flow: MirrorFlow, deployments: Mapping[str, DeploymentSeen]) -> dict[ConnectorKind, Shape]:
     """Returns the shape each connector's pods have in the next step.
 
-    *chosen*: pod numbers that autoscaling decided. *deployments*: the existing ones, by `connector_word`.
+    *deployments*: the existing ones, by `connector_word`.
     """
     found = {}
     for kind in ConnectorKind:
-        wanted = shape_of(flow, connector_spec(flow.spec.connectors, kind), chosen.get(kind))
+        wanted = shape_of(flow, connector_spec(flow.spec.connectors, kind))
         found[kind] = next_shape(wanted, _live(deployments.get(connector_word(kind))))
     return found
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from mirrorflow_operator.api.rules.table import ignored_fields
+from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Condition, ConditionStatus
 from mirrorflow_operator.assess import pod_progress
 from mirrorflow_operator.assess.findings import Finding, no, unknown, yes
@@ -44,10 +46,14 @@ _FAILED_RUNS: Final = frozenset(
 )
 
 
-def degraded(observation: Observation) -> Finding:
-    """Returns Degraded: True if a connector has warnings, such as ACLs, topics or settings not written."""
+def degraded(observation: Observation, flow: MirrorFlow | None) -> Finding:
+    """Returns Degraded: True if the spec or a connector has warnings.
+
+    Examples are an ignored field, and ACLs, topics or settings that cannot be written.
+    """
+    ignored = [] if flow is None else [f"{one}" for one in ignored_fields(flow)]
     found = {seen.kind: pod_progress.summaries(observation, seen) for seen in observation.connectors}
-    sentences = [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
+    sentences = ignored + [_warnings(kind, summaries) for kind, summaries in found.items() if summaries]
     if any(sentences):
         return yes(ConditionType.DEGRADED, Reason.WARNINGS, " ".join(filter(None, sentences)))
     if sentences:

@@ -180,20 +180,17 @@ def is_overdue(seen: ConnectorSeen) -> bool:
     )
 
 
-def connector_status(
-    workload: Workload, flow: MirrorFlow | None, chosen: int | None = None
-) -> ConnectorStatus:
-    """Returns the connector's entry in the status; *chosen*: the number of pods that autoscaling decided."""
+def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
+    """Returns the connector's entry in the status."""
     found = workload.seen.deployment
     state = None if flow is None else flow.spec.state
     if found is None:
         phase = Phase.STOPPED if state is State.STOPPED else Phase.PENDING
-        return ConnectorStatus(phase=phase, wanted_replicas=chosen)
+        return ConnectorStatus(phase=phase)
     return ConnectorStatus(
         phase=_phase(workload, found, state),
         replicas=found.replicas,
         ready_replicas=found.ready,
-        wanted_replicas=chosen,
         selector=found.selector[:512],
         image=found.image[:512],
     )

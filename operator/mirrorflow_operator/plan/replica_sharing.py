@@ -28,9 +28,8 @@ _UNAVAILABLE_MAX: Final = 1
 
 
 def is_shared(connector: Connector) -> bool:
-    """Returns whether *connector* is distributed over pods; with autoscaling, even a single pod is."""
-    scale = connector.autoscale
-    return connector.replicas > 1 or (scale is not None and scale.max_replicas > 1)
+    """Returns whether *connector* is distributed over several pods."""
+    return connector.replicas > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,10 @@ class Live:
     is_rolling: bool
 
 
-def shape_of(flow: MirrorFlow, connector: Connector, chosen: int | None = None) -> Shape:
-    """Returns the shape in the spec; *chosen* overrides its number of pods."""
-    replicas = connector.replicas if chosen is None else chosen
-    return Shape(is_shared=is_shared(connector), replicas=0 if flow.spec.state is State.STOPPED else replicas)
+def shape_of(flow: MirrorFlow, connector: Connector) -> Shape:
+    """Returns the shape in the spec."""
+    replicas = 0 if flow.spec.state is State.STOPPED else connector.replicas
+    return Shape(is_shared=is_shared(connector), replicas=replicas)
 
 
 def next_shape(wanted: Shape, live: Live | None) -> Shape:

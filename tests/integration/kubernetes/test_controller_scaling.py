@@ -1,7 +1,6 @@
 """The operator, as a process, on a real API server: a connector's pods become several and one again, by the user's word or its own."""
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -62,11 +61,6 @@ def _form(spec: dict[str, Any]) -> str:
     return str(spec["template"]["spec"]["containers"][0]["args"][0])
 
 
-def _patch(namespace: Kubectl, source: dict[str, Any]) -> None:
-    patch = json.dumps({"spec": {"connectors": {"source": source}}})
-    namespace("patch", "mirrorflow", NAME, "--type=merge", f"--patch={patch}")
-
-
 def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubectl, start: Start):
     """The second one brings another form, and objects that the last one does not need; a third rolls nothing."""
     start()
@@ -98,38 +92,3 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
 def _scale(namespace: Kubectl) -> dict[str, Any]:
     path = f"/apis/mirrorflow.io/v1alpha1/namespaces/{namespace.namespace}/mirrorflows/{NAME}/scale"
     return dict({"selector": "", "replicas": 0} | namespace.read(path)["status"])
-
-
-def test_the_number_that_the_operator_chooses_is_in_the_status_and_outlives_it(
-    namespace: Kubectl, start: Start
-):
-    """The spec stays as it was written; a change of the bounds rolls nothing; another process goes on from what was told."""
-    first = start()
-    scale = {"minReplicas": 2, "maxReplicas": 4}
-    namespace.apply(manifest(connectors={"source": {"tasks": 4, "autoscale": scale}}))
-    two = _wait_for_replicas(namespace, 2)
-    wait_until("the decision is told", lambda: _wanted(namespace) == 2)
-    _patch(namespace, {"autoscale": scale | {"minReplicas": 3}})
-    three = _wait_for_replicas(namespace, 3)
-    assert two["spec"]["template"] == three["spec"]["template"]
-    wait_until("the decision is told", lambda: _wanted(namespace) == 3)
-
-    first.child.kill()
-    _patch(namespace, {"autoscale": scale | {"minReplicas": 1}})
-    start()
-    wait_until("the new bounds are seen", lambda: _observes(namespace))
-
-    assert _deployment(namespace)["spec"]["replicas"] == 3
-    assert _wanted(namespace) == 3
-    assert namespace.get("mirrorflow", NAME)["spec"]["connectors"]["source"]["replicas"] == 1
-
-
-def _wanted(namespace: Kubectl) -> int | None:
-    status = namespace.get("mirrorflow", NAME).get("status", {})
-    found: int | None = status.get("connectors", {}).get("source", {}).get("wantedReplicas")
-    return found
-
-
-def _observes(namespace: Kubectl) -> bool:
-    found = namespace.get("mirrorflow", NAME)
-    return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])

@@ -55,6 +55,15 @@ def test_a_flow_is_valid(validate: Validate, tmp_path: Path) -> None:
     assert (0, "east-to-west: valid, east -> west\n", "") == validate(flow(tmp_path))
 
 
+def test_ignored_autoscale_is_a_warning(validate: Validate) -> None:
+    example = Path(__file__).parents[2] / "examples" / "valid" / "ignored-autoscale.yaml"
+
+    status, out, _ = validate(example)
+
+    assert status == 0
+    assert "  warning: spec.connectors.source.autoscale: the operator ignores this field; " in out
+
+
 def test_every_setting_that_the_connector_refuses_is_named(validate: Validate, tmp_path: Path) -> None:
     config = {"offset.lag.max": "many", "topic.filter.class": "com.acme.Filter"}
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.api.status import ConditionStatus, Lag, Phase, Status
 from mirrorflow_operator.assess.assess import assess
 from mirrorflow_operator.assess.needed_keys import needed_keys
@@ -134,3 +135,15 @@ def test_groups_that_nobody_translates_yet_are_not_called_stale():
 )
 def test_a_lag_that_is_not_known_is_not_called_nothing(changes: dict[str, Any], lag: Lag | None):
     assert settled(_source(reading(**ADVANCES, **changes))).lag == lag
+
+
+def test_an_ignored_field_is_a_warning_before_any_connector_reports_one():
+    """`kubectl describe` shows what `mirrorflow validate` prints."""
+    flow = mirror_flow(connectors={"source": {"autoscale": {"maxReplicas": 4}, "replicas": 2}})
+    found = replace(observed(flow=flow), connectors=())
+
+    kind, reason, message = _told(assess(found).status, "Degraded")
+
+    assert (kind, reason) == (ConditionStatus.TRUE, "Warnings")
+    assert message.startswith("spec.connectors.source.autoscale: the operator ignores this field; the")
+    assert [message] == [str(one) for one in ignored_fields(flow)]

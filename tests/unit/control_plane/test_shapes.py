@@ -42,7 +42,7 @@ def test_a_second_pod_comes_when_the_first_is_of_the_new_form_and_the_old_one_ha
     rolling = deployment(form="distributed", generation=2, observed_generation=2, replicas=2)
     rolled = deployment(form="distributed", generation=2, observed_generation=2)
 
-    steps = [shapes(flow, {}, {"source": seen})[SOURCE] for seen in (alone, rolling, rolled)]
+    steps = [shapes(flow, {"source": seen})[SOURCE] for seen in (alone, rolling, rolled)]
 
     assert [(one.is_shared, one.replicas) for one in steps] == [(True, 1), (True, 1), (True, 2)]
 
@@ -53,6 +53,6 @@ def test_the_last_pod_changes_its_form_when_the_others_have_gone():
     going = deployment(**several, observed_generation=1, replicas=3, updated=3, ready=3)
     one = deployment(**several, observed_generation=2)
 
-    steps = [shapes(mirror_flow(), {}, {"source": seen})[SOURCE] for seen in (three, going, one)]
+    steps = [shapes(mirror_flow(), {"source": seen})[SOURCE] for seen in (three, going, one)]
 
     assert [(step.is_shared, step.replicas) for step in steps] == [(True, 1), (True, 1), (False, 1)]

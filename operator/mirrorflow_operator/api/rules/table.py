@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic.alias_generators import to_snake
 
+from mirrorflow_operator.api.connectors import ConnectorName
 from mirrorflow_operator.api.model import ApiModel
 from mirrorflow_operator.api.rules import clusters, connectors, jobs, topics
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, Validation, places_of
@@ -29,6 +30,20 @@ def check(flow: MirrorFlow) -> list[FieldError]:
     places = places_of(flow)
     found = [*(error for rule in RULES for error in rule.errors(places)), *_repetitions(flow.spec, "spec")]
     return sorted(found, key=lambda error: error.path)
+
+
+def ignored_fields(flow: MirrorFlow) -> list[FieldError]:
+    """Returns a warning for each field of *flow* that is still accepted but has no effect."""
+    return [
+        FieldError(
+            path=f"spec.connectors.{name.value}.autoscale",
+            message="the operator ignores this field; the connector runs spec.connectors."
+            f"{name.value}.replicas pods",
+            action="remove it; a HorizontalPodAutoscaler or KEDA can set replicas by the scale subresource",
+        )
+        for name in ConnectorName
+        if flow.spec.connectors.named(name).autoscale is not None
+    ]
 
 
 def validations() -> Iterator[tuple[str, Validation]]:

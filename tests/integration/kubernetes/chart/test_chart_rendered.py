@@ -269,7 +269,6 @@ def test_values_are_described_each():
         ({"watch": {"namespaces": "a"}}, "at '/watch/namespaces': got string, want array"),
         ({"pollSeconds": "30s"}, "at '/pollSeconds': got string, want integer"),
         ({"pollSeconds": 0}, "at '/pollSeconds': minimum"),
-        ({"autoscaleCalmSeconds": 0}, "at '/autoscaleCalmSeconds': minimum"),
         ({"logLevel": "TRACE"}, "at '/logLevel': value must be one of"),
         ({"image": {"digest": "latest"}}, "at '/image/digest'"),
         ({"replicator": {"repository": "a b"}}, "at '/replicator/repository'"),
