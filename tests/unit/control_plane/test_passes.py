@@ -1,0 +1,452 @@
+"""What each pass over a flow writes: objects, Events and the status, against an API server that is a dict.
+
+Goldens are `golden/<scenario>.passes.txt`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorflow_operator.cluster.apply import Applier
+from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.kinds import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
+from mirrorflow_operator.cluster.pod_events import PodEvents
+from mirrorflow_operator.cluster.view import View
+from mirrorflow_operator.errors import BusyError, OperatorError
+from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.reconcile import Reconciler
+from mirrorflow_operator.settings import Settings
+from tests.unit.control_plane.observations import NOW_S, document
+
+GOLDENS = Path(__file__).parent / "golden"
+Object = dict[str, Any]
+KEY = ("mirrors", "east-to-west")
+KINDS = {kind.name: kind for kind in (*CHILDREN, MIRROR_FLOW, POD)}
+
+
+@dataclass
+class DictApi:
+    """Stores objects as the API server does: uid, resourceVersion, and a generation that rises with the spec."""
+
+    view: View
+    objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
+    version: int = 100
+    written: list[str] = field(default_factory=list)
+    before_apply: Callable[[Object], None] = lambda body: None
+
+    async def apply(
+        self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
+    ) -> Object:
+        await asyncio.sleep(0)
+        self.before_apply(body)
+        name = body["metadata"]["name"]
+        if subresource:
+            return self.store(kind, {**self.found(kind, name), "status": deepcopy(body["status"])})
+        self.written.append(f"apply {kind.name} {name}")
+        return self.store(kind, deepcopy(body))
+
+    async def create(self, kind: ObjectKind, namespace: str, body: Object) -> Object:
+        assert kind is EVENT
+        self.written.append(f"event {body['reason']}: {body['message']}")
+        return body
+
+    async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
+        self.written.append(f"delete {kind.name} {name}")
+        body = self.objects.pop((kind.name, namespace, name))
+        self.view.news(kind, "DELETED", body)
+
+    async def chunks(
+        self, kind: ObjectKind, namespace: str, *, fields: str = ""
+    ) -> AsyncIterator[tuple[int, list[Object]]]:
+        name = fields.removeprefix("metadata.name=")
+        found = self.objects.get((kind.name, namespace, name))
+        yield self.version, [] if found is None else [found]
+
+    def found(self, kind: ObjectKind, name: str) -> Object:
+        return self.objects[kind.name, KEY[0], name]
+
+    def store(self, kind: ObjectKind, body: Object, *, seen: bool = False) -> Object:
+        """Stores *body* as a new version; *seen*: a watch reports it."""
+        metadata = body["metadata"]
+        found = (kind.name, metadata["namespace"], metadata["name"])
+        old = self.objects.get(found, {"metadata": {"generation": 0}})
+        self.version += 1
+        changed = old.get("spec") != body.get("spec")
+        own = {
+            "uid": old["metadata"].get("uid") or f"uid-{self.version}",
+            "resourceVersion": str(self.version),
+            "generation": old["metadata"]["generation"] + changed,
+            "creationTimestamp": old["metadata"].get("creationTimestamp", "2026-11-18T11:00:00Z"),
+        }
+        stored = {**body, "metadata": {**metadata, **own}}
+        if "status" in old and "status" not in body:
+            stored["status"] = old["status"]
+        self.objects[found] = stored
+        if seen:
+            self.view.news(kind, "MODIFIED", stored)
+        return deepcopy(stored)
+
+
+class Story:
+    """One flow, its passes, and a transcript of what they wrote."""
+
+    def __init__(self) -> None:
+        self.now_s = NOW_S
+        self.view = View()
+        self.api = DictApi(self.view)
+        self.lines: list[str] = []
+        metrics, client = Metrics(), self.api
+        self.poller = Poller(changed=lambda key: None)
+        self.reconciler = Reconciler(
+            settings=Settings(replicator_versions=("1.1.0", "1.0.0")),
+            client=client,  # type: ignore[arg-type]
+            view=self.view,
+            applier=Applier(client=client, view=self.view, metrics=metrics),  # type: ignore[arg-type]
+            events=Events(client=client, metrics=metrics, instance="test"),  # type: ignore[arg-type]
+            pod_events=PodEvents(client=client),  # type: ignore[arg-type]
+            metrics=metrics,
+            poller=self.poller,
+            wall_clock=lambda: self.now_s,
+        )
+
+    def write(self, name: str = KEY[1], **spec: Any) -> None:
+        """A user writes the flow."""
+        body = document(**spec)
+        body["metadata"]["name"] = name
+        self.api.store(MIRROR_FLOW, body, seen=True)
+        self.lines.append(f"-- {name}: {spec}")
+
+    def roll_out(self) -> None:
+        """Every Deployment has the pods that it wants, and they are ready."""
+        for (kind, _, _), body in list(self.api.objects.items()):
+            if kind == DEPLOYMENT.name:
+                self._roll_out(body)
+        self.lines.append("-- rolled out")
+
+    def _roll_out(self, body: Object) -> None:
+        count, name = body["spec"]["replicas"], body["metadata"]["name"]
+        done = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+        status = {
+            "observedGeneration": body["metadata"]["generation"],
+            "replicas": count,
+            "updatedReplicas": count,
+            "readyReplicas": count,
+            "conditions": [done],
+        }
+        self.api.store(DEPLOYMENT, {**body, "status": status}, seen=True)
+        for found in [one for one in self.api.objects if one[0] == POD.name and one[2].startswith(name)]:
+            self.view.news(POD, "DELETED", self.api.objects.pop(found))
+        template = body["spec"]["template"]
+        for number in range(count):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {**template["metadata"], "name": f"{name}-{number}", "namespace": KEY[0]},
+                "spec": template["spec"],
+                "status": {
+                    "phase": "Running",
+                    "podIP": "10.0.0.1",
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+            self.api.store(POD, pod, seen=True)
+
+    def end_job(self, outcome: str = "Complete") -> None:
+        """The Job ends."""
+        for (kind, _, _), body in list(self.api.objects.items()):
+            if kind == JOB.name:
+                ended = {"type": outcome, "status": "True", "lastTransitionTime": "2026-11-18T12:00:00Z"}
+                self.api.store(JOB, {**body, "status": {"conditions": [ended]}}, seen=True)
+        self.lines.append(f"-- Job: {outcome}")
+
+    def run(self, *, after_s: float = 0.0, name: str = KEY[1]) -> None:
+        """One pass."""
+        self.now_s += after_s
+        asyncio.run(self._run((KEY[0], name)))
+
+    async def _run(self, key: tuple[str, str]) -> None:
+        try:
+            again_s = await self.reconciler.reconcile(key)
+            outcome = "" if again_s is None else f", again after {again_s:.0f} s"
+        except OperatorError as error:
+            outcome = f", {type(error).__name__}: {error}"
+        self.lines += [
+            f"pass after {self.now_s - NOW_S:.0f} s{outcome}",
+            *map("  {}".format, self.api.written),
+        ]
+        self.api.written.clear()
+        self.lines.append(f"  polls {len(self.poller)}, holds {self.reconciler.held}")
+        flow = self.api.objects.get((MIRROR_FLOW.name, *key))
+        for one in [] if flow is None else flow.get("status", {}).get("conditions", ()):
+            self.lines.append(f"  {one['type']}={one['status']} {one['reason']}: {one['message']}")
+        for word, seen in ({} if flow is None else flow.get("status", {}).get("connectors", {})).items():
+            self.lines.append(f"  {word}: {seen['phase']}, {seen.get('readyReplicas', 0)} ready")
+        for word in ("seed", "verify", "restart"):
+            if flow is not None and word in flow.get("status", {}):
+                self.lines.append(f"  {word}: {flow['status'][word]}")
+
+
+def begun(**spec: Any) -> Story:
+    story = Story()
+    story.write(**spec)
+    story.run()
+    return story
+
+
+def a_new_flow_is_started_and_then_nothing_is_written() -> Story:
+    story = begun()
+    story.run()
+    story.roll_out()
+    story.run()
+    story.run(after_s=70)
+    return story
+
+
+def a_changed_setting_rolls_one_connector() -> Story:
+    story = begun()
+    story.roll_out()
+    story.run()
+    story.write(connectors={"source": {"config": {"offset.lag.max": "7"}}})
+    story.run()
+    story.roll_out()
+    story.run()
+    return story
+
+
+def scaling_up_and_down_changes_the_form_with_one_pod() -> Story:
+    story = begun()
+    story.roll_out()
+    story.run()
+    for count in (3, 1):
+        story.write(connectors={"source": {"replicas": count, "tasks": 4}})
+        for _ in range(3):
+            story.run()
+            story.roll_out()
+        story.run()
+    return story
+
+
+def a_connector_without_work_is_pruned() -> Story:
+    story = begun()
+    story.roll_out()
+    story.write(heartbeats={"emitTo": []})
+    story.run()
+    story.run()
+    return story
+
+
+def a_connector_moves_into_another_pod_and_out_again() -> Story:
+    story = begun()
+    story.roll_out()
+    for colocate in (["checkpoint", "heartbeat"], []):
+        story.write(connectors={"colocate": colocate})
+        for _ in range(3):
+            story.run()
+            story.roll_out()
+    return story
+
+
+def a_seed_holds_the_source_connector_until_it_ends() -> Story:
+    story = begun(seed={"runId": "1"})
+    story.run()
+    story.roll_out()
+    story.run(after_s=5)
+    story.end_job()
+    story.run(after_s=5)
+    story.roll_out()
+    story.run(after_s=5)
+    return story
+
+
+def a_seed_without_progress_holds_nothing_after_ten_minutes() -> Story:
+    story = begun(seed={"runId": "1"})
+    story.run(after_s=5)
+    story.run(after_s=700)
+    return story
+
+
+def a_failed_verification_is_reported_and_another_one_runs() -> Story:
+    story = begun(verify={"runId": "1"})
+    story.run()
+    story.end_job("Failed")
+    story.run(after_s=5)
+    story.write(verify={"runId": "2", "schedule": "0 3 * * *"})
+    story.run(after_s=5)
+    return story
+
+
+def a_stopped_flow_has_no_pods() -> Story:
+    story = begun()
+    story.roll_out()
+    for state in ("Paused", "Stopped", "Running"):
+        story.write(state=state)
+        story.run()
+        story.roll_out()
+        story.run()
+    return story
+
+
+def an_invalid_spec_changes_nothing() -> Story:
+    story = begun()
+    story.roll_out()
+    story.write(topics={"include": ["a,b"]})
+    story.run()
+    return story
+
+
+def an_unknown_version_starts_nothing() -> Story:
+    return begun(version="9.9.9")
+
+
+def a_conflicting_flow_is_stopped_and_then_runs() -> Story:
+    story = begun()
+    story.write("other")
+    story.run(name="other")
+    story.run()
+    story.view.news(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
+    story.run()
+    story.run(name="other")
+    return story
+
+
+def a_foreign_object_of_a_needed_name_is_left_alone() -> Story:
+    story = Story()
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "east-to-west-source", "namespace": KEY[0]},
+    }
+    story.api.store(KINDS["ConfigMap"], body)
+    story.write()
+    story.run()
+    story.run()
+    return story
+
+
+def a_forbidden_namespace_is_reported() -> Story:
+    story = Story()
+    story.reconciler.unreadable[KEY[0]] = "pods is forbidden"
+    story.write()
+    story.run()
+    return story
+
+
+def a_busy_server_ends_the_pass_and_the_next_one_completes_it() -> Story:
+    story = Story()
+    failing = [True]
+
+    def refuse(body: Object) -> None:
+        if body["metadata"]["name"] == "east-to-west-checkpoint" and failing:
+            failing.clear()
+            raise BusyError("PATCH", "too many requests", status=429)
+
+    story.api.before_apply = refuse
+    story.write()
+    story.run()
+    story.run()
+    story.run()
+    return story
+
+
+def a_change_made_during_a_pass_is_corrected_by_the_next() -> Story:
+    story = Story()
+
+    def intrude(body: Object) -> None:
+        if body["metadata"]["name"] == "east-to-west-heartbeat" and body["kind"] == "Deployment":
+            changed = deepcopy(story.api.found(DEPLOYMENT, "east-to-west-source"))
+            changed["spec"]["replicas"] = 9
+            story.api.store(DEPLOYMENT, changed, seen=True)
+
+    story.api.before_apply = intrude
+    story.write()
+    story.run()
+    story.api.before_apply = lambda body: None
+    story.run()
+    story.run()
+    return story
+
+
+def a_deleted_object_is_created_again() -> Story:
+    story = begun()
+    story.run()
+    found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
+    story.view.news(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
+    story.run()
+    return story
+
+
+def a_restart_is_reported_when_the_pods_are_new() -> Story:
+    story = begun()
+    story.roll_out()
+    story.write(restart={"runId": "1"})
+    story.run()
+    story.roll_out()
+    story.run()
+    return story
+
+
+def a_pinned_version_survives_an_upgrade_of_the_operator() -> Story:
+    story = begun()
+    story.roll_out()
+    story.run()
+    story.reconciler = reborn(story, ("1.2.0", "1.1.0"))
+    story.run()
+    story.reconciler = reborn(story, ("1.3.0", "1.2.0"))
+    story.run()
+    return story
+
+
+def reborn(story: Story, versions: tuple[str, ...]) -> Reconciler:
+    """Another process, which remembers nothing."""
+    old = story.reconciler
+    return Reconciler(
+        settings=Settings(replicator_versions=versions),
+        client=old.client,
+        view=old.view,
+        applier=Applier(client=old.client, view=old.view, metrics=old.metrics),
+        events=Events(client=old.client, metrics=old.metrics, instance="test"),
+        pod_events=PodEvents(client=old.client),
+        metrics=old.metrics,
+        poller=old.poller,
+        wall_clock=old.wall_clock,
+    )
+
+
+SCENARIOS = (
+    a_new_flow_is_started_and_then_nothing_is_written,
+    a_changed_setting_rolls_one_connector,
+    scaling_up_and_down_changes_the_form_with_one_pod,
+    a_connector_without_work_is_pruned,
+    a_connector_moves_into_another_pod_and_out_again,
+    a_seed_holds_the_source_connector_until_it_ends,
+    a_seed_without_progress_holds_nothing_after_ten_minutes,
+    a_failed_verification_is_reported_and_another_one_runs,
+    a_stopped_flow_has_no_pods,
+    an_invalid_spec_changes_nothing,
+    an_unknown_version_starts_nothing,
+    a_conflicting_flow_is_stopped_and_then_runs,
+    a_foreign_object_of_a_needed_name_is_left_alone,
+    a_forbidden_namespace_is_reported,
+    a_busy_server_ends_the_pass_and_the_next_one_completes_it,
+    a_change_made_during_a_pass_is_corrected_by_the_next,
+    a_deleted_object_is_created_again,
+    a_restart_is_reported_when_the_pods_are_new,
+    a_pinned_version_survives_an_upgrade_of_the_operator,
+)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_passes_write_what_they_are_recorded_to_write(scenario: Callable[[], Story]) -> None:
+    golden = GOLDENS / f"{scenario.__name__}.passes.txt"
+    text = "\n".join(scenario().lines) + "\n"
+    if os.environ.get("MIRRORFLOW_REWRITE_GOLDENS"):
+        golden.write_text(text)
+
+    assert golden.read_text() == text
