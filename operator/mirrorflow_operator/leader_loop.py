@@ -28,7 +28,7 @@ from mirrorflow_operator.errors import (
 )
 from mirrorflow_operator.handlers import Watches
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.reconcile import Reconciler
+from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.work_queue import WorkQueue
 

@@ -28,7 +28,10 @@ from mirrorflow_operator.leader_loop import Leader
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.polling.authorities import Authorities
 from mirrorflow_operator.polling.poller import Poller
-from mirrorflow_operator.reconcile import Reconciler
+from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.observe import Observer
+from mirrorflow_operator.reconcile.reconciler import Reconciler
+from mirrorflow_operator.reconcile.status_writer import StatusWriter
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.work_queue import WorkQueue
 
@@ -102,7 +105,7 @@ class Operator:
                 queue=self.queue,
                 reconciler=reconciler,
                 metrics=self.metrics,
-                unreadable=reconciler.unreadable,
+                unreadable=reconciler.observer.unreadable,
                 companions=(self.poller.run,),
             )
             work = asyncio.create_task(self.leader.lead())
@@ -137,16 +140,19 @@ class Operator:
         return not self._stop.is_set()
 
     def _reconciler(self, client: Client, instance: str) -> Reconciler:
+        events = Events(client=client, metrics=self.metrics, instance=instance)
         return Reconciler(
             settings=self.settings,
-            client=client,
-            view=self.view,
-            applier=Applier(client=client, view=self.view, metrics=self.metrics),
-            events=Events(client=client, metrics=self.metrics, instance=instance),
-            pod_events=PodEvents(client=client),
-            metrics=self.metrics,
-            poller=self.poller,
-            authorities=self.authorities,
+            observer=Observer(
+                view=self.view,
+                poller=self.poller,
+                pod_events=PodEvents(client=client),
+                authorities=self.authorities,
+            ),
+            objects=ObjectWriter(
+                applier=Applier(client=client, view=self.view, metrics=self.metrics), events=events
+            ),
+            statuses=StatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
         )
 
     def _gauges(self) -> None:

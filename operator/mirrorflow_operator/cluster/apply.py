@@ -25,6 +25,14 @@ WRITES: Final = "api_writes_total"
 WRITES_ABOUT: Final = "Writes to the API server that succeeded, by verb and kind."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenObject:
+    """An object that was written, as the API server returned it."""
+
+    child: ChildSeen
+    body: Object
+
+
 @dataclass(slots=True, kw_only=True)
 class Applier:
     """Applies and deletes the objects of flows.
@@ -38,17 +46,17 @@ class Applier:
     metrics: Metrics
     _settled: dict[Id, tuple[str, str]] = field(default_factory=dict)
 
-    async def apply(self, resource: Resource, planned: Object, live: ChildSeen | None) -> ChildSeen | None:
+    async def apply(self, resource: Resource, planned: Object) -> WrittenObject | None:
         """Returns the object as written, or None if it already was as planned.
 
         Raises NotOursError where an object of that name has no MirrorFlow owner, ClusterError where a request
         fails.
         """
-        wanted = owned(planned, resource)
+        wanted, kind = owned(planned, resource), kind_of(planned)
+        metadata = wanted["metadata"]
+        live = self.view.children(resource.key).get((kind.name, metadata["namespace"], metadata["name"]))
         if live is not None and self._is_there(wanted, live):
             return None
-        kind = kind_of(planned)
-        metadata = wanted["metadata"]
         if live is None:
             live = await self._found(wanted)
         if live is not None:
@@ -65,13 +73,17 @@ class Applier:
             if len(self._settled) >= SETTLED_MAX:
                 self._settled.clear()
             self._settled[made.id] = (made.content_hash, made.digest)
-        return made
+        return WrittenObject(child=made, body=answer)
 
-    async def prune(self, child: ChildSeen) -> None:
-        """Deletes *child*, which is no longer planned. Raises ClusterError."""
+    async def prune(self, child: ChildSeen) -> bool:
+        """Deletes *child*, which is no longer planned, if it still exists. Raises ClusterError."""
+        live = self.view.children((child.namespace, child.flow)).get(child.id)
+        if live is None or live.uid != child.uid or live.deleting:
+            return False
         await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
         self.metrics.count(WRITES, WRITES_ABOUT, verb="delete", kind=child.kind.plural)
         self._settled.pop(child.id, None)
+        return True
 
     def _is_there(self, wanted: Object, live: ChildSeen) -> bool:
         if live.content_hash != wanted["metadata"]["annotations"][CONTENT_HASH]:

@@ -1,6 +1,6 @@
 """Builds reason and note of the Events about objects that the operator wrote or deleted. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import ChildSeen
@@ -16,7 +16,7 @@ def id_of(planned: Object) -> Id:
 
 
 def news_of(
-    one: Object, found: ChildSeen | None, planned: list[Object], before: Mapping[Id, ChildSeen]
+    one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
 ) -> tuple[str, str] | None:
     """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
 
@@ -37,7 +37,7 @@ def news_of(
 
 
 def _why_it_rolls(
-    deployment: Object, planned: list[Object], before: Mapping[Id, ChildSeen]
+    deployment: Object, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
 ) -> tuple[str, ...]:
     _, namespace, name = id_of(deployment)
     files = (CONFIG_MAP.name, namespace, name)

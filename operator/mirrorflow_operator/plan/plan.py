@@ -52,18 +52,31 @@ class Plan:
 def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
     """Returns the connectors of *flow* that have work; *flow* has passed `api.validate`."""
     whole = plan_of_all(flow, secrets)
-    spec = flow.spec
-    silent = properties.is_silent(spec.connectors.source.config)
-    idle = set()
-    if not spec.groups.include or silent:
-        idle.add(ConnectorKind.CHECKPOINT)
-    if not spec.heartbeats.emit_to:
-        idle.add(ConnectorKind.HEARTBEAT)
+    active = active_kinds(flow)
+    silent = properties.is_silent(flow.spec.connectors.source.config)
     return replace(
         whole,
-        connectors=tuple(one for one in whole.connectors if one.kind not in idle),
-        notes=(_NO_SYNCS,) if spec.groups.include and silent else (),
+        connectors=tuple(one for one in whole.connectors if one.kind in active),
+        notes=(_NO_SYNCS,) if flow.spec.groups.include and silent else (),
     )
+
+
+def active_kinds(flow: MirrorFlow) -> tuple[ConnectorKind, ...]:
+    """Returns the connectors of *flow* that have work."""
+    spec = flow.spec
+    found = [ConnectorKind.SOURCE]
+    if spec.groups.include and not properties.is_silent(spec.connectors.source.config):
+        found.append(ConnectorKind.CHECKPOINT)
+    if spec.heartbeats.emit_to:
+        found.append(ConnectorKind.HEARTBEAT)
+    return tuple(found)
+
+
+def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:
+    """Returns the name that each connector has in its process; `config` may set another one."""
+    spec = flow.spec.connectors
+    named = zip(ConnectorKind, (spec.source, spec.checkpoint, spec.heartbeat), strict=True)
+    return {kind: one.config.get("name", kind.value) for kind, one in named}
 
 
 def plan_of_all(flow: MirrorFlow, secrets: SecretLayout) -> Plan:

@@ -21,7 +21,10 @@ from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.polling.poller import Poller
-from mirrorflow_operator.reconcile import Reconciler
+from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.observe import Observer
+from mirrorflow_operator.reconcile.reconciler import Reconciler
+from mirrorflow_operator.reconcile.status_writer import StatusWriter
 from mirrorflow_operator.settings import Settings
 from tests.unit.control_plane.observations import NOW_S, document
 
@@ -39,7 +42,7 @@ class DictApi:
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     version: int = 100
     written: list[str] = field(default_factory=list)
-    before_apply: Callable[[Object], None] = lambda body: None
+    before_apply: Callable[[Object], None] = lambda _: None
 
     async def apply(
         self, kind: ObjectKind, body: Object, *, subresource: str = "", force: bool = True
@@ -102,18 +105,32 @@ class Story:
         self.view = View()
         self.api = DictApi(self.view)
         self.lines: list[str] = []
+        self.poller = Poller(changed=lambda _: None)
+        self.start("1.1.0", "1.0.0")
+
+    def start(self, *versions: str) -> None:
+        """Another process, which remembers nothing, has these versions of the replicator."""
         metrics, client = Metrics(), self.api
-        self.poller = Poller(changed=lambda key: None)
+        events = Events(client=client, metrics=metrics, instance="test")  # type: ignore[arg-type]
         self.reconciler = Reconciler(
-            settings=Settings(replicator_versions=("1.1.0", "1.0.0")),
-            client=client,  # type: ignore[arg-type]
-            view=self.view,
-            applier=Applier(client=client, view=self.view, metrics=metrics),  # type: ignore[arg-type]
-            events=Events(client=client, metrics=metrics, instance="test"),  # type: ignore[arg-type]
-            pod_events=PodEvents(client=client),  # type: ignore[arg-type]
-            metrics=metrics,
-            poller=self.poller,
-            wall_clock=lambda: self.now_s,
+            settings=Settings(replicator_versions=versions),
+            observer=Observer(
+                view=self.view,
+                poller=self.poller,
+                pod_events=PodEvents(client=client),  # type: ignore[arg-type]
+                wall_clock=lambda: self.now_s,
+            ),
+            objects=ObjectWriter(
+                applier=Applier(client=client, view=self.view, metrics=metrics),  # type: ignore[arg-type]
+                events=events,
+            ),
+            statuses=StatusWriter(
+                client=client,  # type: ignore[arg-type]
+                view=self.view,
+                events=events,
+                metrics=metrics,
+                wall_clock=lambda: self.now_s,
+            ),
         )
 
     def write(self, name: str = KEY[1], **spec: Any) -> None:
@@ -332,7 +349,7 @@ def a_foreign_object_of_a_needed_name_is_left_alone() -> Story:
 
 def a_forbidden_namespace_is_reported() -> Story:
     story = Story()
-    story.reconciler.unreadable[KEY[0]] = "pods is forbidden"
+    story.reconciler.observer.unreadable[KEY[0]] = "pods is forbidden"
     story.write()
     story.run()
     return story
@@ -367,7 +384,7 @@ def a_change_made_during_a_pass_is_corrected_by_the_next() -> Story:
     story.api.before_apply = intrude
     story.write()
     story.run()
-    story.api.before_apply = lambda body: None
+    story.api.before_apply = lambda _: None
     story.run()
     story.run()
     return story
@@ -396,27 +413,11 @@ def a_pinned_version_survives_an_upgrade_of_the_operator() -> Story:
     story = begun()
     story.roll_out()
     story.run()
-    story.reconciler = reborn(story, ("1.2.0", "1.1.0"))
+    story.start("1.2.0", "1.1.0")
     story.run()
-    story.reconciler = reborn(story, ("1.3.0", "1.2.0"))
+    story.start("1.3.0", "1.2.0")
     story.run()
     return story
-
-
-def reborn(story: Story, versions: tuple[str, ...]) -> Reconciler:
-    """Another process, which remembers nothing."""
-    old = story.reconciler
-    return Reconciler(
-        settings=Settings(replicator_versions=versions),
-        client=old.client,
-        view=old.view,
-        applier=Applier(client=old.client, view=old.view, metrics=old.metrics),
-        events=Events(client=old.client, metrics=old.metrics, instance="test"),
-        pod_events=PodEvents(client=old.client),
-        metrics=old.metrics,
-        poller=old.poller,
-        wall_clock=old.wall_clock,
-    )
 
 
 SCENARIOS = (

@@ -1,0 +1,137 @@
+"""Step 1 of a pass: observes one flow, its objects and its pods at one moment."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from mirrorflow_operator.assess.admission import AdmissionRefusal, Key, Resource
+from mirrorflow_operator.assess.due_jobs import has_no_driver
+from mirrorflow_operator.assess.observation import (
+    DeploymentSeen,
+    JobSeen,
+    PodSeen,
+    ScheduleSeen,
+)
+from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB
+from mirrorflow_operator.cluster.observed import (
+    ChildSeen,
+    connector_word_of,
+    deployment_seen,
+    job_seen,
+    run_kind_of,
+)
+from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
+from mirrorflow_operator.cluster.view import Id, View
+from mirrorflow_operator.plan.plan import connector_names
+from mirrorflow_operator.polling.authorities import Authorities
+from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.polling.scrape_targets import name_in, places
+
+FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedFlow:
+    """One flow as the cluster has it at `now_s`."""
+
+    resource: Resource
+    now_s: float
+    conflict: AdmissionRefusal | None  # with another flow
+    unreadable: str  # why the flow's namespace cannot be read; "" if it can
+    children: Mapping[Id, ChildSeen]
+    deployments: Mapping[str, DeploymentSeen]  # by connector name
+    jobs: tuple[JobSeen, ...]  # with their drivers
+    drivers_alive: frozenset[str]  # Jobs, possibly deleted, whose drivers have not ended
+    schedule: ScheduleSeen | None
+    has_stuck_pods: bool
+    # By connector name, with Events and that connector's reading.
+    pods: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
+
+    @property
+    def events_again_after_s(self) -> float | None:
+        """Seconds until the next look at Events: those of stuck pods are not watched."""
+        return AGAIN_S if self.has_stuck_pods or any(map(has_no_driver, self.jobs)) else None
+
+    def with_writes(
+        self, bodies: Iterable[Mapping[str, Any]], deleted: Iterable[ChildSeen]
+    ) -> "ObservedFlow":
+        """Returns a copy with this pass's writes: *bodies* as the API server returned them, and deletions."""
+        deployments, jobs = dict(self.deployments), {job.name: job for job in self.jobs}
+        for body in bodies:
+            run = run_kind_of(body)
+            if body["kind"] == DEPLOYMENT.name:
+                deployments[connector_word_of(body)] = deployment_seen(body)
+            elif body["kind"] == JOB.name and run is not None:
+                job = job_seen(body, run)
+                known = jobs.get(job.name, job)
+                jobs[job.name] = replace(job, pods=known.pods, events=known.events)
+        gone = {(child.kind, child.name) for child in deleted}
+        return replace(
+            self,
+            deployments={
+                word: one for word, one in deployments.items() if (DEPLOYMENT, one.name) not in gone
+            },
+            jobs=tuple(one for name, one in sorted(jobs.items()) if (JOB, name) not in gone),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Observer:
+    """Takes the observations.
+
+    Registers the flow's pods with `poller` and reads their latest progress from it.
+    """
+
+    view: View
+    poller: Poller
+    pod_events: PodEvents
+    authorities: Authorities | None = None  # trusted CAs for polling connectors over TLS
+    unreadable: dict[str, str] = field(default_factory=dict)  # namespaces that cannot be read, and why
+    wall_clock: Callable[[], float] = time.time
+
+    async def observe(self, key: Key) -> ObservedFlow | None:
+        """Returns the flow *key* and everything of it; None where it is deleted."""
+        seen = self.view.flows.get(key)
+        if seen is None or seen.deleting:
+            self.poller.remove(key)
+            return None
+        connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)
+        pods, drivers = list(self.view.pods(key)), list(self.view.drivers(key))
+        self.poller.put(key, places(key, pods, drivers, wanted=connectors, authorities=self.authorities))
+        found = ObservedFlow(
+            resource=seen.resource,
+            now_s=self.wall_clock(),
+            conflict=self.view.together.refusal(key),
+            unreadable=self.unreadable.get(key[0], ""),
+            children=dict(self.view.children(key)),
+            deployments=dict(self.view.deployments(key)),
+            jobs=self.view.jobs(key),
+            drivers_alive=self.view.drivers_alive(key),
+            schedule=self.view.schedule(key),
+            has_stuck_pods=any(may_hang(pod) for _, pod in (*pods, *drivers)),
+        )
+        # From here on the API server is asked for Events; what changes meanwhile is for the next pass.
+        running: dict[str, list[PodSeen]] = {}
+        for _, pod in pods:
+            for word in pod.connectors:
+                name = name_in(pod, word, connectors)
+                running.setdefault(word, []).append(await self._pod(key[0], pod, found.now_s, name))
+        return replace(
+            found,
+            pods={word: tuple(seen_in) for word, seen_in in running.items()},
+            jobs=tuple([await self._job(key[0], job, found.now_s) for job in found.jobs]),
+        )
+
+    async def _pod(self, namespace: str, pod: PodSeen, now_s: float, connector: str = "") -> PodSeen:
+        """Returns *pod* with its Kubernetes Events and its last reading.
+
+        *connector* names the connector to read where the pod runs several.
+        """
+        events = await self.pod_events.of(namespace, pod, now_s)
+        return replace(pod, events=events, reading=self.poller.reading(pod.uid, connector))
+
+    async def _job(self, namespace: str, job: JobSeen, now_s: float) -> JobSeen:
+        pods = [await self._pod(namespace, pod, now_s) for pod in job.pods]
+        events = await self.pod_events.of_job(namespace, job, now_s)
+        return replace(job, pods=tuple(pods), events=events)

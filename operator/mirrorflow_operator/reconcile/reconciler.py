@@ -1,0 +1,90 @@
+"""Reconciles one MirrorFlow in one pass: observe, admit, plan, apply, prune, assess, write the status.
+
+Level-triggered: a pass needs no memory of earlier ones, so any pass can be the first, and the next one
+completes an interrupted pass. If nothing changed, a pass plans nothing and writes nothing. An error of one
+flow is reported in its status and does not affect other flows.
+"""
+
+from dataclasses import dataclass, field
+
+from mirrorflow_operator.assess.admission import Key, admit
+from mirrorflow_operator.assess.due_jobs import Holding
+from mirrorflow_operator.assess.observation import AssessmentMemory
+from mirrorflow_operator.cluster.inputs_digest import InputsDigest
+from mirrorflow_operator.reconcile.assess_flow import assess_flow
+from mirrorflow_operator.reconcile.desired_state import plan_flow
+from mirrorflow_operator.reconcile.object_writer import ObjectWriter
+from mirrorflow_operator.reconcile.observe import Observer
+from mirrorflow_operator.reconcile.status_writer import StatusMemory, StatusWriter
+from mirrorflow_operator.settings import Settings
+
+
+@dataclass(slots=True)
+class _FlowMemory:
+    """What the reconciler caches of one flow between two passes; losing it at any time is safe."""
+
+    uid: str
+    assessment: AssessmentMemory = field(default_factory=AssessmentMemory)
+    holding: Holding | None = None
+    converged: InputsDigest | None = None  # the inputs of the last pass after which nothing was left to write
+    status: StatusMemory = field(default_factory=StatusMemory)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """Runs the passes of all flows."""
+
+    settings: Settings
+    observer: Observer
+    objects: ObjectWriter
+    statuses: StatusWriter
+    _memories: dict[Key, _FlowMemory] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """Number of flows whose newest status is held back for some seconds."""
+        return sum(memory.status.is_held for memory in self._memories.values())
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Runs one pass over the flow *key*.
+
+        Returns the seconds until the next pass if no event comes earlier; None: only an event triggers it.
+        Raises OperatorError where a request failed; an error that the user can fix is in the status by then.
+        """
+        observed = await self.observer.observe(key)
+        if observed is None:
+            # Kubernetes' garbage collector deletes the owned objects; nothing in Kafka is touched.
+            self._memories.pop(key, None)
+            return None
+        memory = self._memory(key, observed.resource.uid)
+        admission = admit(
+            observed.resource, versions=self.settings.replicator_versions, conflict=observed.conflict
+        )
+        desired = plan_flow(
+            observed, admission, self.settings, holding=memory.holding, converged=memory.converged
+        )
+        memory.holding = desired.due_jobs.holding
+        applied = await self.objects.apply(desired, observed)
+        pruned = await self.objects.prune(desired, observed, applied)
+        failure = pruned.failure
+        if failure is None and desired.inputs is not None:
+            memory.converged = desired.inputs.with_written(applied.children)
+        observed = observed.with_writes(applied.bodies, pruned.children)
+        assessment = assess_flow(observed, admission, desired, self.settings, memory.assessment, failure)
+        memory.assessment = assessment.memory
+        memory.status = await self.statuses.write(observed.resource, assessment, memory.status)
+        if failure is not None:
+            raise failure
+        waits = (
+            assessment.again_after_s,
+            desired.due_jobs.again_after_s,
+            memory.status.held_s,
+            observed.events_again_after_s,
+        )
+        return min((one for one in waits if one is not None), default=None)
+
+    def _memory(self, key: Key, uid: str) -> _FlowMemory:
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = _FlowMemory(uid=uid)
+        return memory
