@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from benchmarks.results import Result
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget
+from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller
 from mirrorflow_operator.plan.pod import HTTP_PORT
-from mirrorflow_operator.polling.poller import INTERVAL_S, Poller
-from mirrorflow_operator.polling.progress_request import ScrapeTarget
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 

@@ -3,8 +3,8 @@
     OperatorError
     ├── InvalidSpecError     a MirrorFlow cannot be accepted; carries every FieldError that was found
     ├── SettingsError        the operator was started with a setting that it cannot use
-    ├── NotOursError         an object with a name that a flow needs belongs to another owner
-    └── ClusterError         a request to the Kubernetes API failed
+    ├── NameConflictError    an object with a name that a flow needs belongs to another owner
+    └── ApiServerError       a request to the Kubernetes API failed
         ├── UnreachableError     no complete response: it is unknown whether the request was carried out
         ├── BusyError            429 or 5xx: retry later
         │   └── BrokenError          500: mostly caused by the object's content, sometimes by the server
@@ -61,7 +61,7 @@ class SettingsError(OperatorError):
         super().__init__(f"{name} is {value!r}; {action}.")
 
 
-class NotOursError(OperatorError):
+class NameConflictError(OperatorError):
     """An object with a name that a flow needs belongs to another owner; it was not changed."""
 
     reason = "NameTaken"
@@ -74,7 +74,7 @@ class NotOursError(OperatorError):
         )
 
 
-class ClusterError(OperatorError):
+class ApiServerError(OperatorError):
     """A failed API request: what was asked (`PATCH deployments east/east-to-west-source`), and the answer."""
 
     reason = "ClusterRefused"
@@ -85,11 +85,11 @@ class ClusterError(OperatorError):
         super().__init__(f"{asked}: {answer}")
 
 
-class UnreachableError(ClusterError):
+class UnreachableError(ApiServerError):
     """No complete response: it is unknown whether the request was carried out."""
 
 
-class BusyError(ClusterError):
+class BusyError(ApiServerError):
     """429 or 5xx; `retry_after_s` is the server's Retry-After in seconds, 0 without one."""
 
 
@@ -100,21 +100,21 @@ class BrokenError(BusyError):
     """
 
 
-class ForbiddenError(ClusterError):
+class ForbiddenError(ApiServerError):
     """401 or 403: RBAC, a quota or a policy refuses the request."""
 
 
-class ConflictError(ClusterError):
+class ConflictError(ApiServerError):
     """409: the object has changed, or another field manager owns a field."""
 
 
-class NotFoundError(ClusterError):
+class NotFoundError(ApiServerError):
     """404: the object or the API does not exist."""
 
 
-class GoneError(ClusterError):
+class GoneError(ApiServerError):
     """410: a list's continue token is too old."""
 
 
-class RejectedError(ClusterError):
+class RejectedError(ApiServerError):
     """400, 422 and every status without a class of its own."""

@@ -14,26 +14,24 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.reasons import Reason
 from mirrorflow_operator.cluster.apply import Applier
-from mirrorflow_operator.cluster.client import Client
-from mirrorflow_operator.cluster.credentials import connection
-from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.client import Client, connection
+from mirrorflow_operator.cluster.events import Events, PodEvents
 from mirrorflow_operator.cluster.lease import Lease
-from mirrorflow_operator.cluster.pod_events import PodEvents
+from mirrorflow_operator.cluster.progress_client import Authorities
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.http_server import serve
-from mirrorflow_operator.leader_loop import Leader
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.poller import Poller
+from mirrorflow_operator.reconcile.leader_loop import Leader
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
-from mirrorflow_operator.reconcile.status_writer import StatusWriter
+from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
+from mirrorflow_operator.reconcile.work_queue import WorkQueue
 from mirrorflow_operator.settings import Settings
-from mirrorflow_operator.work_queue import WorkQueue
+from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.status.conditions import Reason
 
 _LOG = logging.getLogger("mirrorflow_operator")
 STAND_DOWN_S: Final = (
@@ -152,7 +150,7 @@ class Operator:
             objects=ObjectWriter(
                 applier=Applier(client=client, view=self.view, metrics=self.metrics), events=events
             ),
-            statuses=StatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
+            statuses=FlowStatusWriter(client=client, view=self.view, events=events, metrics=self.metrics),
         )
 
     def _gauges(self) -> None:

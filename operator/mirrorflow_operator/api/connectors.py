@@ -1,16 +1,143 @@
-"""Types of each connector's workload: replicas, resources and further properties.
-
-`template` has the part of the pod that users may change.
-"""
+"""Types of each connector's workload: replicas, resources, the parts of the pod that users may set, `config`."""
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mirrorflow_operator.api.model import LIST_SET, ApiModel, Properties
+from mirrorflow_operator.api.model import (
+    LIST_MAX,
+    LIST_SET,
+    PROPERTIES_MAX,
+    TEXT_MAX,
+    ApiModel,
+    LabelName,
+    ObjectName,
+    Properties,
+    list_map,
+)
 from mirrorflow_operator.api.quantity import Quantity
-from mirrorflow_operator.api.template import Annotations, Template
+
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=PROPERTIES_MAX)]
+Annotations = Annotated[
+    dict[LabelName, Annotated[str, Field(max_length=TEXT_MAX)]], Field(max_length=PROPERTIES_MAX)
+]
+# Defined by Kubernetes; the API server checks the content.
+Preserved = Annotated[
+    dict[str, Any],
+    Field(max_length=LIST_MAX, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
+]
+
+
+PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
+
+
+class EnvironmentVariable(ApiModel):
+    """Environment variable of the container, with a plain value."""
+
+    name: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
+        description="Name of the variable."
+    )
+    value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Value of the variable.")
+
+
+class Toleration(ApiModel):
+    """A taint that the pod tolerates."""
+
+    key: LabelName | None = Field(None, description="Key of the taint. If absent, all keys match.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists (any value matches) or Equal.")
+    value: LabelValue | None = Field(None, description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Effect of the taint. If absent, all effects match."
+    )
+    toleration_seconds: int | None = Field(
+        None,
+        ge=0,
+        le=86_400 * 365,
+        description="How long the taint is tolerated, in seconds, with effect NoExecute.",
+    )
+
+
+class TopologySpread(ApiModel):
+    """How the pods of a connector are spread; the selector is that of their own labels."""
+
+    topology_key: LabelName = Field(description="Node label by which pods are spread.")
+    max_skew: int = Field(1, ge=1, le=1_000, description="Maximum difference in pod count.")
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
+        "ScheduleAnyway",
+        description="What to do with a pod that violates the spread: DoNotSchedule or ScheduleAnyway.",
+    )
+
+
+class HostAlias(ApiModel):
+    """Host names that a pod resolves without DNS, for brokers whose advertised names the cluster's DNS does not have."""
+
+    ip: Annotated[
+        str, Field(max_length=45, pattern=r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$")
+    ] = Field(description="IP address.")
+    hostnames: Annotated[
+        tuple[Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")], ...],
+        Field(min_length=1, max_length=LIST_MAX),
+    ] = Field(description="Host names of the address.")
+
+
+class PodSecurityContext(ApiModel):
+    """User and group ids of the pod, for platforms and volumes that prescribe them. All other restrictions stay in force."""
+
+    run_as_user: PosixId | None = Field(None, description="User id of the processes; not 0.")
+    run_as_group: PosixId | None = Field(None, description="Group id of the processes; not 0.")
+    fs_group: PosixId | None = Field(None, description="Group id that owns the volumes; not 0.")
+    supplemental_groups: Annotated[tuple[PosixId, ...], Field(max_length=LIST_MAX)] = Field(
+        (), description="Further group ids of the processes; not 0."
+    )
+
+
+class Template(ApiModel):
+    """Fields of the pod that can be customized. No user id is set by default."""
+
+    labels: Labels = Field(default_factory=dict, description="Additional labels.")
+    annotations: Annotations = Field(default_factory=dict, description="Additional annotations.")
+    node_selector: Labels = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] = Field(
+        (), max_length=LIST_MAX, description="Taints that the pod tolerates."
+    )
+    affinity: Preserved = Field(default_factory=dict, description="Affinity of the pod, as in Kubernetes.")
+    topology_spread: tuple[TopologySpread, ...] = Field(
+        (),
+        max_length=10,
+        description="How pods are spread across nodes.",
+        json_schema_extra=list_map("topologyKey"),
+    )
+    priority_class_name: ObjectName | None = Field(None, description="Name of the PriorityClass of the pod.")
+    image_pull_secrets: tuple[ObjectName, ...] = Field(
+        (),
+        max_length=10,
+        description="Names of the Secrets with which images are pulled.",
+        json_schema_extra=LIST_SET,
+    )
+    host_aliases: tuple[HostAlias, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Host names that the pod resolves without DNS.",
+        json_schema_extra=list_map("ip"),
+    )
+    security_context: PodSecurityContext = Field(
+        default_factory=PodSecurityContext, description="User and group ids of the pod; not 0."
+    )
+    env: tuple[EnvironmentVariable, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Environment variables of the container.",
+        json_schema_extra=list_map("name"),
+    )
+    termination_grace_period_seconds: int = Field(
+        30,
+        ge=1,
+        le=3_600,
+        description="How long the pod may take to stop, in seconds; in-flight requests are completed.",
+    )
+
 
 ImageName = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
 

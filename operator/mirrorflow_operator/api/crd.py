@@ -2,17 +2,106 @@
 
 Pure: the same types give the same bytes. `python -m mirrorflow_operator.api.crd` prints it, and `make crds`
 writes it to the files that kubectl and the chart use.
+
+The schema is structural: it has no references, null or unions (KEP-2337). References are inlined, "T or null"
+becomes an optional T, "integer or quantity" becomes `x-kubernetes-int-or-string`, and titles and examples are
+left out. The server prunes unknown fields, so `additionalProperties: false` has no effect there. CEL rules
+check the keys of maps, because a structural schema cannot.
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
+from pydantic import BaseModel
 
 from mirrorflow_operator.api.rules.table import validations
-from mirrorflow_operator.api.spec import KIND, Metadata, Spec
+from mirrorflow_operator.api.spec import KIND, FlowMetadata, Spec
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.api.structural import Schema, structural
+
+Schema = dict[str, Any]
+DEPTH_MAX: Final = 20  # a recursive type has no structural schema
+EMPTY: Final[tuple[Any, ...]] = (
+    None,
+    "",
+    [],
+)  # absent means the same; as defaults they would only be noise in every diff
+_BOUNDS: Final = ("minimum", "pattern", "maxLength")  # each applies only to values of its type
+# Members that a default added have no field manager, so server-side apply would merge them with those of the
+# first manager that sets some: `include: [orders]` would still copy `.*`.
+JOINED: Final = frozenset({"set", "map"})
+LEFT_OUT: Final = frozenset({"title", "examples", "propertyNames", "patternProperties"})
+
+
+def structural(model: type[BaseModel]) -> Schema:
+    """Returns the structural schema of *model*. Raises ValueError where it has none."""
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _converted(schema, schema.get("$defs", {}), path=model.__name__, depth=0)
+
+
+def _converted(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, path: str, depth: int) -> Schema:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"{path} holds itself, which no structural schema can say")
+    flat = _in_place(dict(schema), definitions, path)
+    result = {key: value for key, value in flat.items() if key not in LEFT_OUT and key != "$defs"}
+    below = depth + 1
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
+    if "properties" in result:
+        result["properties"] = {
+            name: _converted(one, definitions, path=f"{path}.{name}", depth=below)
+            for name, one in result["properties"].items()
+        }
+        result.pop("additionalProperties", None)
+        result = _with_default(result)
+    elif result.get("type") == "object":
+        values = next(
+            iter(flat.get("patternProperties", {}).values()), result.pop("additionalProperties", None)
+        )
+        if isinstance(values, Mapping):
+            result["additionalProperties"] = _converted(values, definitions, path=f"{path}.*", depth=below)
+    if "items" in result:
+        result["items"] = _converted(result["items"], definitions, path=f"{path}[]", depth=below)
+        result["items"].pop("default", None)
+    if result.get("default", ...) in EMPTY or result.get("x-kubernetes-list-type") in JOINED:
+        result.pop("default", None)
+    if "type" not in result and "x-kubernetes-int-or-string" not in result:
+        raise ValueError(f"{path} has no type")
+    return result
+
+
+def _in_place(schema: Schema, definitions: Mapping[str, Any], path: str) -> Schema:
+    """Returns *schema* with its reference or its "T or null" resolved; keys of *schema* itself win."""
+    while True:
+        if "$ref" in schema:
+            name = schema.pop("$ref").removeprefix("#/$defs/")
+            schema = {**definitions[name], **schema}
+        elif "anyOf" in schema:
+            members = [one for one in schema.pop("anyOf") if one.get("type") != "null"]
+            if schema.get("x-kubernetes-int-or-string"):
+                bounds = {key: one[key] for one in members for key in _BOUNDS if key in one}
+                return {**bounds, **schema}
+            if len(members) != 1:
+                if any(one.get("x-kubernetes-int-or-string") for one in members):
+                    raise ValueError(f"{path} is a union of an int-or-string with more")
+                raise ValueError(f"{path} is a union of {len(members)} types")
+            schema = {**members[0], **schema}
+        else:
+            return schema
+
+
+def _with_default(schema: Schema) -> Schema:
+    """Returns *schema* with a default if it is an object of optional fields, so that their defaults apply.
+
+    A default that it already has stays (null: being absent has a meaning). The default is written out in
+    full, because the API server evaluates rules on it without further defaults.
+    """
+    if "default" in schema or schema.get("required"):
+        return schema
+    inner = {name: one["default"] for name, one in schema["properties"].items() if "default" in one}
+    return {**schema, "default": inner}
+
 
 GROUP: Final = "mirrorflow.io"
 VERSION: Final = "v1alpha1"
@@ -64,7 +153,7 @@ def schema() -> Schema:
             # A definition may restrict no metadata but the name.
             "metadata": {
                 "type": "object",
-                "properties": {"name": structural(Metadata)["properties"]["name"]},
+                "properties": {"name": structural(FlowMetadata)["properties"]["name"]},
             },
             "spec": structural(Spec),
             "status": structural(Status),

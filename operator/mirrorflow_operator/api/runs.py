@@ -8,10 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mirrorflow_operator.api.connectors import ImageName, Resources
+from mirrorflow_operator.api.connectors import ImageName, Resources, Template
 from mirrorflow_operator.api.model import ApiModel, ObjectName, RunId
 from mirrorflow_operator.api.quantity import Quantity
-from mirrorflow_operator.api.template import Template
 
 
 class ForeignRecords(Enum):
@@ -113,7 +112,7 @@ class Verify(SparkJob):
     )
 
 
-class Restart(ApiModel):
+class RestartRequest(ApiModel):
     """Rolling restart of the connectors."""
 
     run_id: RunId = Field(

@@ -14,7 +14,7 @@ from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.groups import Groups, Heartbeats, OffsetSyncs
 from mirrorflow_operator.api.model import ApiModel, ObjectName
 from mirrorflow_operator.api.quantity import Quantity
-from mirrorflow_operator.api.runs import Restart, Seed, Verify
+from mirrorflow_operator.api.runs import RestartRequest, Seed, Verify
 from mirrorflow_operator.api.topics import Topics
 
 API_VERSION = "mirrorflow.io/v1alpha1"
@@ -92,10 +92,12 @@ class Spec(ApiModel):
     )
     seed: Seed | None = Field(None, description="Bulk copy to the target.")
     verify: Verify | None = Field(None, description="Comparison of the records on both clusters.")
-    restart: Restart = Field(default_factory=Restart, description="Rolling restart of the connectors.")
+    restart: RestartRequest = Field(
+        default_factory=RestartRequest, description="Rolling restart of the connectors."
+    )
 
 
-class Metadata(ApiModel):
+class FlowMetadata(ApiModel):
     """The part of Kubernetes' metadata that planning needs; the rest is ignored."""
 
     model_config = ConfigDict(extra="ignore")
@@ -111,7 +113,7 @@ class MirrorFlow(ApiModel):
 
     api_version: Literal["mirrorflow.io/v1alpha1"] = Field(description=API_VERSION)
     kind: Literal["MirrorFlow"] = Field(description=KIND)
-    metadata: Metadata = Field(description="Name and namespace.")
+    metadata: FlowMetadata = Field(description="Name and namespace.")
     spec: Spec = Field(description="Desired state, written only by users.")
     status: dict[str, Any] = Field(
         default_factory=dict, description="Observed state, written by the operator; not read here."

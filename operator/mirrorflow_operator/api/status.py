@@ -1,9 +1,10 @@
-"""The types of a MirrorFlow's status, which only the operator writes.
+"""The types of a MirrorFlow's status, which only the operator writes, and Kubernetes' form of timestamps.
 
-It has counts and states, but no topics, groups or secrets; values that change all the time are metrics. Every
-list is bounded.
+The status has counts and states, but no topics, groups or secrets; values that change all the time are
+metrics. Every list is bounded.
 """
 
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated
 
@@ -107,7 +108,7 @@ class RunPhase(Enum):
     LOST = "Lost"  # the Job was deleted before it reported its result
 
 
-class Cost(ApiModel):
+class RunCost(ApiModel):
     """Resources that all executors of a run have used together."""
 
     executor_seconds: Count = Field(0, description="Total time of the tasks on executors, in seconds.")
@@ -153,10 +154,10 @@ class SeedStatus(RunStatus):
         None, description="Estimated remaining time in seconds, at the current rate."
     )
     guarantee: Guarantee = Field("", description="Delivery guarantee, for example exactly-once.")
-    cost: Cost | None = Field(None, description="Resources that the run has used.")
+    cost: RunCost | None = Field(None, description="Resources that the run has used.")
 
 
-class Windows(ApiModel):
+class WindowCounts(ApiModel):
     """Windows of source offsets that were compared."""
 
     total: Count = Field(0, description="Number of windows compared.")
@@ -176,11 +177,11 @@ class VerifyStatus(RunStatus):
         "", description="Name of the Job; the log of its driver has details."
     )
     verdict_time: Moment | None = Field(None, description="Time at which a run last ended with a verdict.")
-    windows: Windows | None = Field(None, description="Results by window.")
+    windows: WindowCounts | None = Field(None, description="Results by window.")
     source_records: Count = Field(0, description="Records read from the source.")
     target_records: Count = Field(0, description="Records read from the target.")
     differences: Count = Field(0, description="Number of different records, as far as they were counted.")
-    cost: Cost | None = Field(None, description="Resources that the run has used.")
+    cost: RunCost | None = Field(None, description="Resources that the run has used.")
 
 
 class ClusterIds(ApiModel):
@@ -206,3 +207,20 @@ class Status(ApiModel):
     seed: SeedStatus | None = Field(None, description="Last seed.")
     verify: VerifyStatus | None = Field(None, description="Last verification.")
     restart: RunStatus | None = Field(None, description="Last restart.")
+
+
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def moment(at_s: float) -> str:
+    """Returns *at_s* as a timestamp."""
+    return datetime.fromtimestamp(int(at_s), tz=UTC).strftime(_FORMAT)
+
+
+def seconds(text: str) -> float | None:
+    """Returns the seconds since 1970 of *text*; None where it is no timestamp or has no time zone."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.timestamp() if at.tzinfo is not None else None

@@ -63,7 +63,7 @@ class StartFrom(ApiModel):
     )
 
 
-class ConfigException(ApiModel):
+class TopicConfigException(ApiModel):
     """Topic settings that are not synchronized for some topics."""
 
     topics: tuple[Pattern, ...] = Field(
@@ -88,12 +88,12 @@ class ConfigSync(ApiModel):
         description="Regexes of settings that are not synchronized, in addition to MirrorMaker 2's defaults.",
         json_schema_extra=LIST_SET,
     )
-    exceptions: tuple[ConfigException, ...] = Field(
+    exceptions: tuple[TopicConfigException, ...] = Field(
         (), max_length=EXCEPTIONS_MAX, description="Settings that are not synchronized for some topics."
     )
 
 
-class AclSync(ApiModel):
+class TopicAclSync(ApiModel):
     """Synchronization of topic ACLs."""
 
     sync: SyncMode = Field(SyncMode.OFF, description="Apply the ACLs, Report differences, or Off.")
@@ -137,4 +137,4 @@ class Topics(ApiModel):
         "of the target.",
     )
     configs: ConfigSync = Field(default_factory=ConfigSync, description="Synchronization of topic settings.")
-    acls: AclSync = Field(default_factory=AclSync, description="Synchronization of topic ACLs.")
+    acls: TopicAclSync = Field(default_factory=TopicAclSync, description="Synchronization of topic ACLs.")

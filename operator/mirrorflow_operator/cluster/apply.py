@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.assess.admission import Resource
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import kind_of
 from mirrorflow_operator.cluster.observed import CONTENT_HASH, ChildSeen, child_seen, owner_uid
 from mirrorflow_operator.cluster.view import Id, View
-from mirrorflow_operator.errors import NotOursError
+from mirrorflow_operator.errors import NameConflictError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan.drift import holds
 from mirrorflow_operator.plan.objects import Object, content_hash
+from mirrorflow_operator.status.admission import Resource
 
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
 WRITES: Final = "api_writes_total"
@@ -49,7 +49,7 @@ class Applier:
     async def apply(self, resource: Resource, planned: Object) -> WrittenObject | None:
         """Returns the object as written, or None if it already was as planned.
 
-        Raises NotOursError where an object of that name has no MirrorFlow owner, ClusterError where a request
+        Raises NameConflictError where an object of that name has no MirrorFlow owner, ApiServerError where a request
         fails.
         """
         wanted, kind = owned(planned, resource), kind_of(planned)
@@ -76,7 +76,7 @@ class Applier:
         return WrittenObject(child=made, body=answer)
 
     async def prune(self, child: ChildSeen) -> bool:
-        """Deletes *child*, which is no longer planned, if it still exists. Raises ClusterError."""
+        """Deletes *child*, which is no longer planned, if it still exists. Raises ApiServerError."""
         live = self.view.children((child.namespace, child.flow)).get(child.id)
         if live is None or live.uid != child.uid or live.deleting:
             return False
@@ -95,14 +95,14 @@ class Applier:
     async def _found(self, wanted: Object) -> ChildSeen | None:
         """Returns the object of that name that the view lacks: None, or one that lost its flow label.
 
-        Raises NotOursError where it has no MirrorFlow owner.
+        Raises NameConflictError where it has no MirrorFlow owner.
         """
         kind, metadata = kind_of(wanted), wanted["metadata"]
         selector = f"metadata.name={metadata['name']}"
         async for _, bodies in self.client.chunks(kind, metadata["namespace"], fields=selector):
             for body in bodies:
                 if not owner_uid(body):
-                    raise NotOursError(kind.name, metadata["namespace"], metadata["name"])
+                    raise NameConflictError(kind.name, metadata["namespace"], metadata["name"])
                 return child_seen(kind, body)
         return None
 

@@ -1,13 +1,17 @@
 """Sends requests to the Kubernetes API server and returns JSON objects as dicts.
 
 Each request has a timeout, and each kind of failure its own error class. Nothing is retried here: the caller
-decides whether a retry makes sense.
+decides whether a retry makes sense. Credentials come from the kubeconfig that KUBECONFIG names, else from the
+pod's ServiceAccount.
 """
 
 import contextlib
 import json
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import aiohttp
@@ -15,7 +19,39 @@ import kopf
 
 from mirrorflow_operator import errors
 from mirrorflow_operator.cluster.kinds import FIELD_MANAGER, ObjectKind
+from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.metrics import Metrics
+
+
+def connection() -> kopf.ConnectionInfo:
+    """Returns address and credentials of the API server. Raises SettingsError where there are none.
+
+    Reads them on each call, because the kubelet replaces a pod's token every hour.
+    """
+    settings = kopf.OperatorSettings()
+    found = None
+    if os.environ.get("KUBECONFIG"):
+        found = kopf.login_with_kubeconfig(settings=settings)
+    found = found or kopf.login_with_service_account(settings=settings)
+    if found is None:
+        raise SettingsError(
+            "KUBECONFIG", "", "name a kubeconfig, or run in a pod with a ServiceAccount token"
+        )
+    return _Connection(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+
+class _Connection(kopf.ConnectionInfo):
+    """A connection that verifies the API server's certificate as Go clients do.
+
+    Since 3.13 Python refuses certificates without an authority key identifier, which the API servers of many
+    clusters use. Chain, host name and dates are still checked.
+    """
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        context = super().as_ssl_context()
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
 
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -25,7 +61,7 @@ CREDENTIALS_AGE_MAX_S: Final = 60.0
 CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
 ANSWER_MAX_LETTERS: Final = 1_000  # of a response quoted in an error; policies quote whole objects
 APPLY: Final = "application/apply-patch+yaml"
-_CLASSES: Final[Mapping[int, type[errors.ClusterError]]] = {
+_CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
     401: errors.ForbiddenError,
     403: errors.ForbiddenError,
     404: errors.NotFoundError,
@@ -54,7 +90,7 @@ class Client:
             self._session = None
 
     async def get(self, path: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Object:
-        """Returns the JSON object at *path*. Raises ClusterError."""
+        """Returns the JSON object at *path*. Raises ApiServerError."""
         return await self._request("GET", path, "read", "", timeout_s=timeout_s)
 
     async def read(

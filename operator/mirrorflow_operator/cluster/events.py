@@ -1,7 +1,11 @@
-"""Writes Kubernetes Events on a MirrorFlow that say what the operator did and why (`kubectl describe`).
+"""Writes Events on a MirrorFlow about what the operator did and why, and reads the warnings about stuck pods.
 
-Events never fail a reconciliation: one that cannot be written is logged and dropped. An equal Event
-is not repeated within ten minutes, and a rate limit keeps flows from flooding the cluster.
+Written Events never fail a reconciliation: one that cannot be written is logged and dropped. An equal Event is
+not repeated within ten minutes, and a rate limit keeps flows from flooding the cluster.
+
+Only an Event reports, for example, why a pod with a missing Secret does not start. A cluster has many Events,
+and each expires after an hour, so they are not watched. Those of one pod, or of a Job without a pod, are read
+while it is stuck.
 """
 
 import hashlib
@@ -11,15 +15,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.assess.admission import Resource
-from mirrorflow_operator.assess.timestamps import moment
+from mirrorflow_operator.api.status import moment, seconds
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
-from mirrorflow_operator.errors import ClusterError, ConflictError
+from mirrorflow_operator.cluster.observed import MESSAGE_MAX
+from mirrorflow_operator.errors import ApiServerError, ConflictError
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.status.admission import Resource
+from mirrorflow_operator.status.observation import JobSeen, PodEvent, PodSeen
+from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 _LOG = logging.getLogger(__name__)
 COMPONENT: Final = "mirrorflow-operator"
@@ -62,7 +69,7 @@ class Events:
             )
         except ConflictError:
             return  # another operator has written it within the same second
-        except ClusterError as error:
+        except ApiServerError as error:
             _LOG.warning("%s/%s: no event: %s", resource.namespace, resource.name, error)
             return
         self.metrics.count("events_total", "Events written, by reason.", reason=reason)
@@ -107,3 +114,81 @@ class Events:
             "reportingComponent": COMPONENT,
             "reportingInstance": self.instance,
         }
+
+
+HANGS_AFTER_S: Final = 3.0  # a healthy pod's container is created by then
+AGAIN_S: Final = 10.0  # between two reads for one pod; the kubelet repeats an Event every two minutes at most
+KEPT_MAX: Final = 10  # latest Events of one pod
+PODS_MAX: Final = 5_000  # pods and Jobs whose Events are remembered
+READS_PER_SECOND: Final = 10.0  # reads; when a registry is unreachable, all pods of a node are stuck at once
+_HANGING: Final = frozenset({"ContainerCreating", "PodInitializing", "CreateContainerConfigError"})
+
+
+@dataclass(slots=True, kw_only=True)
+class PodEvents:
+    """Reads and caches the warning Events of stuck pods and Jobs."""
+
+    client: Client
+    clock: Callable[[], float] = time.monotonic
+    _found: dict[str, tuple[float, tuple[PodEvent, ...]]] = field(default_factory=dict)
+    _next_at: float = 0.0
+
+    async def of(self, namespace: str, pod: PodSeen, now_s: float) -> tuple[PodEvent, ...]:
+        """Returns the warnings about *pod* while it is stuck, else none.
+
+        Where they cannot be read, returns those of the last read.
+        """
+        hangs = may_hang(pod) and now_s - pod.created_s >= HANGS_AFTER_S
+        return await self._about(namespace, pod.name, pod.uid, hangs=hangs)
+
+    async def of_job(self, namespace: str, job: JobSeen, now_s: float) -> tuple[PodEvent, ...]:
+        """Returns the warnings about *job* while it has no pod; such Events are on the Job itself."""
+        since_s = job.started_s or job.created_s
+        hangs = has_no_driver(job) and now_s - since_s >= HANGS_AFTER_S
+        return await self._about(namespace, job.name, job.uid, hangs=hangs)
+
+    async def _about(self, namespace: str, name: str, uid: str, *, hangs: bool) -> tuple[PodEvent, ...]:
+        if not hangs:
+            self._found.pop(uid, None)
+            return ()
+        at, known = self._found.get(uid, (-AGAIN_S, ()))
+        now = self.clock()
+        if now - at < AGAIN_S or now < self._next_at:
+            return known
+        self._next_at = now + 1 / READS_PER_SECOND
+        try:
+            known = await self._read(namespace, uid)
+        except ApiServerError as error:
+            _LOG.warning("%s/%s: its events cannot be read: %s", namespace, name, error)
+        if len(self._found) >= PODS_MAX:
+            self._found.clear()
+        self._found[uid] = (now, known)
+        return known
+
+    async def _read(self, namespace: str, uid: str) -> tuple[PodEvent, ...]:
+        events: list[PodEvent] = []
+        async for _, bodies in self.client.chunks(
+            EVENT, namespace, fields=f"involvedObject.uid={uid},type=Warning"
+        ):
+            events.extend(_event(body) for body in bodies)
+        return tuple(sorted(events, key=lambda event: event.last_seen_s)[-KEPT_MAX:])
+
+
+def may_hang(pod: PodSeen) -> bool:
+    """Returns whether *pod* is in a state whose cause Kubernetes reports in Events."""
+    return not pod.deleting and pod.phase == "Pending" and pod.waiting_reason in _HANGING
+
+
+def _event(body: dict[str, Any]) -> PodEvent:
+    series = body.get("series") or {}
+    moments = (
+        body.get("lastTimestamp"),
+        series.get("lastObservedTime"),
+        body.get("eventTime"),
+        body["metadata"].get("creationTimestamp"),
+    )
+    return PodEvent(
+        reason=body.get("reason", ""),
+        message=body.get("message", "")[:MESSAGE_MAX],
+        last_seen_s=next((at for text in moments if text and (at := seconds(text)) is not None), 0.0),
+    )

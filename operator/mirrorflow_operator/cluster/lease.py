@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import LEASE
-from mirrorflow_operator.errors import ClusterError, ConflictError, NotFoundError
+from mirrorflow_operator.errors import ApiServerError, ConflictError, NotFoundError
 
 _LOG = logging.getLogger(__name__)
 CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost the Lease
@@ -95,7 +95,7 @@ class Lease:
         if self.renewed_at is None:
             return
         self.renewed_at = None
-        with contextlib.suppress(ClusterError, TimeoutError):
+        with contextlib.suppress(ApiServerError, TimeoutError):
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 found = await self.client.read(LEASE, self.namespace, self.name, timeout_s=RELEASE_TIMEOUT_S)
                 if found["spec"].get("holderIdentity") == self.identity:
@@ -112,7 +112,7 @@ class Lease:
         try:
             async with asyncio.timeout(timeout_s):
                 held = await self._try()
-        except (ClusterError, TimeoutError) as error:
+        except (ApiServerError, TimeoutError) as error:
             # A conflict means that another candidate was faster; the next attempt reads its record.
             if not isinstance(error, ConflictError):
                 _LOG.warning("Lease %s/%s: %s", self.namespace, self.name, str(error) or "no answer in time")

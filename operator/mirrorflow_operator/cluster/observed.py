@@ -12,16 +12,7 @@ from typing import Any, Final
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.assess.admission import Key, Resource
-from mirrorflow_operator.assess.observation import (
-    DeploymentCondition,
-    DeploymentSeen,
-    JobSeen,
-    PodSeen,
-    ScheduleSeen,
-)
-from mirrorflow_operator.assess.status_document import status_of
-from mirrorflow_operator.assess.timestamps import seconds
+from mirrorflow_operator.api.status import seconds
 from mirrorflow_operator.cluster.kinds import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.colocation import connectors_in
@@ -37,6 +28,15 @@ from mirrorflow_operator.plan.names import (
 )
 from mirrorflow_operator.plan.pod import CONTAINER
 from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.admission import Key, Resource
+from mirrorflow_operator.status.observation import (
+    DeploymentCondition,
+    DeploymentSeen,
+    JobSeen,
+    PodSeen,
+    ScheduleSeen,
+)
+from mirrorflow_operator.status.status_document import status_of
 
 CONTENT_HASH: Final = "mirrorflow.io/content-hash"
 MESSAGE_MAX: Final = 1_000  # characters of a container's or a condition's message

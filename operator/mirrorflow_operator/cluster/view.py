@@ -2,19 +2,17 @@
 
 An update with an older resourceVersion than the cached one is ignored, whether it comes from a list, a watch
 or the response to a write. The result of an own write is cached at once, so a late watch never causes a
-second write.
+second write. Full lists, at the start and later, correct what a watch has missed.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
-from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.cross_flow_checks import CrossFlowChecks
-from mirrorflow_operator.assess.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
-from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, ObjectKind
+from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.kinds import CRON_JOB, DEPLOYMENT, JOB, MIRROR_FLOW, POD, WATCHED, ObjectKind
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
     FlowSeen,
@@ -29,6 +27,10 @@ from mirrorflow_operator.cluster.observed import (
     run_kind_of,
     schedule_seen,
 )
+from mirrorflow_operator.plan.names import FLOW_LABEL
+from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.status.cross_flow_checks import CrossFlowChecks
+from mirrorflow_operator.status.observation import DeploymentSeen, JobSeen, PodSeen, ScheduleSeen
 
 Id = tuple[str, str, str]  # kind, namespace, name
 NOTHING: frozenset[Key] = frozenset()
@@ -227,3 +229,46 @@ class View:
 def _number(version: str) -> int:
     """Returns a resourceVersion as a number; it grows (promised since Kubernetes 1.35, always with etcd)."""
     return int(version) if version.isdigit() else 0
+
+
+_ANY: Final = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a full list changed in the view: flows, and the kinds of the changed objects."""
+
+    changed: frozenset[Key]
+    kinds: frozenset[str]
+
+
+def selector_of(kind: ObjectKind) -> str:
+    """Returns the label selector for *kind*, so that the API server filters out objects of no flow."""
+    return _ANY if kind is MIRROR_FLOW else FLOW_LABEL
+
+
+async def list_all(client: Client, view: View, namespace: str | None) -> Listed:
+    """Reads every kind in *namespace* (None: all namespaces) into *view* and returns what changed.
+
+    Raises ClusterError; what was read until then stays in the view.
+    """
+    changed: frozenset[Key] = frozenset()
+    kinds = set()
+    for kind in WATCHED:
+        found = await _list(client, view, kind, namespace)
+        changed |= found
+        if found:
+            kinds.add(kind.name)
+    return Listed(changed=changed, kinds=frozenset(kinds))
+
+
+async def _list(client: Client, view: View, kind: ObjectKind, namespace: str | None) -> frozenset[Key]:
+    seen: set[str] = set()
+    changed: frozenset[Key] = frozenset()
+    until = 0
+    async for version, bodies in client.chunks(kind, namespace, labels=selector_of(kind)):
+        until = version
+        for body in bodies:
+            seen.add(body["metadata"]["uid"])
+            changed |= view.put(kind, body)
+    return changed | view.absent(kind, namespace, seen, until)

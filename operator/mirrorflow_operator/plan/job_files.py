@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
+from mirrorflow_operator.api.connectors import Template
 from mirrorflow_operator.api.quantity import amount, whole
 from mirrorflow_operator.api.runs import ForeignRecords, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.template import Template
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, plan_of_all
-from mirrorflow_operator.plan.pod_parts import (
+from mirrorflow_operator.plan.pod import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     WORKER_FILE,
+    Mounts,
+    mounts,
     pod_security,
     scheduling,
     variables,

@@ -28,7 +28,7 @@ from mirrorflow_operator.plan.job_files import (
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.objects import content_hash
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
-from mirrorflow_operator.plan.pod_parts import (
+from mirrorflow_operator.plan.pod import (
     CONFIG_FOLDER,
     CONTAINER_SECURITY,
     WORKER_FILE,

@@ -17,10 +17,8 @@ from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan import names, replica_sharing
 from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_kind, pods
 from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.mounts import Mounts, mounts
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
-from mirrorflow_operator.plan.pod import HTTP_PORT, pod
-from mirrorflow_operator.plan.pod_parts import WORKER_FILE
+from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, Mounts, mounts, pod
 from mirrorflow_operator.plan.replica_sharing import Shape
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"

@@ -1,33 +1,189 @@
-"""Builds the pod template of a connector, or of connectors that share a pod.
+"""Builds pod templates: that of a connector or of connectors that share a pod, and the parts of every pod. Pure.
 
 The pod has one container, no privileges, no token, and only the Secrets that its properties refer to. It
 passes the restricted Pod Security Standard and fixes no user id, so that any platform may choose one.
+
+Defaults (requests, topology spread, permission to evict) apply where the spec sets nothing. The annotation
+DEFAULTS_ANNOTATION marks pods that have them (`rollouts.with_kept_pods`).
+
+A pod mounts the Secrets and ConfigMaps that its properties name, whether the plan put them there (from the
+resource's secret fields) or a user did (as a reference in a `config`), and no others.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.api.connectors import Connector
+from mirrorflow_operator.api.connectors import (
+    ComputeAmounts,
+    Connector,
+    Resources,
+    Template,
+    Toleration,
+    TopologySpread,
+)
 from mirrorflow_operator.plan.layout import SecretLayout
-from mirrorflow_operator.plan.mounts import Mounts
-from mirrorflow_operator.plan.pod_defaults import (
-    DEFAULTS,
-    DEFAULTS_ANNOTATION,
-    with_defaults,
-    with_requests,
-)
-from mirrorflow_operator.plan.pod_parts import (
-    CONFIG_FOLDER,
-    CONTAINER_SECURITY,
-    WORKER_FILE,
-    pod_security,
-    resources_of,
-    scheduling,
-    variables,
-    volume_mounts,
-    volumes,
-)
-from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, pod_environment
+from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, POD_IP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounts:
+    """Names of Secrets and ConfigMaps, sorted, without duplicates."""
+
+    secrets: tuple[str, ...] = ()
+    config_maps: tuple[str, ...] = ()
+
+
+def mounts(properties: Iterable[Mapping[str, str]], layout: SecretLayout) -> Mounts:
+    """Returns what *properties* refer to below *layout*'s folders, as `${dir:folder:key}` or as a path."""
+    values = [value for one in properties for value in one.values()]
+    return Mounts(
+        secrets=_below(layout.secrets, values),
+        config_maps=_below(layout.config_maps, values),
+    )
+
+
+def _below(folder: str, values: Iterable[str]) -> tuple[str, ...]:
+    below = re.compile(re.escape(folder) + r"/([a-z0-9][-a-z0-9.]*)[:/]")
+    return tuple(sorted({name for value in values for name in below.findall(value)}))
+
+
+CONFIG_FOLDER: Final = "/etc/mirrorflow"
+WORKER_FILE: Final = "worker.properties"
+SECRET_MODE: Final = 0o440
+# The restricted Pod Security Standard; no user id, so that any platform may choose one.
+POD_SECURITY: Final[Mapping[str, Any]] = {
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def pod_security(template: Template) -> dict[str, Any]:
+    """Returns the restricted pod security context with the ids of *template*, which cannot loosen it."""
+    ids = template.security_context.model_dump(mode="json", by_alias=True)
+    return {**POD_SECURITY, **{name: given for name, given in ids.items() if given}}
+
+
+def volume_mounts(mounts: Mounts, layout: SecretLayout) -> list[dict[str, Any]]:
+    """Returns the mounts of settings, temporary files, and the Secrets and ConfigMaps in the settings."""
+    return [
+        {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
+        *_volume_mounts("secret", layout.secrets, mounts.secrets),
+        *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
+    ]
+
+
+def variables(template: Template) -> list[dict[str, Any]]:
+    """Returns the environment variables of *template*."""
+    return [{"name": one.name, "value": one.value} for one in template.env]
+
+
+def of_the_pod(name: str, field: str) -> dict[str, Any]:
+    """Returns variable *name* with the value of a *field* of the pod (downward API)."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+
+
+def resources_of(resources: Resources) -> dict[str, Any]:
+    """Returns the requests and limits that are set."""
+    parts = {"requests": _amounts(resources.requests), "limits": _amounts(resources.limits)}
+    return {name: amounts for name, amounts in parts.items() if amounts}
+
+
+def _amounts(amounts: ComputeAmounts) -> dict[str, str]:
+    given = {"cpu": amounts.cpu, "memory": amounts.memory}
+    return {name: str(amount) for name, amount in given.items() if amount is not None}
+
+
+def volumes(config_map: str, mounts: Mounts, *, tmp_size: str) -> list[dict[str, Any]]:
+    """Returns the volumes; Secrets are mounted whole, so that a key added later needs no new pod."""
+    return [
+        {"name": "config", "configMap": {"name": config_map}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": tmp_size}},
+        *(
+            {"name": _volume("secret", at), "secret": {"secretName": name, "defaultMode": SECRET_MODE}}
+            for at, name in enumerate(mounts.secrets)
+        ),
+        *(
+            {"name": _volume("config-map", at), "configMap": {"name": name}}
+            for at, name in enumerate(mounts.config_maps)
+        ),
+    ]
+
+
+def _volume_mounts(kind: str, folder: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"name": _volume(kind, at), "mountPath": f"{folder}/{name}", "readOnly": True}
+        for at, name in enumerate(names)
+    ]
+
+
+def _volume(kind: str, at: int) -> str:
+    return f"{kind}-{at}"  # names of Secrets may be longer than names of volumes
+
+
+def scheduling(template: Template, selector: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the set fields for scheduling, image pull Secrets and host aliases.
+
+    *selector* selects the pods for the topology spread.
+    """
+    parts: dict[str, Any] = {
+        "nodeSelector": dict(template.node_selector),
+        "tolerations": [_toleration(one) for one in template.tolerations],
+        "affinity": dict(template.affinity),
+        "topologySpreadConstraints": [_spread(one, selector) for one in template.topology_spread],
+        "priorityClassName": template.priority_class_name,
+        "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
+        "hostAliases": [{"ip": one.ip, "hostnames": list(one.hostnames)} for one in template.host_aliases],
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _toleration(toleration: Toleration) -> dict[str, Any]:
+    return {name: value for name, value in toleration.model_dump(by_alias=True).items() if value is not None}
+
+
+def _spread(spread: TopologySpread, selector: Mapping[str, str]) -> dict[str, Any]:
+    return {**spread.model_dump(by_alias=True), "labelSelector": {"matchLabels": dict(selector)}}
+
+
+DEFAULTS_ANNOTATION: Final = "mirrorflow.io/pod-defaults"
+DEFAULTS: Final = "1"
+# One task under load uses 95 MiB (README, Speed); an idle connector uses 0.01 cores.
+REQUESTS: Final = ComputeAmounts(cpu="100m", memory="96Mi")
+# For the cluster autoscaler: the emptyDir holds only temporary files, and another pod continues the work.
+SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+# So a failed node takes as few pods as possible; a cluster with too few nodes still runs all of them.
+SPREAD: Final = (TopologySpread(topology_key="kubernetes.io/hostname"),)
+
+
+def with_requests(resources: Resources) -> Resources:
+    """Returns *resources* with default requests for what has neither request nor limit.
+
+    Kubernetes uses a limit without a request as the request.
+    """
+    given = {
+        name: getattr(resources.requests, name) or (None if getattr(resources.limits, name) else default)
+        for name, default in REQUESTS
+    }
+    return resources.model_copy(update={"requests": ComputeAmounts(**given)})
+
+
+def with_defaults(template: Template, *, is_shared: bool) -> Template:
+    """Returns *template* with default annotations and, if *is_shared*, the default spread; its own win."""
+    return template.model_copy(
+        update={
+            "annotations": {**SAFE_TO_EVICT, **template.annotations},
+            "topology_spread": template.topology_spread or (SPREAD if is_shared else ()),
+        }
+    )
+
 
 HTTP_PORT: Final = 8080
 CONTAINER: Final = "replicator"
@@ -64,7 +220,7 @@ def pod(
     """Returns the pod template of a Deployment, whose ConfigMap has the connectors' *files*.
 
     *is_shared*: several pods share the connector's work. *is_secure*: it serves HTTPS. *has_defaults*: it has
-    the defaults of `pod_defaults`.
+    the default requests, spread and annotations.
     """
     if has_defaults:
         connector = connector.model_copy(
@@ -125,7 +281,10 @@ def _container(
     resources = resources_of(connector.resources)
     if resources:
         container["resources"] = resources
-    environment = [*(pod_environment() if is_shared else ()), *variables(connector.template)]
+    environment = [
+        *([of_the_pod(POD_IP, "status.podIP")] if is_shared else ()),
+        *variables(connector.template),
+    ]
     if environment:
         container["env"] = environment
     return container

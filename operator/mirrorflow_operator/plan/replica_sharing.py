@@ -16,7 +16,6 @@ from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.pod_parts import of_the_pod
 
 INTERNAL_PORT: Final = 8083  # Connect's default
 POD_IP: Final = "MIRRORFLOW_POD_IP"
@@ -120,11 +119,6 @@ def internal_listener(flow: MirrorFlow) -> str:
     """Returns the listener for requests from the other pods."""
     scheme = "http" if flow.spec.internal_rest.tls is None else "https"
     return f"{scheme}://0.0.0.0:{INTERNAL_PORT}"
-
-
-def pod_environment() -> list[dict[str, Any]]:
-    """Returns the variables with facts about the pod itself: its IP."""
-    return [of_the_pod(POD_IP, "status.podIP")]
 
 
 def certificate(secret: str, layout: SecretLayout) -> dict[str, str]:

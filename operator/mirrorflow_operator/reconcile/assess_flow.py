@@ -3,10 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from mirrorflow_operator.assess.admission import Admission
-from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.colocation_migration import deployment_of, is_moving
-from mirrorflow_operator.assess.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
 from mirrorflow_operator.errors import OperatorError
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.colocation import pod_kind
@@ -14,6 +10,10 @@ from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.status.admission import Admission
+from mirrorflow_operator.status.assess import Assessment, assess
+from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
+from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving
 
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 

@@ -1,31 +1,53 @@
 """Step 3 of a pass: plans the desired state of one flow, once and frozen. Pure.
 
 It has every object that should exist, the Spark jobs among them, and the form and number of pods for the next
-step of a rollout. If nothing has changed since a pass that left nothing to write, no object is planned.
+step of a rollout. If nothing has changed since a pass that left nothing to write, no object is planned:
+InputsDigest compares the inputs of two passes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.assess.admission import Admission
-from mirrorflow_operator.assess.colocation_migration import left_alone
-from mirrorflow_operator.assess.due_jobs import DueJobs, Holding, decide
-from mirrorflow_operator.assess.rollout_steps import shapes
-from mirrorflow_operator.cluster.inputs_digest import InputsDigest
 from mirrorflow_operator.cluster.kinds import DEPLOYMENT
+from mirrorflow_operator.cluster.observed import ChildSeen
+from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.colocation import Pods, pods
 from mirrorflow_operator.plan.jobs import held_back, in_turn, job_objects
-from mirrorflow_operator.plan.kept_pods import with_kept_pods
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, active_kinds, plan
 from mirrorflow_operator.plan.replica_sharing import Shape
+from mirrorflow_operator.plan.rollouts import with_kept_pods
 from mirrorflow_operator.plan.runs import SparkDefaults
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.status.admission import Admission
+from mirrorflow_operator.status.rollout_steps import left_alone, shapes
+from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputsDigest:
+    """The inputs of one pass: *facts* of the flow, its jobs and pods; a digest of each labelled object."""
+
+    facts: tuple[object, ...]
+    children: dict[Id, tuple[object, ...]]
+
+    @classmethod
+    def of(cls, facts: tuple[object, ...], children: Iterable[ChildSeen]) -> "InputsDigest":
+        """Returns the digest of the current view."""
+        return cls(facts=facts, children={child.id: _of(child) for child in children})
+
+    def with_written(self, made: Iterable[ChildSeen]) -> "InputsDigest":
+        """Returns a copy updated with the results of the pass's own writes."""
+        return replace(self, children=self.children | {child.id: _of(child) for child in made})
+
+
+def _of(child: ChildSeen) -> tuple[object, ...]:
+    return child.digest, child.owner_uid, child.deleting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

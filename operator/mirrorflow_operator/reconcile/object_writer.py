@@ -1,29 +1,32 @@
 """Steps 4 and 5 of a pass: applies planned objects that differ, and prunes objects that are not planned."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_operator.assess.admission import Resource
 from mirrorflow_operator.cluster.apply import Applier
-from mirrorflow_operator.cluster.event_messages import id_of, news_of, removal_of
 from mirrorflow_operator.cluster.events import Events
-from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import ChildSeen
+from mirrorflow_operator.cluster.view import Id
 from mirrorflow_operator.errors import (
     BrokenError,
     ForbiddenError,
-    NotOursError,
+    NameConflictError,
     OperatorError,
     RejectedError,
 )
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.colocation import hosts
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL
+from mirrorflow_operator.plan.objects import Object
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.reconcile.desired_state import DesiredState
 from mirrorflow_operator.reconcile.observe import ObservedFlow
+from mirrorflow_operator.status.admission import Resource
 
 # Errors that the user can fix: their message goes into the status. All others are transient.
-_USER_FACING_ERRORS: Final = (NotOursError, ForbiddenError, RejectedError, BrokenError)
+_USER_FACING_ERRORS: Final = (NameConflictError, ForbiddenError, RejectedError, BrokenError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +110,57 @@ def _is_prunable(child: ChildSeen, desired: DesiredState, resource: Resource) ->
         return False
     # The admission policy would refuse to delete an unmanaged object, which would fail the whole pass.
     return child.is_managed()
+
+
+def id_of(planned: Object) -> Id:
+    """Returns kind, namespace and name."""
+    return planned["kind"], planned["metadata"]["namespace"], planned["metadata"]["name"]
+
+
+def news_of(
+    one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
+) -> tuple[str, str] | None:
+    """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
+
+    *found* is the object before the write, *before* holds all objects of the flow before the pass.
+    """
+    name = one["metadata"]["name"]
+    if one["kind"] == JOB.name and found is None:
+        return "Started", f"Job {name}."
+    if one["kind"] != DEPLOYMENT.name or found is None:
+        return None
+    why = _why_it_rolls(one, planned, before)
+    if why:
+        return "Rolling", f"{name} gets new pods: {', '.join(why)}."
+    count = one["spec"]["replicas"]
+    if found.content()["spec"].get("replicas") != count:
+        return "Scaled", f"{name} is to have {count} pods."
+    return None
+
+
+def _why_it_rolls(
+    deployment: Object, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
+) -> tuple[str, ...]:
+    _, namespace, name = id_of(deployment)
+    files = (CONFIG_MAP.name, namespace, name)
+    old, old_files = before.get((DEPLOYMENT.name, namespace, name)), before.get(files)
+    if old is None:
+        return ()
+    new_files = next(one for one in planned if id_of(one) == files)
+    return reasons_to_roll(
+        old.content(),
+        deployment,
+        old_files.content().get("data", {}) if old_files is not None else {},
+        new_files["data"],
+    )
+
+
+def removal_of(child: ChildSeen, homes: Mapping[str, str]) -> tuple[str, str]:
+    """Returns reason and note of the Event for deleting *child*.
+
+    *homes* maps each planned connector to the connector whose pod it runs in, both by name.
+    """
+    word = child.content()["metadata"]["labels"].get(CONNECTOR_LABEL, "")
+    home = homes.get(word, word)
+    why = "the flow needs it no more" if home == word else f"{word} runs in the pod of {home}"
+    return "Removed", f"{child.kind.name} {child.name}: {why}."

@@ -5,14 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mirrorflow_operator.assess.admission import AdmissionRefusal, Key, Resource
-from mirrorflow_operator.assess.due_jobs import has_no_driver
-from mirrorflow_operator.assess.observation import (
-    DeploymentSeen,
-    JobSeen,
-    PodSeen,
-    ScheduleSeen,
-)
+from mirrorflow_operator.cluster.events import AGAIN_S, PodEvents, may_hang
 from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB
 from mirrorflow_operator.cluster.observed import (
     ChildSeen,
@@ -21,12 +14,18 @@ from mirrorflow_operator.cluster.observed import (
     job_seen,
     run_kind_of,
 )
-from mirrorflow_operator.cluster.pod_events import AGAIN_S, PodEvents, may_hang
+from mirrorflow_operator.cluster.progress_client import Authorities, name_in, places
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.plan import connector_names
-from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.poller import Poller
-from mirrorflow_operator.polling.scrape_targets import name_in, places
+from mirrorflow_operator.status.admission import AdmissionRefusal, Key, Resource
+from mirrorflow_operator.status.observation import (
+    DeploymentSeen,
+    JobSeen,
+    PodSeen,
+    ScheduleSeen,
+)
+from mirrorflow_operator.status.spark_jobs import has_no_driver
 
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 

@@ -7,16 +7,15 @@ flow is reported in its status and does not affect other flows.
 
 from dataclasses import dataclass, field
 
-from mirrorflow_operator.assess.admission import Key, admit
-from mirrorflow_operator.assess.due_jobs import Holding
-from mirrorflow_operator.assess.observation import AssessmentMemory
-from mirrorflow_operator.cluster.inputs_digest import InputsDigest
 from mirrorflow_operator.reconcile.assess_flow import assess_flow
-from mirrorflow_operator.reconcile.desired_state import plan_flow
+from mirrorflow_operator.reconcile.desired_state import InputsDigest, plan_flow
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
-from mirrorflow_operator.reconcile.status_writer import StatusMemory, StatusWriter
+from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, StatusMemory
 from mirrorflow_operator.settings import Settings
+from mirrorflow_operator.status.admission import Key, admit
+from mirrorflow_operator.status.observation import AssessmentMemory
+from mirrorflow_operator.status.spark_jobs import Holding
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class Reconciler:
     settings: Settings
     observer: Observer
     objects: ObjectWriter
-    statuses: StatusWriter
+    statuses: FlowStatusWriter
     _memories: dict[Key, _FlowMemory] = field(default_factory=dict)
 
     @property

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.assess.admission import Resource
-from mirrorflow_operator.assess.assess import Assessment
-from mirrorflow_operator.assess.status_document import held_s, status_document
-from mirrorflow_operator.assess.troubles import new_troubles
 from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
 from mirrorflow_operator.cluster.kinds import MIRROR_FLOW
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.metrics import Metrics
+from mirrorflow_operator.status.admission import Resource
+from mirrorflow_operator.status.assess import Assessment
+from mirrorflow_operator.status.problems import new_troubles
+from mirrorflow_operator.status.status_document import held_s, status_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class StatusMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusWriter:
+class FlowStatusWriter:
     """Writes statuses, and a Warning event for each new problem in them."""
 
     client: Client
@@ -43,7 +43,7 @@ class StatusWriter:
     wall_clock: Callable[[], float] = time.time
 
     async def write(self, resource: Resource, assessment: Assessment, memory: StatusMemory) -> StatusMemory:
-        """Writes the status if it differs and is not held back; returns the new memory. Raises ClusterError."""
+        """Writes the status if it differs and is not held back; returns the new memory. Raises ApiServerError."""
         seen = self.view.flows.get(resource.key)
         settled = replace(memory, held_s=None)
         if seen is None or seen.resource != resource:

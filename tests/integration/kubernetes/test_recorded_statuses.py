@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.assess.status_document import status_document, status_of
+from mirrorflow_operator.status.status_document import status_document, status_of
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl, KubectlError
 

@@ -12,10 +12,11 @@ import yaml
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.assess.admission import Admission, Resource, admit
-from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.due_jobs import decide
-from mirrorflow_operator.assess.observation import (
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.admission import Admission, Resource, admit
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.observation import (
     ConnectorSeen,
     DeploymentCondition,
     DeploymentSeen,
@@ -23,17 +24,16 @@ from mirrorflow_operator.assess.observation import (
     Observation,
     PodSeen,
 )
-from mirrorflow_operator.assess.progress import (
+from mirrorflow_operator.status.progress import (
     Checkpoints,
     Reading,
     Replicating,
     SideReachability,
     SideSummary,
     Summary,
+    read_report,
 )
-from mirrorflow_operator.assess.reports import read_report
-from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.spark_jobs import decide
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW_S = 1_795_000_000.0

@@ -22,10 +22,15 @@ from mirrorflow_operator.api.status import (
     ConditionStatus,
     Lag,
     Status,
+    moment,
+    seconds,
 )
-from mirrorflow_operator.assess.admission import AdmissionRefusal, admit
-from mirrorflow_operator.assess.assess import Assessment, assess
-from mirrorflow_operator.assess.observation import (
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.status.admission import AdmissionRefusal, admit
+from mirrorflow_operator.status.assess import Assessment, assess
+from mirrorflow_operator.status.conditions import DECIDED, ConditionType, Reason
+from mirrorflow_operator.status.observation import (
     AssessmentMemory,
     ConnectorSeen,
     DeploymentCondition,
@@ -34,7 +39,7 @@ from mirrorflow_operator.assess.observation import (
     PodEvent,
     PodSeen,
 )
-from mirrorflow_operator.assess.progress import (
+from mirrorflow_operator.status.progress import (
     Checkpoints,
     MissingReference,
     Reading,
@@ -45,17 +50,13 @@ from mirrorflow_operator.assess.progress import (
     Summary,
     Unread,
 )
-from mirrorflow_operator.assess.reasons import DECIDED, ConditionType, Reason
-from mirrorflow_operator.assess.status_document import (
+from mirrorflow_operator.status.status_document import (
     FIGURES_EVERY_S,
     held_s,
     status_document,
     status_of,
     worth_writing,
 )
-from mirrorflow_operator.assess.timestamps import moment, seconds
-from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.plan import ConnectorKind
 from tests.unit.control_plane.observations import (
     NOW_S,
     REACHED,

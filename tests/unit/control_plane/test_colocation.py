@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 from mirrorflow_operator.api.connectors import ConnectorName, Connectors
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import Phase, Status
-from mirrorflow_operator.assess.colocation_migration import deployment_of, is_moving, left_alone
-from mirrorflow_operator.assess.observation import DeploymentSeen, Observation
-from mirrorflow_operator.assess.progress import SideReachability, SideSummary
-from mirrorflow_operator.assess.terminating_pods import has_pods_of_before
-from mirrorflow_operator.assess.workloads import is_rolling, workload_name
 from mirrorflow_operator.plan.colocation import Pods, connectors_in, pods
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
-from mirrorflow_operator.plan.pod_parts import WORKER_FILE
+from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.replica_sharing import Shape
-from mirrorflow_operator.plan.rollout_reasons import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
+from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
+from mirrorflow_operator.status.progress import SideReachability, SideSummary
+from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving, left_alone
+from mirrorflow_operator.status.workloads import is_rolling, workload_name
 from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
@@ -234,7 +233,7 @@ def test_what_moves_is_told_as_rolling_until_its_old_pod_has_gone():
     assert not is_moving(HEARTBEAT, home, {"checkpoint": home})
     moving = connector(HEARTBEAT, deployment=home, is_moving=True)
     assert is_rolling(moving)
-    assert has_pods_of_before(moving)
+    assert has_outdated_pods(moving)
     assert workload_name("east-to-west", moving) == "deploy/east-to-west-checkpoint"
 
 

@@ -18,9 +18,9 @@ from mirrorflow_operator.plan.colocation import CONNECTOR_FILE
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.pod_parts import WORKER_FILE
+from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.replica_sharing import POD_IP
-from mirrorflow_operator.plan.rollout_reasons import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"

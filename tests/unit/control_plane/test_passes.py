@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.cluster.apply import Applier
-from mirrorflow_operator.cluster.events import Events
+from mirrorflow_operator.cluster.events import Events, PodEvents
 from mirrorflow_operator.cluster.kinds import CHILDREN, DEPLOYMENT, EVENT, JOB, MIRROR_FLOW, POD, ObjectKind
-from mirrorflow_operator.cluster.pod_events import PodEvents
+from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import BusyError, OperatorError
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.polling.poller import Poller
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
-from mirrorflow_operator.reconcile.status_writer import StatusWriter
+from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
 from mirrorflow_operator.settings import Settings
 from tests.unit.control_plane.observations import NOW_S, document
 
@@ -124,7 +123,7 @@ class Story:
                 applier=Applier(client=client, view=self.view, metrics=metrics),  # type: ignore[arg-type]
                 events=events,
             ),
-            statuses=StatusWriter(
+            statuses=FlowStatusWriter(
                 client=client,  # type: ignore[arg-type]
                 view=self.view,
                 events=events,

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.assess.observation import PodSeen
+from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, places
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.polling.authorities import Authorities
-from mirrorflow_operator.polling.progress_request import ScrapeTarget
-from mirrorflow_operator.polling.scrape_targets import places
+from mirrorflow_operator.status.observation import PodSeen
 from tests.unit.kafka.certificates import authority
 
 KEY = ("flows", "east-to-west")

@@ -8,11 +8,11 @@ from typing import Self
 
 import pytest
 
-from mirrorflow_operator.assess.admission import Key
-from mirrorflow_operator.assess.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
-from mirrorflow_operator.polling import progress_request
-from mirrorflow_operator.polling.poller import Poller
-from mirrorflow_operator.polling.progress_request import ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster import progress_client
+from mirrorflow_operator.cluster.progress_client import ScrapeTarget, Verified, ask, session
+from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
 from tests.harness.kafka.processes import free_port
 from tests.harness.kubernetes.authority import Authority
 from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, answer, summary
@@ -110,7 +110,7 @@ def test_nobody_there_is_unreachable():
 
 def test_who_accepts_and_says_nothing_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """Within the time that an answer may take."""
-    monkeypatch.setattr(progress_request, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.1)
 
     assert _asked_once(SILENT).unread is Unread.UNREACHABLE
 
@@ -142,7 +142,7 @@ class _Polling:
         self.told: list[Key] = []
         self.poller = Poller(
             changed=self.told.append,
-            telling=_word,
+            digest_of=_word,
             interval_s=interval_s,
             at_once=at_once,
             wall_s=lambda: 1.0,
@@ -239,7 +239,7 @@ def test_pods_that_do_not_answer_are_few_at_a_time_and_do_not_hold_up_the_others
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A bound on what is under way, and on how long."""
-    monkeypatch.setattr(progress_request, "ANSWER_MAX_S", 0.05)
+    monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.05)
     dead = [f"127.2.0.{number}" for number in range(1, 41)]
 
     async def scenario() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.assess.rollout_steps import shapes
 from mirrorflow_operator.plan.replica_sharing import Live, Shape, next_shape
+from mirrorflow_operator.status.rollout_steps import shapes
 from tests.unit.control_plane.observations import SOURCE, deployment, mirror_flow
 
 # Without others to share with there is one pod, or none.

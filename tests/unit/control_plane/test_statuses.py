@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status
-from mirrorflow_operator.assess.admission import Admission, AdmissionRefusal, admit
-from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.due_jobs import decide
-from mirrorflow_operator.assess.observation import (
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, moment
+from mirrorflow_operator.errors import FieldError
+from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.admission import Admission, AdmissionRefusal, admit
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.observation import (
     DeploymentCondition,
     JobSeen,
     Observation,
     PodEvent,
     ScheduleSeen,
 )
-from mirrorflow_operator.assess.progress import (
+from mirrorflow_operator.status.progress import (
     Checkpoints,
     MissingReference,
     Reading,
@@ -34,13 +36,10 @@ from mirrorflow_operator.assess.progress import (
     SideReachability,
     SideSummary,
     Unread,
+    read_report,
 )
-from mirrorflow_operator.assess.reasons import Reason
-from mirrorflow_operator.assess.reports import read_report
-from mirrorflow_operator.assess.status_document import status_document, status_of
-from mirrorflow_operator.assess.timestamps import moment
-from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.spark_jobs import decide
+from mirrorflow_operator.status.status_document import status_document, status_of
 from tests.unit.control_plane.observations import (
     CHECKPOINT,
     EXAMPLES,

@@ -8,10 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirrorflow_core.reports import GroupsReport, SideReport
-from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.json_values import NUMBER_MAX
-from mirrorflow_operator.assess.progress import (
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.progress import (
     BODY_MAX_BYTES,
+    NUMBER_MAX,
     REASONS_MAX,
     Checkpoints,
     MissingReference,
@@ -22,7 +23,6 @@ from mirrorflow_operator.assess.progress import (
     Unread,
     read_summary,
 )
-from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_replicator.http import progress
 from tests.unit.control_plane.observations import observed
 from tests.unit.http.reports import NOW_S, connector, content, partition, task, view

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.observation import Observation
-from mirrorflow_operator.assess.progress import (
+from mirrorflow_operator.cluster.progress_poller import reading_digest
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.observation import Observation
+from mirrorflow_operator.status.progress import (
     Checkpoints,
     Reading,
     ReasonCount,
@@ -19,7 +20,6 @@ from mirrorflow_operator.assess.progress import (
     Summary,
     Unread,
 )
-from mirrorflow_operator.assess.reading_digest import telling
 from tests.unit.control_plane import observations
 from tests.unit.control_plane.observations import CHECKPOINT, NOW_S, connector, observed, pod, summary
 
@@ -77,7 +77,10 @@ def test_what_is_not_told_is_not_assessed(first: dict[str, Any], changes: dict[s
     """Two readings that tell the same give the same status, whatever the figures."""
     one = replace(summary(), **first)
     other = replace(one, **changes)
-    assume(telling(Reading(read_at_s=0.0, summary=one)) == telling(Reading(read_at_s=9.0, summary=other)))
+    assume(
+        reading_digest(Reading(read_at_s=0.0, summary=one))
+        == reading_digest(Reading(read_at_s=9.0, summary=other))
+    )
 
     assert assess(_observation(one)).status == assess(_observation(other)).status
 
@@ -101,14 +104,14 @@ def test_what_matters_is_told(changes: dict[str, Any]):
     """Each of these is worth a look."""
     before, after = (Reading(read_at_s=0.0, summary=summary(**one)) for one in ({}, changes))
 
-    assert telling(before) != telling(after)
+    assert reading_digest(before) != reading_digest(after)
 
 
 def test_figures_that_move_are_not_told():
     """A flow with steady traffic wakes nobody."""
     moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, bytes_per_s=3.0, lag_s=0.4)
 
-    assert telling(Reading(read_at_s=0.0, summary=summary())) == telling(
+    assert reading_digest(Reading(read_at_s=0.0, summary=summary())) == reading_digest(
         Reading(read_at_s=30.0, summary=moved)
     )
 
@@ -118,5 +121,5 @@ def test_why_a_pod_cannot_be_read_is_told_as_a_word():
     first, again = (Reading(read_at_s=0.0, unread=Unread.UNREACHABLE, problem=text) for text in "ab")
     other = Reading(read_at_s=0.0, unread=Unread.REFUSED)
 
-    assert telling(first) == telling(again)
-    assert telling(first) != telling(other)
+    assert reading_digest(first) == reading_digest(again)
+    assert reading_digest(first) != reading_digest(other)

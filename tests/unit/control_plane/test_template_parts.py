@@ -12,7 +12,7 @@ from mirrorflow_operator.plan.jobs import job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
-from mirrorflow_operator.plan.rollout_reasons import reasons_to_roll
+from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from tests.unit.control_plane.observations import document, mirror_flow
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.status import ClusterIds, Status
-from mirrorflow_operator.assess.admission import Key, Resource
-from mirrorflow_operator.assess.cross_flow_checks import CLOSELY_MAX, CrossFlowChecks
-from mirrorflow_operator.assess.reasons import Reason
+from mirrorflow_operator.status.admission import Key, Resource
+from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.cross_flow_checks import CLOSELY_MAX, CrossFlowChecks
 from tests.unit.control_plane.observations import NOW_S
 
 

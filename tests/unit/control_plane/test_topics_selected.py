@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from mirrorflow_operator.api.status import Condition, Status
-from mirrorflow_operator.assess.assess import assess
-from mirrorflow_operator.assess.progress import Reading, ReasonCount, Replicating, Unread
-from mirrorflow_operator.assess.troubles import new_troubles
+from mirrorflow_operator.status.assess import assess
+from mirrorflow_operator.status.problems import new_troubles
+from mirrorflow_operator.status.progress import Reading, ReasonCount, Replicating, Unread
 from tests.unit.control_plane.observations import NOW_S, observed, reading, settled
 
 MISTYPED = ReasonCount(

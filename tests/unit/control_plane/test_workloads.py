@@ -2,9 +2,9 @@
 
 import pytest
 
-from mirrorflow_operator.assess.observation import PodEvent
-from mirrorflow_operator.assess.reasons import Reason
-from mirrorflow_operator.assess.workloads import pod_troubles
+from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.status.observation import PodEvent
+from mirrorflow_operator.status.workloads import pod_troubles
 from tests.unit.control_plane.observations import NOW_S, pod
 
 

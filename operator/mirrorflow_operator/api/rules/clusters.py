@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from mirrorflow_operator.api.cluster import AuthenticationType
-from mirrorflow_operator.api.rules.rule import Rule, Word, never_changes, value_below
+from mirrorflow_operator.api.rules.rule import Rule, RuleWord, never_changes, value_below
 
 PORT_MAX: Final = 65_535
 # The first address of the target that the source has, too.
@@ -61,10 +61,10 @@ def _belongs(field: str) -> Rule:
         problem="it has no meaning with <<type>>",
         cure="remove it; this type has <<fields>>",
         words={
-            "type": Word(
+            "type": RuleWord(
                 cel="'type ' + self.type", python=lambda self: f"type {self.type.value}", plain="this type"
             ),
-            "fields": Word(
+            "fields": RuleWord(
                 cel=f"{{{known}}}[self.type]",
                 python=lambda self: ", ".join(_ALLOWED[self.type]),
                 plain="other fields",
@@ -119,7 +119,9 @@ RULES: Final = (
         problem="<<address>> is also an address of the source, so the flow would copy its own copies",
         cure="name two different clusters",
         words={
-            "address": Word(cel=f"{_SHARED}[0]", python=lambda self: _shared(self)[0], plain="one of them")
+            "address": RuleWord(
+                cel=f"{_SHARED}[0]", python=lambda self: _shared(self)[0], plain="one of them"
+            )
         },
     ),
     *_of_cluster("spec.source"),

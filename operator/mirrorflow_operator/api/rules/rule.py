@@ -31,7 +31,7 @@ _VALUE: Final = re.compile(r"<<(.*?)>>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class RuleWord:
     """A word of a message that is not simply a value: in CEL, in Python, and where CEL is not evaluated."""
 
     cel: str
@@ -55,7 +55,7 @@ class Rule:
     cure: str
     field: str = ""
     member: Literal["", "entry", "key"] = ""
-    words: Mapping[str, Word] = default(default_factory=dict)
+    words: Mapping[str, RuleWord] = default(default_factory=dict)
 
     def validation(self) -> Validation:
         """Returns the rule for the API server."""

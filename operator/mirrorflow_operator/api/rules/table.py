@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_snake
 
 from mirrorflow_operator.api.connectors import ConnectorName
 from mirrorflow_operator.api.model import ApiModel
-from mirrorflow_operator.api.rules import clusters, connectors, jobs, topics
+from mirrorflow_operator.api.rules import clusters, topics, workloads
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, Validation, places_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError
@@ -20,8 +20,8 @@ from mirrorflow_operator.errors import FieldError
 RULES: Final[tuple[Rule | PythonRule, ...]] = (
     *clusters.RULES,
     *topics.RULES,
-    *jobs.RULES,
-    *connectors.RULES,
+    *workloads.JOB_RULES,
+    *workloads.RULES,
 )
 
 

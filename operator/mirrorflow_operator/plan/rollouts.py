@@ -1,0 +1,131 @@
+"""Explains why a connector's pods are replaced, and keeps pods of an earlier release from being replaced. Pure.
+
+The reasons come from comparing Deployments and their properties. They contain names of settings, never
+values: more people can read Events than Secrets.
+
+A changed pod template replaces pods, and an upgrade of the operator must replace none. So pods of an earlier
+release get the pod defaults only at their next rollout.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from mirrorflow_operator.plan.colocation import connectors_in
+from mirrorflow_operator.plan.drift import holds
+from mirrorflow_operator.plan.names import CONNECTOR_LABEL
+from mirrorflow_operator.plan.objects import HASH_ANNOTATION, RESTART_ANNOTATION, Object
+from mirrorflow_operator.plan.pod import CONTAINER, DEFAULTS_ANNOTATION
+
+NAMED_MAX: Final = 10  # settings named in one Event; more would be unreadable
+_POD_PARTS: Final = {
+    "serviceAccountName": "ServiceAccount",
+    "terminationGracePeriodSeconds": "grace period",
+    "nodeSelector": "node selector",
+    "tolerations": "tolerations",
+    "affinity": "affinity",
+    "topologySpreadConstraints": "topology spread",
+    "priorityClassName": "priority class",
+    "imagePullSecrets": "image pull Secrets",
+    "hostAliases": "host aliases",
+    "securityContext": "security context",
+}
+
+
+def reasons_to_roll(
+    old: Mapping[str, Any], new: Mapping[str, Any], old_files: Mapping[str, str], new_files: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Returns why Deployment *new* replaces the pods of *old*, with both files; empty if it does not."""
+    before, after = old["spec"]["template"], new["spec"]["template"]
+    return tuple(_reasons(before, after, old_files, new_files))
+
+
+def _reasons(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    old_files: Mapping[str, str],
+    new_files: Mapping[str, str],
+) -> Iterator[str]:
+    old_pod, new_pod = before["spec"], after["spec"]
+    one, other = _container(old_pod), _container(new_pod)
+    if _form(one) != _form(other):
+        yield f"form {_form(one)} -> {_form(other)}"
+    runs, is_to_run = _connectors(before), _connectors(after)
+    if runs != is_to_run:
+        yield f"connectors {runs} -> {is_to_run}"
+    old_notes, new_notes = _annotations(before), _annotations(after)
+    # Another connector brings all of its properties, which need not be listed.
+    if old_notes.get(HASH_ANNOTATION) != new_notes.get(HASH_ANNOTATION) and runs == is_to_run:
+        changed = sorted(_changed_keys(old_files, new_files))
+        more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
+        yield f"properties {', '.join(changed[:NAMED_MAX])}{more}" if changed else "properties"
+    if old_notes.get(RESTART_ANNOTATION) != new_notes.get(RESTART_ANNOTATION):
+        yield f"restart {new_notes.get(RESTART_ANNOTATION, 'taken back')}"
+    if one.get("image") != other.get("image"):
+        yield f"image {one.get('image')} -> {other.get('image')}"
+    yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))
+    yield from (word for part, word in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
+
+
+def _differs(old: Any, new: Any) -> bool:
+    """Returns whether the values differ; *old* may have API server defaults, *new* may lack a value."""
+    return not (holds(old, new) and bool(old) == bool(new))
+
+
+def _annotations(template: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = template.get("metadata", {}).get("annotations") or {}
+    return found
+
+
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next((one for one in pod["containers"] if one["name"] == CONTAINER), {})
+    return found
+
+
+def _form(container: Mapping[str, Any]) -> str:
+    return next(iter(container.get("args") or ()), "unknown")
+
+
+def _connectors(template: Mapping[str, Any]) -> str:
+    labels = template.get("metadata", {}).get("labels") or {}
+    return " and ".join(connectors_in(_container(template["spec"]), labels.get(CONNECTOR_LABEL, "")))
+
+
+def _changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    one, other = _properties(old), _properties(new)
+    return (key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def _properties(files: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for text in files.values():
+        for line in text.splitlines():
+            key, separator, value = line.partition("=")
+            if separator and not line.startswith("#"):
+                found[key.strip()] = value
+    return found
+
+
+def with_kept_pods(
+    planned: Iterable[Object], without: Iterable[Object], running: Mapping[str, Mapping[str, Any]]
+) -> list[Object]:
+    """Returns *planned*, with Deployments from *without* where that avoids replacing pods.
+
+    *planned* has the pod defaults, *without* does not; *running* are the live Deployments by name.
+    """
+    bare = {one["metadata"]["name"]: one for one in without if one["kind"] == "Deployment"}
+    return [
+        _kept(one, bare[one["metadata"]["name"]], running.get(one["metadata"]["name"]))
+        if one["kind"] == "Deployment"
+        else one
+        for one in planned
+    ]
+
+
+def _kept(planned: Object, without: Object, live: Mapping[str, Any] | None) -> Object:
+    if live is None:
+        return planned
+    now, then = live["spec"]["template"], without["spec"]["template"]
+    if DEFAULTS_ANNOTATION in (now.get("metadata", {}).get("annotations") or {}):
+        return planned
+    is_same = holds(now, then) and not reasons_to_roll(live, without, {}, {})
+    return without if is_same else planned

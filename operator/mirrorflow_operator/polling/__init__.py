@@ -1,1 +1,0 @@
-"""Polls each pod's `GET /progress`; the only package that makes HTTP requests to connectors."""

@@ -1,0 +1,179 @@
+"""Defines all condition types and reasons, and Finding: the current value of one condition before hysteresis.
+
+docs/conditions.md explains each reason and what to do about it; a test compares it with this list.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from mirrorflow_operator.api.status import MESSAGE_MAX, ConditionStatus
+
+
+class ConditionType(Enum):
+    """The types of the status conditions, in the order in which they are shown."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+    SOURCE_REACHABLE = "SourceReachable"
+    TARGET_REACHABLE = "TargetReachable"
+    TOPICS_SELECTED = "TopicsSelected"
+    REPLICATING = "Replicating"
+    CHECKPOINTS_FRESH = "CheckpointsFresh"
+    DEGRADED = "Degraded"
+    SEEDED = "Seeded"
+    VERIFIED = "Verified"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+class Reason(Enum):
+    """The reasons of all conditions."""
+
+    # Accepted
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_VERSION = "UnknownVersion"
+    LOOP_FOUND = "LoopFound"
+    TOPIC_COLLISION = "TopicCollision"
+    FLOW_EXISTS = "FlowExists"
+    CLUSTER_CHANGED = "ClusterChanged"
+    IDENTITY_REFUSED = "IdentityRefused"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105  a word
+    SETTINGS_REFUSED = "SettingsRefused"
+    # SourceReachable, TargetReachable
+    REACHABLE = "Reachable"
+    UNREACHABLE = "Unreachable"
+    AUTHENTICATION_FAILED = "AuthenticationFailed"
+    NOT_AUTHORIZED = "NotAuthorized"
+    UNSUPPORTED_BROKER = "UnsupportedBroker"
+    NOT_ASKED = "NotAsked"
+    # TopicsSelected
+    SELECTED = "Selected"
+    NOTHING_MATCHES = "NothingMatches"
+    # Replicating
+    ADVANCING = "Advancing"
+    IDLE = "Idle"
+    THROTTLED = "Throttled"
+    STUCK = "Stuck"
+    PARTITIONS_STOPPED = "PartitionsStopped"
+    PARTITIONS_STALLED = "PartitionsStalled"
+    TOPICS_NOT_COPIED = "TopicsNotCopied"
+    SOURCE_DATA_LOST = "SourceDataLost"
+    WAITING = "Waiting"
+    STARTING = "Starting"
+    PROGRESS_UNKNOWN = "ProgressUnknown"
+    # CheckpointsFresh
+    FRESH = "Fresh"
+    STALE = "Stale"
+    GROUPS_FAILING = "GroupsFailing"
+    # Degraded
+    WARNINGS = "Warnings"
+    NO_WARNINGS = "NoWarnings"
+    # Ready, in addition to the reasons of the conditions that prevent it
+    REPLICATING = "Replicating"
+    PAUSING = "Pausing"
+    PAUSED = "Paused"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    SOURCE_UNREACHABLE = "SourceUnreachable"
+    TARGET_UNREACHABLE = "TargetUnreachable"
+    CHECKPOINTS_STALE = "CheckpointsStale"
+    # The workloads: Ready, Reconciling, Stalled
+    OBJECTS_REFUSED = "ObjectsRefused"
+    PODS_REFUSED = "PodsRefused"
+    NOT_SCHEDULED = "NotScheduled"
+    IMAGE_NOT_PULLED = "ImageNotPulled"
+    VOLUME_NOT_MOUNTED = "VolumeNotMounted"
+    CONTAINER_NOT_CREATED = "ContainerNotCreated"
+    OUT_OF_MEMORY = "OutOfMemory"
+    CONNECTOR_CRASHING = "ConnectorCrashing"
+    SCALED_TO_ZERO = "ScaledToZero"
+    ROLLING_OUT = "RollingOut"
+    ROLLED_OUT = "RolledOut"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    NOT_STALLED = "NotStalled"
+    # Seeded, Verified
+    SEEDING = "Seeding"  # also a reason of Replicating, Ready and Reconciling
+    SEEDED = "Seeded"
+    SEED_FAILED = "SeedFailed"
+    VERIFYING = "Verifying"
+    EQUAL = "Equal"
+    DIFFERENCES_FOUND = "DifferencesFound"
+    UNDECIDED = "Undecided"
+    VERIFICATION_FAILED = "VerificationFailed"
+    VERIFICATION_OVERDUE = "VerificationOverdue"
+    JOB_DELETED = "JobDeleted"
+    NOT_VERIFIED_YET = "NotVerifiedYet"
+
+
+# Caused by the spec: waiting does not help, the user must change it (kstatus: Failed).
+FINAL: Final = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.UNKNOWN_VERSION,
+        Reason.LOOP_FOUND,
+        Reason.TOPIC_COLLISION,
+        Reason.FLOW_EXISTS,
+        Reason.CLUSTER_CHANGED,
+        Reason.SETTINGS_REFUSED,
+    }
+)
+# Results of what a user requested or wrote: conditions show them at once, without settling.
+DECIDED: Final = FINAL | {
+    Reason.PAUSING,
+    Reason.PAUSED,
+    Reason.STOPPING,
+    Reason.STOPPED,
+    Reason.SECRET_MISSING,
+    Reason.IDENTITY_REFUSED,
+}
+
+
+_MORE: Final = " ..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The current value of one condition. `message` holds no figure that changes by itself.
+
+    `causes`: the replicator's reasons behind it; `message` names each of them.
+    """
+
+    kind: ConditionType
+    status: ConditionStatus
+    reason: Reason
+    message: str = ""
+    causes: frozenset[str] = frozenset()
+
+    def as_of(self, kind: ConditionType) -> "Finding":
+        """Returns the same finding for another condition type."""
+        return replace(self, kind=kind)
+
+
+def yes(kind: ConditionType, reason: Reason, message: str = "", causes: Iterable[str] = ()) -> Finding:
+    """Returns a finding with status True."""
+    return Finding(
+        kind=kind, status=ConditionStatus.TRUE, reason=reason, message=message, causes=frozenset(causes)
+    )
+
+
+def no(kind: ConditionType, reason: Reason, message: str, causes: Iterable[str] = ()) -> Finding:
+    """Returns a finding with status False."""
+    return Finding(
+        kind=kind, status=ConditionStatus.FALSE, reason=reason, message=message, causes=frozenset(causes)
+    )
+
+
+def unknown(kind: ConditionType, reason: Reason, message: str) -> Finding:
+    """Returns a finding with status Unknown."""
+    return Finding(kind=kind, status=ConditionStatus.UNKNOWN, reason=reason, message=message)
+
+
+def bounded(text: str, length_max: int = MESSAGE_MAX) -> str:
+    """Returns *text* in one line of printable characters, cut to *length_max*."""
+    line = " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in text[: 4 * length_max]).split()
+    )
+    return line if len(line) <= length_max else line[: length_max - len(_MORE)] + _MORE

@@ -1,0 +1,178 @@
+"""Defines the observed state of one MirrorFlow, from which `assess` computes the status.
+
+The reconciler fills it, with the poller's readings. It holds values of one moment. Times are seconds since
+1970, by the operator's clock (`now_s`) or by Kubernetes' timestamps. A fact that was not observed is None or
+absent, never a guess.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
+from mirrorflow_operator.settings import SETTLE_S
+from mirrorflow_operator.status.admission import Admission, Resource
+from mirrorflow_operator.status.progress import Reading
+
+FRESH_S = 100.0  # three polls and their jitter: an older reading does not describe the current state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentCondition:
+    """One of a Deployment's own conditions; `status` is Kubernetes' True, False or Unknown."""
+
+    type: str  # Progressing, Available, ReplicaFailure
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSeen:
+    """The Deployment of a connector, as the Deployment controller reports it."""
+
+    name: str
+    generation: int
+    observed_generation: int = 0
+    wanted: int = 1  # spec.replicas
+    replicas: int = 0
+    updated: int = 0
+    ready: int = 0
+    conditions: tuple[DeploymentCondition, ...] = ()
+    image: str = ""
+    form: str = ""  # a value of `plan.pod.FORMS`
+    connectors: tuple[str, ...] = ()  # the connectors that its pods run, as `plan.names.connector_word`
+    selector: str = ""  # the label selector of its pods, as text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """A warning about a pod: FailedMount, FailedScheduling, Failed, BackOff ..."""
+
+    reason: str
+    message: str
+    last_seen_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """One pod of a connector: the state of its one container, its events and its last reading."""
+
+    name: str
+    uid: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    ip: str = ""
+    connectors: tuple[str, ...] = ()  # the connectors that it runs, as `plan.names.connector_word`
+    is_secure: bool = False  # it serves TLS
+    deleting: bool = False
+    image: str = ""
+    created_s: float = 0.0
+    started_s: float | None = None  # of the running container
+    restarts: int = 0
+    waiting_reason: str = ""  # ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff ...
+    waiting_message: str = ""
+    terminated_reason: str = ""  # of the last container that ended: OOMKilled, Error ...
+    terminated_message: str = ""
+    exit_code: int | None = None
+    unscheduled_message: str = ""  # of the condition PodScheduled=False
+    events: tuple[PodEvent, ...] = ()
+    reading: Reading | None = None  # None: not polled yet
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs, or will."""
+        return self.phase not in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSeen:
+    """One connector with its Deployment (None: not created yet) and its pods, possibly shared with others."""
+
+    kind: ConnectorKind
+    deployment: DeploymentSeen | None = None
+    pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
+    said_in: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
+    is_moving: bool = False  # it is on its way from one Deployment to another (`colocation_migration`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """The Job of one run and its drivers; `outcome` is Kubernetes' Complete or Failed, "" until then."""
+
+    name: str
+    kind: RunKind
+    uid: str = ""
+    run_id: str = ""  # "": started by the schedule
+    created_s: float = 0.0
+    started_s: float | None = None  # set again after each pause
+    ended_s: float | None = None
+    outcome: str = ""
+    reason: str = ""
+    message: str = ""
+    suspended: bool = False
+    pods: tuple[PodSeen, ...] = ()
+    events: tuple[PodEvent, ...] = ()  # of the Job itself, where it has no pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSeen:
+    """The CronJob of a flow's verification."""
+
+    created_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """Since when a condition's finding has had `status`, and since when it has not been True.
+
+    Both count findings, not the status written to the resource.
+    """
+
+    status: str
+    since_s: float
+    untrue_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessmentMemory:
+    """What `assess` needs again with the flow's next observation.
+
+    It is kept in memory: in the status it would cause a write at every pass. A restarted operator, which has
+    lost it, keeps each condition of the status until another finding has held for the full time.
+    """
+
+    since: Mapping[str, Since] = field(default_factory=dict)  # by type of condition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything known about a flow at `now_s`."""
+
+    resource: Resource
+    admission: Admission  # from `assess.admission.admit`; the plan is based on it
+    now_s: float
+    connectors: tuple[ConnectorSeen, ...] = ()  # those that are planned or still exist
+    memory: AssessmentMemory = field(default_factory=AssessmentMemory)
+    settle_s: float = SETTLE_S
+    fresh_s: float = FRESH_S  # the maximum age of a reading that is used
+    jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
+    schedule: ScheduleSeen | None = None
+    runs: Runs = NO_RUNS  # from `assess.due_jobs`; the plan is based on it
+    # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
+    refusal: str = ""
+
+
+def has_pods(seen: ConnectorSeen) -> bool:
+    """Whether a pod of the connector may still run."""
+    return any(pod.is_alive for pod in seen.pods)
+
+
+def has_outdated_pods(seen: ConnectorSeen) -> bool:
+    """Whether a pod of an earlier spec, or a terminating one, may still run."""
+    running = [pod for pod in seen.pods if pod.is_alive]
+    found = seen.deployment
+    replaces = found is not None and (
+        found.observed_generation < found.generation or found.replicas > found.updated
+    )
+    return any(pod.deleting for pod in running) or (bool(running) and (replaces or seen.is_moving))

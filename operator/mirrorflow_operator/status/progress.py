@@ -1,0 +1,362 @@
+"""Parses what pods report: a connector's `GET /progress`, and a Spark driver's progress or termination message.
+
+Pure and total: any response gives a value, and every part of it is bounded. A pod is trusted only for its own
+flow: numbers are finite and not negative, texts match a pattern, unknown fields are ignored. The version
+rises only if a field changes its meaning or is removed; a new field is optional. The writer of drivers'
+reports is mirrorflow_seed's `report`; a test compares the two.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mirrorflow_operator.api.status import RunCost, SeedPartitions, WindowCounts
+from mirrorflow_operator.plan.layout import POD_LAYOUT
+from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.conditions import bounded
+
+# The versions of pods of this operator's release and of the previous one.
+VERSIONS: Final = frozenset({1})
+NUMBER_MAX: Final = 2.0**63  # what a 64-bit counter can hold
+
+
+def object_at(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Returns the object at *key*; an empty one where there is none."""
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def matching(pattern: re.Pattern[str], value: Any) -> str:
+    """Returns *value* if it is a text that matches *pattern* as a whole, else ""."""
+    return value if isinstance(value, str) and pattern.fullmatch(value) else ""
+
+
+def number(value: Any, most: float = NUMBER_MAX) -> float | None:
+    """Returns a finite number, clamped to 0 and *most*; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return float(min(max(value, 0), most))
+
+
+def count(value: Any, most: float = NUMBER_MAX) -> int:
+    """Returns `number` as an integer; 0 where it is None."""
+    return int(number(value, most) or 0)
+
+
+MESSAGE_MAX: Final = 500  # characters of the job's own message
+COUNT_MAX: Final = 2**53  # the largest integer that every JSON reader represents exactly
+_GUARANTEE: Final = re.compile(r"[a-z-]{1,64}")
+_KINDS: Final = {kind.value: kind for kind in RunKind}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The progress of a job at one moment; figures of another kind of job are zero."""
+
+    kind: RunKind
+    is_done: bool = False  # it ran to its end, whatever it found
+    partitions: SeedPartitions
+    records: int = 0
+    bytes: int = 0
+    remaining_records: int = 0
+    gap_records: int = 0
+    records_per_s: int = 0
+    bytes_per_s: int = 0
+    estimated_s: int | None = None
+    guarantee: str = ""
+    windows: WindowCounts
+    source_records: int = 0
+    target_records: int = 0
+    differences: int = 0
+    cost: RunCost
+    message: str = ""
+
+
+def report_of(text: str) -> Report | None:
+    """Parses *text* into a report; None where it is none, such as the last log lines of a crashed driver."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return read_report(value) if isinstance(value, dict) else None
+
+
+def read_report(value: Mapping[str, Any]) -> Report | None:
+    """Parses decoded JSON into a report, as `report_of` does."""
+    kind = _KINDS.get(str(value.get("job")))
+    if kind is None or value.get("version") not in VERSIONS:
+        return None
+    partitions, windows, cost = (object_at(value, key) for key in ("partitions", "windows", "cost"))
+    estimated, message = number(value.get("estimatedSeconds")), value.get("message")
+    return Report(
+        kind=kind,
+        is_done=value.get("phase") == "Succeeded",
+        partitions=SeedPartitions(
+            total=_count(partitions.get("total")),
+            done=_count(partitions.get("done")),
+            lost=_count(partitions.get("lost")),
+        ),
+        records=_count(value.get("records")),
+        bytes=_count(value.get("bytes")),
+        remaining_records=_count(value.get("remainingRecords")),
+        gap_records=_count(value.get("gapRecords")),
+        records_per_s=_count(value.get("recordsPerSecond")),
+        bytes_per_s=_count(value.get("bytesPerSecond")),
+        estimated_s=None if estimated is None else _count(estimated),
+        guarantee=matching(_GUARANTEE, value.get("guarantee")),
+        windows=WindowCounts(**{name: _count(windows.get(name)) for name in WindowCounts.model_fields}),
+        source_records=_count(value.get("sourceRecords")),
+        target_records=_count(value.get("targetRecords")),
+        differences=_count(value.get("differences")),
+        cost=RunCost(
+            executor_seconds=_count(cost.get("executorSeconds")),
+            bytes_read=_count(cost.get("bytesRead")),
+            bytes_written=_count(cost.get("bytesWritten")),
+        ),
+        message=bounded(message, MESSAGE_MAX) if isinstance(message, str) else "",
+    )
+
+
+def _count(value: Any) -> int:
+    return count(value, COUNT_MAX)
+
+
+BODY_MAX_BYTES: Final = 4_096  # of `GET /progress`: with a thousand flows, at most 4 MiB per polling round
+REASONS_MAX: Final = 8
+WARNINGS_MAX: Final = 3
+SENTENCE_MAX: Final = 200  # characters of an example or a warning
+_E = TypeVar("_E", bound=Enum)
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+_NAME: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_OBJECT: Final = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")  # RFC 1123
+_ID: Final = re.compile(r"[-._a-zA-Z0-9]{1,64}")
+
+
+class Replicating(Enum):
+    """Whether records advance, as the replicator reports it (its `http/progress.py`)."""
+
+    ADVANCING = "Advancing"
+    IDLE = "Idle"
+    THROTTLED = "Throttled"
+    STUCK = "Stuck"
+    SOURCE_DATA_LOST = "SourceDataLost"
+    WAITING = "Waiting"
+    PAUSED = "Paused"
+    UNKNOWN = "Unknown"  # also for a value of a later replicator
+
+
+class SideReachability(Enum):
+    """Whether a connector reaches one of its clusters."""
+
+    REACHABLE = "Reachable"
+    UNREACHABLE = "Unreachable"
+    UNKNOWN = "Unknown"  # not tried yet, or not reported by this replicator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideSummary:
+    """One cluster as the connector sees it; `reason` is the replicator's error, "" where it is reachable."""
+
+    reach: SideReachability = SideReachability.UNKNOWN
+    reason: str = ""
+    since_s: float | None = None  # for how many seconds
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingReference:
+    """A key of a mounted Secret or ConfigMap that the process did not find; holds names, never values."""
+
+    name: str
+    key: str
+    is_secret: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Progress of a checkpoint connector; `age_s`: since its last complete pass, None before the first."""
+
+    groups: int = 0
+    failing: int = 0
+    age_s: float | None = None
+    interval_s: float | None = None
+
+
+class ReasonCount(NamedTuple):
+    """A reason why partitions are not copied, how many, and one of them with its error as an example."""
+
+    reason: str
+    number: int
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The progress that one pod reports for one connector. Counts are of this pod only."""
+
+    version: int
+    flow: str = ""
+    state: str = ""
+    uptime_s: float = 0.0
+    tasks_total: int = 0
+    tasks_failed: int = 0
+    partitions: int = 0
+    partitions_stopped: int = 0
+    partitions_stalled: int = 0
+    caught_up: bool = False
+    lag_records: int = 0  # of the partitions whose lag is known
+    lags_unknown: int = 0  # partitions whose lag is not known
+    lag_s: float | None = None
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    replicating: Replicating = Replicating.UNKNOWN
+    reasons: tuple[ReasonCount, ...] = ()
+    warnings: int = 0
+    first_warnings: tuple[str, ...] = ()
+    source: SideSummary = field(default_factory=SideSummary)
+    target: SideSummary = field(default_factory=SideSummary)
+    missing: MissingReference | None = None
+    checkpoints: Checkpoints | None = None
+
+
+class Unread(Enum):
+    """Why a poll gave no summary."""
+
+    UNREACHABLE = "PodUnreachable"  # no response from its address
+    REFUSED = "ProgressRefused"  # an HTTP status other than 200, or an untrusted certificate
+    UNREADABLE = "ProgressUnreadable"  # the response is not a valid summary
+    UNKNOWN_VERSION = "ProgressOfAnotherVersion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The result of one poll of one pod at `read_at_s` (wall clock).
+
+    Either a connector's `summary`, a Spark driver's `report`, or `unread` with `problem`, the end of a
+    sentence.
+    """
+
+    read_at_s: float
+    summary: Summary | None = None
+    report: Report | None = None
+    unread: Unread | None = None
+    problem: str = ""
+
+
+def read_summary(body: bytes, *, read_at_s: float) -> Reading:
+    """Parses *body* into a Reading; `unread` is set where it cannot be read."""
+    if len(body) > BODY_MAX_BYTES:
+        return _unread(read_at_s, Unread.UNREADABLE, f"it is longer than {BODY_MAX_BYTES} bytes")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return _unread(read_at_s, Unread.UNREADABLE, "it is no JSON")
+    if not isinstance(value, dict):
+        return _unread(read_at_s, Unread.UNREADABLE, "it is no JSON object")
+    version = value.get("version")
+    if isinstance(version, bool) or not isinstance(version, int):
+        return _unread(read_at_s, Unread.UNREADABLE, "it has no version")
+    if version not in VERSIONS:
+        return _unread(read_at_s, Unread.UNKNOWN_VERSION, "its version is not one that this operator reads")
+    if "job" in value:
+        report = read_report(value)
+        if report is None:
+            return _unread(read_at_s, Unread.UNREADABLE, "it is of a job that this operator does not know")
+        return Reading(read_at_s=read_at_s, report=report)
+    return Reading(read_at_s=read_at_s, summary=_summary(version, value))
+
+
+def _unread(read_at_s: float, unread: Unread, problem: str) -> Reading:
+    return Reading(read_at_s=read_at_s, unread=unread, problem=problem)
+
+
+def _summary(version: int, value: Mapping[str, Any]) -> Summary:
+    tasks, partitions = object_at(value, "tasks"), object_at(value, "partitions")
+    return Summary(
+        version=version,
+        flow=matching(_NAME, value.get("flow")),
+        state=matching(_WORD, value.get("state")),
+        uptime_s=number(value.get("uptimeSeconds")) or 0.0,
+        tasks_total=count(tasks.get("total")),
+        tasks_failed=count(tasks.get("failed")),
+        partitions=count(partitions.get("total")),
+        partitions_stopped=count(partitions.get("stopped")),
+        partitions_stalled=count(partitions.get("stalled")),
+        caught_up=value.get("caughtUp") is True,
+        lag_records=count(value.get("lagRecords")),
+        lags_unknown=count(partitions.get("lagUnknown")),
+        lag_s=number(value.get("lagSeconds")),
+        records_per_s=number(value.get("recordsPerSecond")) or 0.0,
+        bytes_per_s=number(value.get("bytesPerSecond")) or 0.0,
+        replicating=_enum(Replicating, value.get("replicating"), Replicating.UNKNOWN),
+        reasons=_reasons(value.get("reasons")),
+        warnings=count(value.get("warnings")),
+        first_warnings=_warnings(value.get("firstWarnings")),
+        source=_side(object_at(value, "source")),
+        target=_side(object_at(value, "target")),
+        missing=_missing(object_at(value, "missing")),
+        checkpoints=_checkpoints(object_at(value, "checkpoints")),
+    )
+
+
+def _side(value: Mapping[str, Any]) -> SideSummary:
+    return SideSummary(
+        reach=_enum(SideReachability, value.get("reach"), SideReachability.UNKNOWN),
+        reason=matching(_WORD, value.get("reason")),
+        since_s=number(value.get("sinceSeconds")),
+        cluster_id=matching(_ID, value.get("clusterId")),
+    )
+
+
+def _missing(value: Mapping[str, Any]) -> MissingReference | None:
+    """Returns which Secret or ConfigMap is mounted at the reported path; None for any other path."""
+    path, key = value.get("path"), matching(_NAME, value.get("key"))
+    if not isinstance(path, str):
+        return None
+    folder, _, last = path.rpartition("/")
+    name = matching(_OBJECT, last)
+    if not name or folder not in {POD_LAYOUT.secrets, POD_LAYOUT.config_maps}:
+        return None
+    return MissingReference(name=name, key=key, is_secret=folder == POD_LAYOUT.secrets)
+
+
+def _checkpoints(value: Mapping[str, Any]) -> Checkpoints | None:
+    if not value:
+        return None
+    return Checkpoints(
+        groups=count(value.get("groups")),
+        failing=count(value.get("failing")),
+        age_s=number(value.get("ageSeconds")),
+        interval_s=number(value.get("intervalSeconds")),
+    )
+
+
+def _reasons(value: Any) -> tuple[ReasonCount, ...]:
+    rows = value[:REASONS_MAX] if isinstance(value, list) else []
+    found = [
+        ReasonCount(
+            matching(_WORD, row.get("reason")), count(row.get("count")), _sentence(row.get("example"))
+        )
+        for row in rows
+        if isinstance(row, dict)
+    ]
+    return tuple(one for one in found if one.reason)
+
+
+def _warnings(value: Any) -> tuple[str, ...]:
+    rows = value[:WARNINGS_MAX] if isinstance(value, list) else []
+    return tuple(filter(None, map(_sentence, rows)))
+
+
+def _sentence(value: Any) -> str:
+    return bounded(value, SENTENCE_MAX) if isinstance(value, str) else ""
+
+
+def _enum(kind: type[_E], value: Any, otherwise: _E) -> _E:
+    return next((member for member in kind if member.value == value), otherwise)

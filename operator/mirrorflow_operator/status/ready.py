@@ -1,0 +1,192 @@
+"""Decides the condition Accepted, and the summary conditions Ready, Reconciling and Stalled. Pure.
+
+Ready reports the first problem of all conditions. Reconciling and Stalled are conditions of kstatus, on which
+Flux, Helm and other tools wait.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.plan.names import connector_word
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.status import pod_progress
+from mirrorflow_operator.status.conditions import FINAL, ConditionType, Finding, Reason, no, yes
+from mirrorflow_operator.status.observation import Observation
+from mirrorflow_operator.status.progress import MissingReference
+from mirrorflow_operator.status.workloads import Workload, is_overdue, is_rolling, workload_name
+
+_ACCEPTED: Final = ConditionType.ACCEPTED
+_REFUSALS: Final = {
+    "FlowExists": (
+        Reason.FLOW_EXISTS,
+        "another flow, of whatever Kubernetes or laptop, copies a source of this alias to this target; stop it, or rename one",
+    ),
+    "ClusterChanged": (
+        Reason.CLUSTER_CHANGED,
+        "another cluster answers at an address of the flow; if that is meant, make a flow with another alias",
+    ),
+    "StreamChanged": (
+        Reason.IDENTITY_REFUSED,
+        "another copier of the flow goes on with other settings; stop it, or give both the same",
+    ),
+    "IdentityRefused": (Reason.IDENTITY_REFUSED, "the target refuses the flow's identity"),
+    "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting cannot be understood"),
+    "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting asks for what only a Java process can do"),
+}
+
+
+def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding:
+    """Returns Accepted, False for the first problem; problems of the spec precede those that pods report."""
+    refusal = observation.admission.refusal
+    if refusal is not None:
+        return no(_ACCEPTED, refusal.reason, refusal.message)
+    for trouble in (workload.trouble for workload in workloads):
+        if trouble is not None and trouble.reason in {Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED}:
+            return no(_ACCEPTED, trouble.reason, trouble.message)
+    by_pods = next(_by_pods(observation), None)
+    changed = pod_progress.changed_cluster(observation)
+    if by_pods is None and changed is not None:
+        return no(_ACCEPTED, Reason.CLUSTER_CHANGED, _cluster_changed(*changed))
+    return by_pods or (
+        yes(_ACCEPTED, Reason.ACCEPTED, "The spec is understood, and nothing speaks against it.")
+    )
+
+
+def _by_pods(observation: Observation) -> Iterator[Finding]:
+    for seen in observation.connectors:
+        for summary in pod_progress.summaries(observation, seen):
+            if summary.missing is not None:
+                yield no(_ACCEPTED, Reason.SECRET_MISSING, _reference_missing(summary.missing))
+            for word in (one.reason for one in summary.reasons if one.reason in _REFUSALS):
+                reason, sentence = _REFUSALS[word]
+                where = workload_name(observation.resource.name, seen)
+                yield no(_ACCEPTED, reason, f"{word}: {sentence}. See kubectl logs {where}.")
+
+
+def _cluster_changed(side: str, before: str, now: str) -> str:
+    return (
+        f"Cluster {before} was the {side} of this spec, and {now} answers at its address now; if that is meant, make a flow"
+        " with another alias, or set spec.restart.runId to go on with it."
+    )
+
+
+def _reference_missing(missing: MissingReference) -> str:
+    kind = "Secret" if missing.is_secret else "ConfigMap"
+    key = f"key {missing.key} of {kind} {missing.name}" if missing.key else f"{kind} {missing.name}"
+    return f"The pod does not find {key}; add it, and the connector goes on by itself."
+
+
+# Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
+_OF_PODS: Final = frozenset({Reason.SECRET_MISSING, Reason.SETTINGS_REFUSED})
+_ENDING: Final = frozenset({Reason.PAUSING, Reason.STOPPING})
+_UNREACHABLE: Final = {
+    ConditionType.SOURCE_REACHABLE: Reason.SOURCE_UNREACHABLE,
+    ConditionType.TARGET_REACHABLE: Reason.TARGET_UNREACHABLE,
+}
+
+
+def ready(
+    found: Mapping[ConditionType, Finding],
+    state: State,
+    workloads: Sequence[Workload],
+    observation: Observation,
+) -> Finding:
+    """Returns Ready: True while the flow replicates and nothing else is wrong."""
+    against = next(_against(found, state, workloads, observation), None)
+    if against is not None:
+        return against.as_of(ConditionType.READY)
+    replicating = found[ConditionType.REPLICATING]
+    if replicating.status is ConditionStatus.UNKNOWN:
+        return replicating.as_of(ConditionType.READY)
+    return yes(ConditionType.READY, Reason.REPLICATING, "Records are copied, or there are none to copy.")
+
+
+def _against(
+    found: Mapping[ConditionType, Finding],
+    state: State,
+    workloads: Sequence[Workload],
+    observation: Observation,
+) -> Iterator[Finding]:
+    accepted, replicating = found[ConditionType.ACCEPTED], found[ConditionType.REPLICATING]
+    works = replicating.status is ConditionStatus.TRUE
+    if accepted.status is ConditionStatus.FALSE and not (
+        _keeps_version(accepted, observation) or (works and accepted.reason in _OF_PODS)
+    ):
+        yield accepted
+    if state is not State.RUNNING:
+        yield replicating
+    if observation.refusal and not works:
+        yield no(ConditionType.READY, Reason.OBJECTS_REFUSED, _refused(observation))
+    for workload in workloads:
+        if workload.trouble is not None and not workload.serves:
+            yield no(ConditionType.READY, workload.trouble.reason, workload.trouble.message)
+        if _is_scaled_away(workload) and not observation.runs.holds_connector:
+            message = "spec.connectors.source.replicas is 0: nothing is copied."
+            yield no(ConditionType.READY, Reason.SCALED_TO_ZERO, message)
+    for kind, reason in _UNREACHABLE.items():
+        if found[kind].status is ConditionStatus.FALSE:
+            yield no(ConditionType.READY, reason, found[kind].message)
+    if replicating.status is ConditionStatus.FALSE:
+        yield replicating
+    if found[ConditionType.TOPICS_SELECTED].status is ConditionStatus.FALSE:
+        yield found[ConditionType.TOPICS_SELECTED]
+    checkpoints = found.get(ConditionType.CHECKPOINTS_FRESH)
+    if (
+        checkpoints is not None
+        and checkpoints.status is ConditionStatus.FALSE
+        and checkpoints.reason is Reason.STALE
+    ):
+        yield no(ConditionType.READY, Reason.CHECKPOINTS_STALE, checkpoints.message)
+
+
+def _keeps_version(accepted: Finding, observation: Observation) -> bool:
+    return accepted.reason is Reason.UNKNOWN_VERSION and observation.admission.flow is not None
+
+
+def _is_scaled_away(workload: Workload) -> bool:
+    deployment = workload.seen.deployment
+    return workload.seen.kind is ConnectorKind.SOURCE and deployment is not None and deployment.wanted == 0
+
+
+def reconciling(
+    observation: Observation, workloads: Sequence[Workload], stalled: Finding, replicating: Finding
+) -> Finding:
+    """Returns Reconciling: True until the cluster matches the spec; kstatus checks it before Stalled."""
+    kind = ConditionType.RECONCILING
+    if stalled.status is ConditionStatus.TRUE:
+        return no(kind, stalled.reason, "The flow has come to a stand; see Stalled.")
+    if observation.refusal:
+        return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
+    if observation.runs.holds_connector:
+        return yes(kind, Reason.SEEDING, "A seed fills the target.")
+    rolling = [workload for workload in workloads if is_rolling(workload.seen)]
+    if not rolling and replicating.reason in _ENDING:
+        return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
+    if not rolling:
+        return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")
+    words = " and ".join(connector_word(workload.seen.kind) for workload in rolling)
+    troubled = next((one.trouble for one in rolling if one.trouble is not None), None)
+    if troubled is not None:
+        return yes(kind, troubled.reason, troubled.message)
+    return yes(kind, Reason.ROLLING_OUT, f"Pods of {words} are being started or replaced.")
+
+
+def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
+    """Returns Stalled: whether the flow needs a user's action to continue."""
+    kind = ConditionType.STALLED
+    if accepted.status is ConditionStatus.FALSE and accepted.reason in FINAL:
+        return yes(kind, accepted.reason, accepted.message)
+    for workload in workloads:
+        if is_overdue(workload.seen):
+            word = connector_word(workload.seen.kind)
+            why = f" {workload.trouble.message}" if workload.trouble is not None else ""
+            message = f"New pods of the {word} connector do not become ready.{why}"
+            return yes(kind, Reason.DEADLINE_EXCEEDED, message)
+    return no(kind, Reason.NOT_STALLED, "Nothing has to be done.")
+
+
+def _refused(observation: Observation) -> str:
+    return f"The API server refuses the flow's objects: {observation.refusal}"

@@ -1,0 +1,291 @@
+"""Decides the conditions Replicating and CheckpointsFresh from the pods' progress summaries. Pure.
+
+Both rest on records and passes that advanced, never on a connector's state alone.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mirrorflow_operator.api.spec import State
+from mirrorflow_operator.api.status import ConditionStatus
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.status import pod_progress
+from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
+from mirrorflow_operator.status.observation import ConnectorSeen, Observation, has_outdated_pods, has_pods
+from mirrorflow_operator.status.progress import Checkpoints, ReasonCount, Replicating, Summary, Unread
+from mirrorflow_operator.status.workloads import workload_name
+
+_KIND: Final = ConditionType.REPLICATING
+_FRESH: Final = ConditionType.CHECKPOINTS_FRESH
+# The worst pod decides. WAITING ranks behind the working states: a standby pod does not hide pods that work.
+_WORST_FIRST: Final = (
+    Replicating.SOURCE_DATA_LOST,
+    Replicating.STUCK,
+    Replicating.THROTTLED,
+    Replicating.ADVANCING,
+    Replicating.IDLE,
+    Replicating.WAITING,
+    Replicating.PAUSED,
+    Replicating.UNKNOWN,
+)
+# States of a pod that copies none of its records, or does not know whether it does.
+_NO_WORD_OF_OTHERS: Final = frozenset({Replicating.STUCK, Replicating.WAITING, Replicating.UNKNOWN})
+_NOT_COPIED: Final = "TopicNotCopied"
+_LOST: Final = "SourceDataLost"
+_DETAILS: Final = "GET /progress/partitions of its pod names them"
+# What the user can do, by the replicator's reason why a partition or a connector does not advance.
+_HINTS: Final = {
+    "RecordTooLarge": "raise max.message.bytes of the target topic",
+    "UnsupportedBatch": "no copier reads its record format or compression: write those records anew, or delete them",
+    "BatchRefused": "compare the settings of source and target topic",
+    "CorruptBatch": "the source's own checksums do not hold: check its disks",
+    "NotAuthorized": "an ACL is missing: `mirrorflow acls` prints what the flow needs",
+    "AuthenticationFailed": "the credentials are refused: check the Secrets",
+    "TopicGone": "a topic was deleted",
+    "TargetDataLost": "the target lost what it had: spec.topics.onSourceLoss: Restart fills it again",
+    "TargetTaken": "another topic was copied into the same target topic: give one another name",
+    "IdentityTaken": "another producer writes as the flow: stop it, then set spec.topics.onSourceLoss: Alert",
+    "Fenced": "another copier of the flow has taken over: stop the one that is not wanted",
+    "WritesRefused": "the target refuses writes: GET /progress/partitions has its answer",
+    "NoDecision": "the target does not settle where to continue: check that its replicas are in sync",
+    "Resuming": "the place to continue is still looked for in the logs: wait",
+    "WaitingForCopier": "another copier of the flow is at work: stop the one that is not wanted",
+    "CommitPending": "the target's transaction coordinator does not answer",
+    "SourceNotAnswering": "the source has records and sends none: check the brokers that lead them",
+    "TargetNotAnswering": "the target does not answer: check the brokers that lead the copies",
+    "Undecided": "it cannot be seen where to go on: choose spec.topics.onSourceLoss",
+    _LOST: "records were gone before they were copied: spec.topics.onSourceLoss says what to do then",
+    _NOT_COPIED: "a topic has no copy on the target: see the connector's warnings",
+}
+_UNREAD: Final = {
+    Unread.UNREACHABLE: "its pod does not answer the operator",
+    Unread.REFUSED: "its pod refuses to tell its progress",
+    Unread.UNREADABLE: "what its pod answers cannot be read",
+    Unread.UNKNOWN_VERSION: "its pod is of a version that this operator does not understand",
+}
+# Checkpoints are stale after this many of the connector's intervals, but not before _STALE_AFTER_S.
+_INTERVALS_MISSED: Final = 3
+_STALE_AFTER_S: Final = 180.0
+# Characters of explained causes in one message. The rest of MESSAGE_MAX holds the names of further causes.
+EXPLAINED_MAX: Final = 600
+
+
+def replicating(observation: Observation, state: State) -> Finding:
+    """Returns Replicating: True while records are copied or there is nothing to copy."""
+    if state is not State.RUNNING:
+        return _halted(_KIND, state, observation, pod_progress.connector(observation, ConnectorKind.SOURCE))
+    if observation.runs.holds_connector:
+        return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector goes on when it has ended.")
+    seen = pod_progress.connector(observation, ConnectorKind.SOURCE)
+    found = pod_progress.summaries(observation, seen)
+    if seen is None or not found:
+        return _untold(_KIND, observation, seen)
+    finding = _seen(found, workload_name(observation.resource.name, seen))
+    if finding.status is ConditionStatus.FALSE and all(pod_progress.is_young(summary) for summary in found):
+        return _waiting()
+    return finding
+
+
+def _seen(found: Sequence[Summary], where: str) -> Finding:
+    worst = min(found, key=lambda summary: _WORST_FIRST.index(summary.replicating))
+    match worst.replicating:
+        case Replicating.STUCK:
+            return _stuck(found, where)
+        case Replicating.SOURCE_DATA_LOST:
+            return _lost(found, worst)
+        case Replicating.THROTTLED:
+            return _stalled(found) or _throttled(found)
+        case Replicating.ADVANCING | Replicating.IDLE:
+            return _stopped(found, where) or _stalled(found) or _well(worst.replicating)
+        case _:
+            return _stalled(found) or _waiting()
+
+
+def _waiting() -> Finding:
+    sentence = (
+        "The connector waits: it has just started, another copier of the flow is at work, or the source does not say"
+        " whether there is something to copy."
+    )
+    return unknown(_KIND, Reason.WAITING, sentence)
+
+
+def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
+    """Returns CheckpointsFresh: whether consumer groups are translated often enough.
+
+    None where the flow has no checkpoint connector.
+    """
+    seen = pod_progress.connector(observation, ConnectorKind.CHECKPOINT)
+    if seen is None:
+        return None
+    if state is not State.RUNNING:
+        return _halted(_FRESH, state, observation, seen)
+    found = pod_progress.summaries(observation, seen)
+    if not found:
+        return _untold(_FRESH, observation, seen)
+    # Only one of several pods runs the task; the others stand by, and may have run for longer.
+    at_work = [summary for summary in found if summary.checkpoints is not None]
+    if not at_work and all(_stands_by(summary) for summary in found):
+        return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has taken up the work yet.")
+    newest = max(at_work or found, key=lambda summary: summary.uptime_s)
+    failed = newest.state == "FAILED" and not pod_progress.is_young(newest)
+    sentence = f"Consumer groups are not translated{_because([newest])}."
+    stale = no(_FRESH, Reason.STALE, sentence, _causes([newest]))
+    done = newest.checkpoints
+    if done is None or done.age_s is None:
+        starting = unknown(_FRESH, Reason.STARTING, "No consumer group was looked at yet.")
+        return stale if failed or newest.uptime_s > stale_after_s(done) else starting
+    if done.age_s > stale_after_s(done):
+        return stale
+    if done.failing:
+        return no(
+            _FRESH,
+            Reason.GROUPS_FAILING,
+            "Some consumer groups cannot be translated; the connector's warnings name them.",
+        )
+    return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
+
+
+def _stands_by(summary: Summary) -> bool:
+    """Whether the pod is one of several and has no task assigned."""
+    return summary.state == "UNASSIGNED" and summary.replicating is Replicating.WAITING
+
+
+def stale_after_s(done: Checkpoints | None) -> float:
+    """Returns the age, in seconds, beyond which the last complete checkpoint pass is stale."""
+    interval_s = 0.0 if done is None or done.interval_s is None else done.interval_s
+    return max(_STALE_AFTER_S, _INTERVALS_MISSED * interval_s)
+
+
+def _halted(
+    kind: ConditionType, state: State, observation: Observation, seen: ConnectorSeen | None
+) -> Finding:
+    """Returns the finding for a paused, stopped or refused flow.
+
+    Paused and Stopped are reported only when the previous pods have ended: until then they still copy.
+    """
+    admission = observation.admission
+    if admission.has_conflict and admission.refusal is not None:
+        return no(kind, admission.refusal.reason, "The flow is not accepted: it has no pods.")
+    if state is State.PAUSED:
+        if seen is not None and has_outdated_pods(seen):
+            return no(kind, Reason.PAUSING, "spec.state is Paused, and a pod of before has not ended yet.")
+        return no(kind, Reason.PAUSED, "spec.state is Paused: nothing is copied, the pods stay.")
+    if seen is not None and has_pods(seen):
+        return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
+    return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
+
+
+def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> Finding:
+    """Returns Unknown for a connector without a readable pod: not started yet, or unreachable.
+
+    Such a pod may still copy.
+    """
+    why = pod_progress.unread(observation, seen)
+    if why is not None:
+        return unknown(
+            kind, Reason.PROGRESS_UNKNOWN, f"It is not known whether the connector works: {_UNREAD[why]}."
+        )
+    if seen is None or not any(pod.ready for pod in seen.pods):
+        return unknown(kind, Reason.STARTING, "The connector's pod has not started yet.")
+    return unknown(
+        kind, Reason.PROGRESS_UNKNOWN, "It is not known whether the connector works: it was not asked lately."
+    )
+
+
+def _well(word: Replicating) -> Finding:
+    if word is Replicating.ADVANCING:
+        return yes(_KIND, Reason.ADVANCING, "Records are copied.")
+    return yes(_KIND, Reason.IDLE, "There is nothing to copy.")
+
+
+def _stuck(found: Sequence[Summary], where: str) -> Finding:
+    stopped = _stopped(found, where)
+    if stopped is not None:
+        return stopped
+    stuck = sum(summary.replicating is Replicating.STUCK for summary in found)
+    others = [summary for summary in found if summary.replicating not in _NO_WORD_OF_OTHERS]
+    what = f"{stuck} of {len(found)} pods copy none of theirs" if others else "none is copied"
+    message = f"The source has records and {what}{_because(found)}. See kubectl logs {where}."
+    return no(_KIND, Reason.STUCK, message, _causes(found))
+
+
+def _stopped(found: Sequence[Summary], where: str) -> Finding | None:
+    """Returns the finding for stopped partitions or topics that are not copied; None without any."""
+    if any(summary.partitions_stopped for summary in found):
+        message = f"Partitions have stopped{_because(found)}; {_DETAILS}."
+        return no(_KIND, Reason.PARTITIONS_STOPPED, message, _causes(found))
+    if any(one.reason == _NOT_COPIED for summary in found for one in summary.reasons):
+        message = f"Topics that the flow selects have no copy, or not all of their partitions; see kubectl logs {where}."
+        return no(_KIND, Reason.TOPICS_NOT_COPIED, message)
+    return None
+
+
+def _stalled(found: Sequence[Summary]) -> Finding | None:
+    """Returns the finding for stalled partitions, None without any; other partitions may still advance."""
+    if not any(summary.partitions_stalled for summary in found):
+        return None
+    message = f"Partitions stand still{_because(found)}; {_DETAILS}."
+    return no(_KIND, Reason.PARTITIONS_STALLED, message, _causes(found))
+
+
+def _lost(found: Sequence[Summary], worst: Summary) -> Finding:
+    """Returns the finding for lost source data: by policy, partitions stopped or continued without it."""
+    sentence = "Records of the source were gone before they were copied"
+    others = [one for one in _reason_counts(found) if one.reason != _LOST]
+    causes = [one.reason for one in others]
+    besides = f" Other causes: {_explained(others)}." if others else ""
+    stands = worst.lag_records and not worst.records_per_s
+    if stands or any(summary.partitions_stopped for summary in found):
+        policy = "and their partitions have stopped: spec.topics.onSourceLoss says how to go on"
+        message = f"{sentence}, {policy}; {_DETAILS}.{besides}"
+        return no(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
+    message = f"{sentence}; the flow went on, as spec.topics.onSourceLoss says.{besides}"
+    return yes(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
+
+
+def _throttled(found: Sequence[Summary]) -> Finding:
+    if any(summary.records_per_s for summary in found):
+        return yes(_KIND, Reason.THROTTLED, "Records are copied as fast as a broker's quota lets them.")
+    return no(
+        _KIND,
+        Reason.THROTTLED,
+        "A broker's quota lets no record through; raise the quota of the flow's user or client id.",
+    )
+
+
+def _because(found: Sequence[Summary]) -> str:
+    """Returns `: ` and the reasons of *found*; "" without any."""
+    reasons = _reason_counts(found)
+    return f": {_explained(reasons)}" if reasons else ""
+
+
+def _reason_counts(found: Sequence[Summary]) -> list[ReasonCount]:
+    """Sums the reasons of all pods, the most frequent first."""
+    totals: dict[str, ReasonCount] = {}
+    for reason, number, example in (one for summary in found for one in summary.reasons):
+        before = totals.get(reason, ReasonCount(reason, 0))
+        totals[reason] = ReasonCount(reason, before.number + number, before.example or example)
+    return sorted(totals.values(), key=lambda one: (-one.number, one.reason))
+
+
+def _causes(found: Sequence[Summary]) -> list[str]:
+    return [one.reason for one in _reason_counts(found)]
+
+
+def _explained(found: Sequence[ReasonCount]) -> str:
+    """Formats causes: `3 WritesRefused (what to do), as orders-3: the broker's own error`.
+
+    The text names every cause; beyond EXPLAINED_MAX characters it omits the hint and the example.
+    """
+    parts: list[str] = []
+    for one in found:
+        whole = _explained_one(one)
+        fits = len("; ".join([*parts, whole])) <= EXPLAINED_MAX
+        parts.append(whole if fits else f"{one.number} {one.reason}")
+    return "; ".join(parts)
+
+
+def _explained_one(one: ReasonCount) -> str:
+    hint = f" ({_HINTS[one.reason]})" if one.reason in _HINTS else ""
+    example = f", as {one.example.rstrip('.')}" if one.example else ""
+    return f"{one.number} {one.reason}{hint}{example}"

@@ -1,0 +1,277 @@
+"""Computes the condition Verified and `status.verify` from verifications by runId or by schedule. Pure.
+
+The newest run is reported. While a scheduled run is in progress, the condition keeps the previous verdict.
+While a run requested by runId is in progress, the condition is Unknown, because the user waits for its
+verdict.
+"""
+
+import calendar
+import datetime as dt
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from mirrorflow_operator.api.runs import Verify
+from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.status import Condition, ConditionStatus, RunPhase, VerifyStatus, moment, seconds
+from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
+from mirrorflow_operator.status.observation import JobSeen, Observation
+from mirrorflow_operator.status.spark_jobs import (
+    failure,
+    is_open,
+    last_report,
+    newest,
+    phase_of,
+    see,
+    trouble_of,
+)
+
+# The longest gap between two leap days is eight years (around 2100).
+YEARS: Final = 9
+_MONTHS: Final = tuple(name.lower() for name in calendar.month_abbr)
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_ANY: Final = frozenset("*?")
+
+
+def days_between_max(schedule: str) -> int | None:
+    """Returns the most days between two days of *schedule* (daily or hourly: 1), or None if it is invalid."""
+    fields = schedule.lower().split()
+    if len(fields) != 5:
+        return None
+    _, _, of_month, month, of_week = fields
+    try:
+        months = _values(month, 1, 12, _MONTHS)
+        dates = _values(of_month, 1, 31, ())
+        weekdays = _values(of_week, 0, 6, _DAYS)
+    except ValueError:
+        return None
+    # The rule of cron: if both fields restrict days, matching one of them is enough.
+    either = of_month[0] not in _ANY and of_week[0] not in _ANY
+    first = dt.date(2096, 1, 1)  # so that the range includes 2100, which has no leap day
+    found = [
+        number
+        for number in range(366 * YEARS)
+        for day in (first + dt.timedelta(days=number),)
+        if day.month in months
+        and (
+            (day.day in dates or day.isoweekday() % 7 in weekdays)
+            if either
+            else (day.day in dates and day.isoweekday() % 7 in weekdays)
+        )
+    ]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    return max(gaps, default=None)
+
+
+def _values(field: str, least: int, most: int, names: Sequence[str]) -> frozenset[int]:
+    """Returns the values of a cron field. Raises ValueError where it is invalid."""
+    found: set[int] = set()
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        if span in _ANY:
+            low, high = least, most
+        else:
+            begin, dash, end = span.partition("-")
+            low = _number(begin, names)
+            high = _number(end, names) if dash else (most if step else low)
+        if not least <= low <= high <= most:
+            raise ValueError(field)
+        every = int(step) if step else 1
+        if every < 1:
+            raise ValueError(field)
+        found.update(range(low, high + 1, every))
+    return frozenset(found)
+
+
+def _number(text: str, names: Sequence[str]) -> int:
+    return names.index(text) if text in names else int(text)
+
+
+_KIND: Final = ConditionType.VERIFIED
+DAY_S: Final = 86_400
+_MOVING: Final = frozenset({RunPhase.PENDING.value, RunPhase.RUNNING.value, RunPhase.PAUSED.value})
+_VERDICTS: Final = frozenset({Reason.EQUAL, Reason.DIFFERENCES_FOUND, Reason.UNDECIDED})
+
+
+def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifyStatus | None:
+    """Returns `status.verify` for the newest verification; unchanged where the spec requests none."""
+    before = observation.resource.status.verify
+    verify = None if flow is None else flow.spec.verify
+    if verify is None or not (verify.run_id or verify.schedule):
+        return before
+    job = newest(observation.jobs, RunKind.VERIFY)
+    found = before or VerifyStatus()
+    if job is not None and (before is None or not _is_older(job, before)):
+        found = _with_job(job, found, observation)
+    elif found.phase in _MOVING and found.job:
+        message = "Its Job was deleted before it told what came of it."
+        found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
+    asked = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
+    if asked is not None and asked.outcome:
+        found = found.model_copy(update={"ended_run_id": verify.run_id})
+    return found if found != VerifyStatus() else None
+
+
+def _is_older(job: JobSeen, before: VerifyStatus) -> bool:
+    """Whether *job* ended before the run in the status, which stays reported after its Job is deleted."""
+    if job.name == before.job or before.phase in _MOVING:
+        return False
+    ended_s = seconds(before.completion_time or "") or 0.0
+    return bool(job.outcome) and (job.ended_s or job.created_s) < ended_s
+
+
+def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> VerifyStatus:
+    same = (
+        found
+        if found.job == job.name
+        else VerifyStatus(ended_run_id=found.ended_run_id, verdict_time=found.verdict_time)
+    )
+    phase, report = phase_of(job), last_report(job)
+    if job.outcome and report is not None and report.is_done:
+        # A run that found differences exits with a non-zero status, which Kubernetes counts as a failure.
+        phase = RunPhase.SUCCEEDED
+    ended = moment(job.ended_s or observation.now_s) if job.outcome else None
+    update: dict[str, object] = {
+        "run_id": job.run_id,
+        "job": job.name,
+        "phase": phase.value,
+        "start_time": None if phase is RunPhase.PENDING else moment(job.started_s or job.created_s),
+        "completion_time": ended,
+        "message": "" if report is None else report.message,
+    }
+    if report is not None:
+        update |= {
+            "windows": report.windows,
+            "source_records": report.source_records,
+            "target_records": report.target_records,
+            "differences": report.differences,
+            "cost": report.cost,
+        }
+    if phase is RunPhase.FAILED:
+        update["message"] = failure(job, report)
+    new = same.model_copy(update=update)
+    if job.outcome and _verdict(new) is not None:
+        new = new.model_copy(update={"verdict_time": ended})
+    return new
+
+
+def _differs_in(status: VerifyStatus) -> bool:
+    windows = status.windows
+    return bool(status.differences or (windows is not None and (windows.different or windows.reordered)))
+
+
+def _verdict(status: VerifyStatus) -> Finding | None:
+    """Returns the verdict of a finished run on the two clusters; None where it has none."""
+    windows = status.windows
+    if windows is None:
+        return None
+    if _differs_in(status):
+        text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} have another order"
+        count = f": {status.differences:,} records" if status.differences else ""
+        return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {see(status.job)}")
+    if status.phase != RunPhase.SUCCEEDED.value:
+        return None
+    compared = f"{windows.equal:,} of {windows.total:,} windows are equal, {status.source_records:,} records"
+    if windows.undecided:
+        return unknown(_KIND, Reason.UNDECIDED, f"{compared}; {windows.undecided:,} could not be compared.")
+    return yes(_KIND, Reason.EQUAL, f"{compared}.")
+
+
+def verified(
+    observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None
+) -> Finding | None:
+    """Returns Verified: whether the last run found both sides equal; None where the spec requests no run."""
+    verify = None if flow is None else flow.spec.verify
+    if verify is None or not (verify.run_id or verify.schedule):
+        return None
+    if is_open(RunKind.VERIFY, verify.run_id, observation.resource.status, observation.jobs):
+        return _asked(observation, flow, verify)
+    found = _last(observation, flow, status)
+    if (
+        found.reason in _VERDICTS
+        and found.status is not ConditionStatus.FALSE
+        and overdue_in_s(observation, verify, status) == 0
+    ):
+        return unknown(
+            _KIND,
+            Reason.VERIFICATION_OVERDUE,
+            f"The last verification ended {'' if status is None else status.verdict_time}, longer ago than spec.verify.schedule"
+            " leaves between two.",
+        )
+    return found
+
+
+def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
+    """Returns the finding while the run of runId has not ended."""
+    if observation.runs.seed:
+        return unknown(_KIND, Reason.SEEDING, "The verification begins when the seed has ended.")
+    job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
+    trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
+    if trouble is not None:
+        return unknown(_KIND, trouble.reason, trouble.message)
+    if job is not None and job.suspended:
+        return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification rests.")
+    return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+
+
+def _so_far(job: JobSeen | None) -> str:
+    report = None if job is None else last_report(job)
+    if report is None or not report.windows.total:
+        return ""
+    windows = report.windows
+    done = windows.equal + windows.reordered + windows.different + windows.undecided
+    found = windows.different + windows.reordered
+    return f": {done:,} of {windows.total:,} windows, {found:,} of them differ"
+
+
+def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
+    """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
+    if status is None or not status.job:
+        return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has begun yet.")
+    if status.phase in _MOVING:
+        before = _told(observation)
+        if before is not None:
+            return before
+        job = newest(observation.jobs, RunKind.VERIFY)
+        trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
+        if trouble is not None:
+            return unknown(_KIND, trouble.reason, trouble.message)
+        return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
+    if status.phase == RunPhase.LOST.value:
+        return unknown(_KIND, Reason.JOB_DELETED, status.message)
+    verdict = _verdict(status)
+    if verdict is not None:
+        return verdict
+    job = newest(observation.jobs, RunKind.VERIFY)
+    hint = "" if job is None or job.name != status.job else f" {see(job.name)}"
+    return unknown(_KIND, Reason.VERIFICATION_FAILED, f"{status.message.rstrip('.')}.{hint}")
+
+
+def _told(observation: Observation) -> Finding | None:
+    """Returns the verdict that the status reports; None without one."""
+    told: Condition | None = next(
+        (one for one in observation.resource.status.conditions if one.type == _KIND.value), None
+    )
+    reason = next((one for one in _VERDICTS if told is not None and one.value == told.reason), None)
+    if told is None or reason is None:
+        return None
+    return Finding(kind=_KIND, status=told.status, reason=reason, message=told.message)
+
+
+def overdue_in_s(observation: Observation, verify: Verify, status: VerifyStatus | None) -> float | None:
+    """Returns the seconds until a verification is overdue, 0 if it is; None without a readable schedule."""
+    gap_days = _days_between_max(verify.schedule) if verify.schedule else None
+    schedule = observation.schedule
+    if gap_days is None or schedule is None:
+        return None
+    verdict_s = None if status is None else seconds(status.verdict_time or "")
+    since_s = max(verdict_s or 0.0, schedule.created_s)
+    # One day more than the longest gap of the schedule, because a run may take that long.
+    return max(0.0, since_s + (gap_days + 1) * DAY_S - observation.now_s)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _days_between_max(schedule: str) -> int | None:
+    return days_between_max(schedule)

@@ -1,0 +1,244 @@
+"""Computes a connector's phase, and why its pods do not run, from its Deployment and pods. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.status import ConnectorStatus, Phase
+from mirrorflow_operator.plan import replica_sharing
+from mirrorflow_operator.plan.names import connector_word, object_name
+from mirrorflow_operator.status.conditions import Reason, bounded
+from mirrorflow_operator.status.observation import ConnectorSeen, DeploymentSeen, PodSeen, has_outdated_pods
+from mirrorflow_operator.status.pod_progress import is_young
+
+KEYS_MAX = 5  # in one message
+
+
+def needed_keys(flow: MirrorFlow | None, name: str, *, is_secret: bool) -> tuple[str, ...]:
+    """Returns up to KEYS_MAX keys of *name* in the spec of *flow*, without references inside a `config`."""
+    if flow is None:
+        return ()
+    field = "secret_name" if is_secret else "config_map_name"
+    parts = (
+        one.model_dump(include={"tls", "authentication"}) for one in (flow.spec.source, flow.spec.target)
+    )
+    found = {key for part in parts for key in _keys(part, field, name)}
+    internal = flow.spec.internal_rest.tls
+    if is_secret and internal is not None and internal.secret_name == name:
+        found |= {replica_sharing.CERTIFICATE, replica_sharing.KEY, replica_sharing.AUTHORITY}
+    return tuple(sorted(found)[:KEYS_MAX])
+
+
+def _keys(part: Any, field: str, name: str) -> Iterator[str]:
+    if isinstance(part, dict):
+        if part.get(field) == name:
+            yield from (part[one] for one in ("key", "certificate") if isinstance(part.get(one), str))
+        for value in part.values():
+            yield from _keys(value, field, name)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _keys(value, field, name)
+
+
+QUOTE_MAX: Final = 300  # characters quoted from Kubernetes or a process within one of our messages
+SETTINGS_EXIT: Final = 2  # the replicator's exit status for wrong settings; its last line names the setting
+EVENT_MAX_AGE_S: Final = 600.0  # the kubelet repeats a warning within this time while it holds
+_AT_WORK: Final = frozenset({"RUNNING", "PAUSED"})
+_IMAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+_CONTAINER: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
+)
+# A kubelet that starts a pod right after its ConfigMap was created may not have it in its cache yet. It
+# retries within seconds.
+_CACHE_BEHIND: Final = re.compile(r"failed to sync (?:configmap|secret) cache")
+_MISSING: Final = re.compile(r'\b(secret|configmap) "([a-z0-9][-a-z0-9.]{0,252})" not found')
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadTrouble:
+    """Why pods do not run or are not created."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One connector's workload: the observed state, why pods of it do not run, and whether one serves."""
+
+    seen: ConnectorSeen
+    trouble: WorkloadTrouble | None
+    serves: bool
+
+
+def workload_of(seen: ConnectorSeen, *, flow: MirrorFlow | None, now_s: float) -> Workload:
+    """Returns the workload of *seen*, with the first trouble found."""
+    return Workload(
+        seen=seen,
+        trouble=next(_troubles(seen, flow, now_s), None),
+        serves=any(_serves(pod) and not pod.deleting for pod in seen.pods),
+    )
+
+
+def _serves(pod: PodSeen) -> bool:
+    """Whether the pod runs this connector.
+
+    In a shared pod each connector's own report counts: one that cannot start does not affect the others.
+    """
+    if pod.ready or len(pod.connectors) < 2:
+        return pod.ready
+    said = None if pod.reading is None else pod.reading.summary
+    return said is not None and said.state in _AT_WORK and not said.tasks_failed
+
+
+def _troubles(seen: ConnectorSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[WorkloadTrouble]:
+    word, said_in = connector_word(seen.kind), connector_word(seen.said_in or seen.kind)
+    for condition in () if seen.deployment is None else seen.deployment.conditions:
+        if condition.type == "ReplicaFailure" and condition.status == "True":
+            said = bounded(condition.message, QUOTE_MAX)
+            yield WorkloadTrouble(
+                reason=Reason.PODS_REFUSED,
+                message=f"The API server refuses pods of the {word} connector: {said}",
+            )
+    # The newest first: it was created from the current spec.
+    for pod in sorted(seen.pods, key=lambda pod: (-pod.created_s, pod.name)):
+        if not pod.ready and not pod.deleting:
+            yield from pod_troubles(pod, f"{word} connector", f"spec.connectors.{said_in}", flow, now_s)
+
+
+def pod_troubles(
+    pod: PodSeen, who: str, path: str, flow: MirrorFlow | None, now_s: float
+) -> Iterator[WorkloadTrouble]:
+    """Yields why *pod* does not run.
+
+    *who* names its owner in messages ("source connector"); *path* is the spec field that has its resources.
+    """
+    warnings = [event.message for event in pod.events if now_s - event.last_seen_s <= EVENT_MAX_AGE_S]
+    if pod.started_s is None:
+        for text in (*warnings, pod.waiting_message):
+            missing = _MISSING.search(text)
+            if missing is not None:
+                yield WorkloadTrouble(
+                    reason=Reason.SECRET_MISSING, message=_missing(missing[1], missing[2], who, flow)
+                )
+    if pod.unscheduled_message:
+        yield _quoting(Reason.NOT_SCHEDULED, f"No node takes the {who}'s pod", pod.unscheduled_message)
+    if pod.waiting_reason in _IMAGE:
+        yield _quoting(
+            Reason.IMAGE_NOT_PULLED,
+            f"Image {bounded(pod.image, QUOTE_MAX)} cannot be pulled",
+            pod.waiting_message,
+        )
+    if pod.waiting_reason in _CONTAINER:
+        what = f"The {who}'s container cannot be made ({pod.waiting_reason})"
+        yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
+    yield from _ended(pod, who, path)
+    mounts = [
+        event.message
+        for event in pod.events
+        if event.reason in {"FailedMount", "FailedAttachVolume"} and not _CACHE_BEHIND.search(event.message)
+    ]
+    if pod.started_s is None and mounts:
+        what = f"A volume of the {who}'s pod cannot be mounted"
+        yield _quoting(Reason.VOLUME_NOT_MOUNTED, what, mounts[-1])
+
+
+def _ended(pod: PodSeen, who: str, path: str) -> Iterator[WorkloadTrouble]:
+    """Yields why the container ended, where it has been restarted or waits for a restart."""
+    if pod.exit_code is None or not (pod.waiting_reason == "CrashLoopBackOff" or pod.restarts):
+        return
+    if pod.terminated_reason == "OOMKilled":
+        yield WorkloadTrouble(
+            reason=Reason.OUT_OF_MEMORY,
+            message=f"The {who} used more memory than its limit and was killed; raise "
+            f"{path}.resources.limits.memory.",
+        )
+    elif pod.exit_code == SETTINGS_EXIT:
+        last = pod.terminated_message.strip().rpartition("\n")[2]
+        yield _quoting(Reason.SETTINGS_REFUSED, f"The {who} refuses its settings", last)
+    elif pod.waiting_reason == "CrashLoopBackOff":
+        yield WorkloadTrouble(
+            reason=Reason.CONNECTOR_CRASHING,
+            message=f"The {who} ends with exit status {pod.exit_code} again and again; its last words: "
+            f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
+        )
+
+
+def _quoting(reason: Reason, what: str, said: str) -> WorkloadTrouble:
+    quote = bounded(said, QUOTE_MAX)
+    return WorkloadTrouble(reason=reason, message=f"{what}: {quote}" if quote else f"{what}.")
+
+
+def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
+    keys = needed_keys(flow, name, is_secret=kind == "secret")
+    what = f" its {'key' if len(keys) == 1 else 'keys'} {', '.join(keys)}" if keys else " it"
+    return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts when it is there."
+
+
+def is_rolling(seen: ConnectorSeen) -> bool:
+    """Whether the Deployment's rollout is not complete.
+
+    After a complete rollout, pods that turn unready (a Kafka cluster is unreachable) do not count as one.
+    """
+    found = seen.deployment
+    if found is None or seen.is_moving:
+        return True
+    was_whole = any(
+        one.type == "Progressing" and one.reason == "NewReplicaSetAvailable" for one in found.conditions
+    )
+    return (
+        found.observed_generation < found.generation
+        or found.updated < found.wanted
+        or found.replicas > found.updated
+        or (found.ready < found.wanted and not was_whole)
+    )
+
+
+def is_overdue(seen: ConnectorSeen) -> bool:
+    """Whether the rollout has exceeded the Deployment's progress deadline."""
+    return seen.deployment is not None and any(
+        one.type == "Progressing" and one.status == "False" and one.reason == "ProgressDeadlineExceeded"
+        for one in seen.deployment.conditions
+    )
+
+
+def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorStatus:
+    """Returns the connector's entry in the status."""
+    found = workload.seen.deployment
+    state = None if flow is None else flow.spec.state
+    if found is None:
+        phase = Phase.STOPPED if state is State.STOPPED else Phase.PENDING
+        return ConnectorStatus(phase=phase)
+    return ConnectorStatus(
+        phase=_phase(workload, found, state),
+        replicas=found.replicas,
+        ready_replicas=found.ready,
+        selector=found.selector[:512],
+        image=found.image[:512],
+    )
+
+
+def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) -> Phase:
+    if deployment.wanted == 0:
+        return Phase.STOPPED
+    if workload.serves:
+        is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
+        return Phase.PAUSED if is_paused else Phase.RUNNING
+    pods = workload.seen.pods
+    said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
+    if any(one.state == "FAILED" and not is_young(one) for one in said) or (
+        workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
+    ):
+        return Phase.FAILED
+    return Phase.UNKNOWN if any(pod.phase == "Unknown" for pod in pods) else Phase.PENDING
+
+
+def workload_name(flow: str, seen: ConnectorSeen) -> str:
+    """Returns the argument for `kubectl logs`: `deploy/<name>`."""
+    found = seen.deployment
+    return f"deploy/{object_name(flow, seen.kind) if found is None else found.name}"
