@@ -23,7 +23,7 @@ COMMANDS = {
     ),
     "verify": ("verify", "compare both clusters of a flow, window by window; nothing is changed"),
     "archive": ("archive", "write a flow's topics to Parquet by Spark, to be restored from or read"),
-    "restore": ("restore", "fill the target from an archive; the connector goes on where it ends"),
+    "restore": ("restore", "fill the target from an archive; the connector continues where it ends"),
     "completion": ("completion", "print a script that lets a shell complete commands and flags"),
     "acls": ("acls", "print the least ACLs, as kafka-acls commands"),
 }

@@ -139,7 +139,7 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 out.say(f"{name}.{key}", value, planned.flow)
             elif written != value:
                 out.losses.append(
-                    f"{planned.flow}: {key} of {kind.value} is {value}; MM2 tells all connectors of a flow {written}."
+                    f"{planned.flow}: {key} of {kind.value} is {value}; MM2 gives all connectors of a flow the value {written}."
                 )
     _tasks(out, name, planned)
     start = flow.spec.topics.start_from
@@ -160,7 +160,7 @@ def _tasks(out: Exported, name: str, planned: Plan) -> None:
         out.say(f"{name}.{key}", source, planned.flow)
     if source != checkpoint:
         out.losses.append(
-            f"{planned.flow}: tasks.max of MirrorCheckpointConnector is {checkpoint}; MM2 tells all connectors of a flow {source}."
+            f"{planned.flow}: tasks.max of MirrorCheckpointConnector is {checkpoint}; MM2 gives all connectors of a flow the value {source}."
         )
 
 

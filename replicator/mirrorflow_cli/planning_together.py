@@ -61,7 +61,7 @@ async def _ask(client: ClientSettings, settings: SourceSettings, notes: list[str
         async with reached(client, settings) as cluster:
             return cluster.cluster_id, frozenset(await topic_sizes(cluster))
     except (ClusterError, SettingError) as error:
-        notes.append(f"{client.alias} is told from other clusters by its addresses alone. {error}")
+        notes.append(f"{client.alias} is compared with other clusters by its addresses only. {error}")
         return None
 
 

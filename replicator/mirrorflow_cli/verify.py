@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the table of windows (Parquet), verification.json and report.html below it",
     )
     parser.add_argument(
-        "--archive", metavar="FOLDER", help="compare the target with this archive, in the place of the source"
+        "--archive", metavar="FOLDER", help="compare the target with this archive instead of the source"
     )
     parser.add_argument(
         "--ignore-timestamps", action="store_true", help="compare all but timestamps, on every topic"

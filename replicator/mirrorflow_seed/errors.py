@@ -68,7 +68,7 @@ class StalledError(JobFailedError):
     def __init__(self, *, how: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
         self.reason = f"Nothing has moved {how}: {', '.join(reasons) or 'no task said why'}"
-        super().__init__(f"{self.reason}. The sentences are above; the next start goes on.")
+        super().__init__(f"{self.reason}. The reasons are above; the next start resumes.")
 
 
 class _OfFolderError(SeedError):

@@ -136,6 +136,6 @@ def test_clusters_that_cannot_be_reached_are_told_apart_by_addresses(
     assert 1 == status  # as topics could not be listed
     for alias in "abc":
         assert (
-            f"# {alias} is told from other clusters by its addresses alone. Cluster {alias} cannot be reached"
+            f"# {alias} is compared with other clusters by its addresses only. Cluster {alias} cannot be reached"
             in out
         )

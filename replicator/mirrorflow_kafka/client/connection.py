@@ -177,7 +177,7 @@ class Connection:
 
     def _answered(self, frame: memoryview) -> None:
         if not self._pending:
-            self._end("it sent an answer that nobody asked for")
+            self._end("it sent a response without a request")
             return
         answer, expected, has_tags, _ = self._pending.popleft()
         (correlation_id,) = _CORRELATION.unpack_from(frame)

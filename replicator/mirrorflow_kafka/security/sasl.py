@@ -108,7 +108,7 @@ class ScramClient:
             self._check_first(attributes)
             return self._final(data)
         if self._answers > 2:
-            raise self._place.failed("the broker goes on after the last message of SCRAM")
+            raise self._place.failed("the broker continues after the final SCRAM message")
         try:
             self._arithmetic.process_server_final_message(data)
         except (ValueError, KeyError, binascii.Error):
@@ -126,7 +126,7 @@ class ScramClient:
 
     def _check_first(self, attributes: Mapping[str, str]) -> None:
         if "m" in attributes:
-            raise self._place.failed("the broker demands a SCRAM extension that nobody knows")
+            raise self._place.failed("the broker requires an unknown SCRAM extension")
         iterations = attributes.get("i", "")
         if iterations.isascii() and iterations.isdigit() and int(iterations[:12]) < SCRAM_ITERATIONS_MIN:
             problem = f"the broker asks for fewer than {SCRAM_ITERATIONS_MIN} iterations, which would expose the password"

@@ -57,7 +57,7 @@ WORKER_KEYS: tuple[Key, ...] = (
                 "EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider; a value that changes is followed without a restart",
             ),
             ("config.providers.*", "`class`, `param.allowed.paths`, `param.allowlist.pattern`"),
-            ("metrics.level", "`partition` (default), `topic` or `flow`: how finely /metrics tells"),
+            ("metrics.level", "`partition` (default), `topic` or `flow`: the level of detail of /metrics"),
         ),
     ),
     *rows(

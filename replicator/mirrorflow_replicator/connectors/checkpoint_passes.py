@@ -165,7 +165,7 @@ class CheckpointPasses:
                 self._warnings[subject] = unmended.warnings[0]
         read = await self._alone(
             ("topic", self.topic, "reading"),
-            f"Checkpoints of before cannot be read from {self.topic}, so that groups that lag are translated only from "
+            f"Earlier checkpoints cannot be read from {self.topic}, so that groups that lag are translated only from "
             "what is copied from now on",
             self._known.read_checkpoints(),
         )

@@ -168,7 +168,7 @@ async def _alter(
 def _sentence(alias: str, topic: str, changes: Iterable[ConfigChange], why: str) -> str:
     return (
         f"Topic {topic} on {alias} loses records of this flow with time, and its settings may not be changed by it "
-        f"({' '.join(why.split()).rstrip('.')}); let somebody run kafka-configs.sh --alter --entity-type topics "
+        f"({' '.join(why.split()).rstrip('.')}); ask an administrator to run kafka-configs.sh --alter --entity-type topics "
         f"--entity-name {topic} --add-config {_pairs(changes)}."
     )
 

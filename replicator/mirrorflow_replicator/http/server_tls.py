@@ -56,7 +56,7 @@ class ServerTls:
         except SettingError as error:
             if str(error) != self._told:
                 self._told = str(error)
-                log.warning("HTTPS goes on with the certificate of before: %s", error)
+                log.warning("HTTPS keeps using the previous certificate: %s", error)
             return
         self._seen, self._told = seen, ""
         log.info("HTTPS now uses the renewed certificate")

@@ -15,7 +15,7 @@ from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.worker.status_writer import StatusWriter
 
-NOBODY = "-"  # the worker id of a task without any status yet
+NO_WORKER = "-"  # the worker id of a task without any status yet
 
 
 class SharedStatuses(StatusWriter):
@@ -83,14 +83,14 @@ class SharedStatuses(StatusWriter):
         said = self._topic.statuses.tasks(name).get(number)
         if said is None:
             return TaskReport(
-                task=number, state=WorkerState.UNASSIGNED.value, is_here=False, worker_id=NOBODY
+                task=number, state=WorkerState.UNASSIGNED.value, is_here=False, worker_id=NO_WORKER
             )
         return TaskReport(
             task=number,
             state=said.state.value,
             trace=said.trace or "",
             is_here=False,
-            worker_id=said.worker_id or NOBODY,
+            worker_id=said.worker_id or NO_WORKER,
         )
 
     def _is_lost(self, status: WorkerStatus) -> bool:

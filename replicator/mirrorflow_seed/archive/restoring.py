@@ -93,7 +93,7 @@ async def _restore(
             finally:
                 await keeping.end()
         if desk.stop:
-            teller.stopped("Stopped in order; the next start goes on.")
+            teller.stopped("Stopped cleanly; the next start resumes.")
             return EXIT_STOPPED
         message = f"{driver.files_done} files are restored."
         if compares:

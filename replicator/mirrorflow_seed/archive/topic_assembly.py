@@ -44,7 +44,7 @@ def written_files(
         if not expected or index in found:
             raise ArchiveError(
                 location=location,
-                problem=f"{path} was written by somebody else meanwhile",
+                problem=f"{path} was written by another process meanwhile",
                 action="export into a folder of its own",
             )
         found[index] = (path, size_bytes)

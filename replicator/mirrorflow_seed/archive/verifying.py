@@ -116,7 +116,7 @@ async def _planned(settings: SourceSettings, job: JobSettings, manifest: Manifes
     archive = LookedUp(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
-        cut = replace(command.plan_settings(job), target_goes_on=True)
+        cut = replace(command.plan_settings(job), target_may_be_ahead=True)
         return await plan(archive, target, settings, cut)
     finally:
         await target.close()

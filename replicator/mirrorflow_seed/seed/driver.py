@@ -307,7 +307,7 @@ class SeedJob:
         if self._stalled_s:
             raise StalledError(how=f"for {self._stalled_s:.0f} s", reasons=self._why())
         if self._desk.stop:
-            self._phase, self._said = JobPhase.PAUSED, "Stopped in order; the next start goes on."
+            self._phase, self._said = JobPhase.PAUSED, "Stopped cleanly; the next start resumes."
             return EXIT_STOPPED
         if self._progress.failed or arrangement.uncopied:
             self._phase = JobPhase.FAILED

@@ -7,7 +7,7 @@ form:
     of each header: name length INT32, value length INT32, name, value
 
 The timestamp's type is not part of it: a copy always has CreateTime, with the time that the source's
-consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run, so nobody can write records that will
+consumers see. Digests are BLAKE2b of 16 bytes, keyed by the run, so records cannot be written that will
 collide in a later run.
 """
 

@@ -48,7 +48,7 @@ class PlanSettings:
     split_windows: int = SPLIT_WINDOWS
     keys_max: int = KEYS_MAX
     timestamps: bool = True  # False: not compared anywhere
-    target_goes_on: bool = False  # the source is an archive and may end before what the flow has copied
+    target_may_be_ahead: bool = False  # the source is an archive and may end before what the flow has copied
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ async def _partitions(
             can_expire=at.topic in expiring,
             timestamps=cut.timestamps and at.topic not in stamping,
         )
-        result.append(ended_with_source(one) if cut.target_goes_on else one)
+        result.append(ended_with_source(one) if cut.target_may_be_ahead else one)
     return result
 
 
