@@ -16,7 +16,7 @@ COMMANDS = {
     "check": ("check", "ask both clusters whether the flow would run; nothing is changed"),
     "convert": ("convert", "make MirrorFlows of an mm2.properties or of Strimzi's KafkaMirrorMaker2"),
     "export": ("export", "make an mm2.properties of MirrorFlows"),
-    "dump": ("dump", "print the records of a flow's own topics, or where its partitions continue"),
+    "dump": ("dump", "print a flow's checkpoints, offset syncs or positions"),
     "offsets": (
         "offsets",
         "show where each group stands on both sides, and what a failover would read again",

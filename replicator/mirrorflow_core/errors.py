@@ -401,5 +401,5 @@ class UndecidedError(PartitionError):
     def __init__(self, *, topic: str, partition: int, evidence: str, then: str = "") -> None:
         self.evidence = evidence
         then = then or "nothing is written before you choose mirrorflow.source.loss.policy=alert or restart"
-        sentence = f"it cannot be decided which record the target has last ({evidence}); `mirrorflow dump resumption` shows more; {then}"
+        sentence = f"it cannot be decided which record the target has last ({evidence}); `mirrorflow dump positions` shows the stored offsets; {then}"
         super().__init__(sentence, topic=topic, partition=partition)

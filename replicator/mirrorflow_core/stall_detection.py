@@ -243,7 +243,7 @@ def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
     text = (
         f"cluster {facts.source} answered {_times(diverged.times, 'fetch', 'fetches')} with DivergingEpoch: its log does not "
         "hold what was copied, and its other answers do not show where the two differ; check its leader epochs "
-        "(`leader-epoch-checkpoint` of the broker that leads the partition); `mirrorflow dump resumption` shows what is known"
+        "(`leader-epoch-checkpoint` of the broker that leads the partition); `mirrorflow dump positions` shows the stored offsets"
     )
     return _stall(facts, StallReason.NO_DECISION, text, detail="diverged")
 
@@ -252,7 +252,7 @@ def _no_decision(facts: CopyFacts, unsettled: Obstacle) -> Stall:
     text = (
         f"cluster {facts.target} was asked {_times(unsettled.times, 'time')} where to continue in "
         f"{facts.target_partition}, and its answers do not settle it ({unsettled.message}); check that its replicas are in "
-        "sync; `mirrorflow dump resumption` shows what is known"
+        "sync; `mirrorflow dump positions` shows the stored offsets"
     )
     return _stall(facts, StallReason.NO_DECISION, text, detail=unsettled.message)
 

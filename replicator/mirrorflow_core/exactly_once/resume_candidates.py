@@ -1,7 +1,7 @@
 """Lists the source offsets at which a partition could continue, each with the evidence for it. No I/O.
 
-`exactly_once.alignment` decides by the best evidence. These candidates are for people: the message of an
-undecided partition and `mirrorflow dump resumption` show them.
+`exactly_once.alignment` decides by the best evidence. These candidates are for people: the error of an
+undecided partition shows them.
 """
 
 from dataclasses import dataclass

@@ -310,7 +310,7 @@ def test_run_and_every_command_about_the_file(places: Places, tmp_path: Path) ->
     texts["run"] = "".join(file.read_text() for file in tmp_path.glob("run.*")) + run.log.read_text()
     for name in ("validate", "plan", "check", "acls", "export"):
         texts[name] = mirrorflow(name, *(about if name != "validate" else about[:2]))
-    for name in ("checkpoints", "offset-syncs", "heartbeats", "positions", "identity"):
+    for name in ("checkpoints", "offset-syncs", "positions"):
         texts[f"dump {name}"] = mirrorflow("dump", name, *about)
     assert_nowhere(texts)
     assert_not_in_topics(places)

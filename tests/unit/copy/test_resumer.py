@@ -174,7 +174,7 @@ def test_a_partition_that_cannot_be_decided_says_what_is_known_and_where_more_is
     assert isinstance(lane.error, UndecidedError)
     said = str(lane.error)
     assert "its log has offsets 3 to 8, and its leader remembers nothing of the flow" in said
-    assert "`mirrorflow dump resumption` shows more" in said
+    assert "`mirrorflow dump positions` shows the stored offsets" in said
 
 
 def test_a_lane_whose_place_is_looked_for_in_the_logs_is_known_to_be_read(
