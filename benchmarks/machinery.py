@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.machine import operator_facts
-from mirrorflow_seed.outlet import Outlet
+from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.plan import SeedShare, chains_of
-from mirrorflow_seed.seed.task_messages import ASK_EVERY_S, Desk, Word, ask
+from mirrorflow_seed.seed.plan import SeedShare, tasks_of
+from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, TaskReport, send_report
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import job_of
 from tests.harness.kafka.processes import cpu_s
@@ -64,17 +64,17 @@ def costs() -> Costs:
 
 def _word_s() -> float:
     """Over HTTP, as tasks speak to their driver; both ends."""
-    desk = Desk(bytes_per_second=None)
-    outlet = Outlet(SeedReport(run_id="1"), orders=desk)
+    coordinator = Coordinator(bytes_per_second=None)
+    status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
-        url = f"http://127.0.0.1:{outlet.port}{desk.path}"
-        word = Word(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
+        url = f"http://127.0.0.1:{status_server.port}{coordinator.path}"
+        word = TaskReport(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
         began_s = time.process_time()
         for _ in range(WORDS):
-            ask(url, word)
+            send_report(url, word)
         return (time.process_time() - began_s) / WORDS
     finally:
-        outlet.close()
+        status_server.close()
 
 
 def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
@@ -84,17 +84,17 @@ def calculated(found: Costs, *, rate_mb_per_s: float, begin_s: float) -> str:
         SeedShare(index=at, topic="far", partition=at, start=0, end=1, bytes=PARTITION_BYTES)
         for at in range(PARTITIONS)
     ]
-    chains = chains_of(shares, slots=slots)
+    tasks = tasks_of(shares, slots=slots)
     ends = [0.0] * slots
-    for chain in chains:  # each slot takes the next when it has none
-        heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + chain.bytes / 1e6 / rate_mb_per_s)
-    lost = len(chains) * (found.slot_s + begin_s) / slots / max(ends)
+    for seed_task in tasks:  # each slot takes the next when it has none
+        heapq.heapreplace(ends, ends[0] + found.slot_s + begin_s + seed_task.bytes / 1e6 / rate_mb_per_s)
+    lost = len(tasks) * (found.slot_s + begin_s) / slots / max(ends)
     return (
-        f"{EXECUTORS} executors of {CORES} slots, {PARTITIONS:,} partitions of {PARTITION_BYTES / 1e9:.0f} GB: {len(chains):,} tasks,"
+        f"{EXECUTORS} executors of {CORES} slots, {PARTITIONS:,} partitions of {PARTITION_BYTES / 1e9:.0f} GB: {len(tasks):,} tasks,"
         f" {max(ends) / 60:.0f} minutes at {rate_mb_per_s:.0f} MB/s a slot, of which {lost:.1%} are beginnings of {begin_s:g} s;"
         f" {EXECUTORS / PODS_PER_S:.0f} s until all pods are asked for. Both clusters have to bear {rate_mb_per_s * slots / 1000:.0f} GB/s."
-        f" Spark's part of all tasks is {found.task_s * len(chains):.0f} CPU-s; words of tasks take"
-        f" {slots / ASK_EVERY_S * found.word_s:.0%} of a core, both ends."
+        f" Spark's part of all tasks is {found.task_s * len(tasks):.0f} CPU-s; words of tasks take"
+        f" {slots / TASK_REPORT_EVERY_S * found.word_s:.0%} of a core, both ends."
     )
 
 

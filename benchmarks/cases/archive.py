@@ -26,7 +26,7 @@ from tests.harness.kafka.processes import HarnessError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from mirrorflow_seed.archive.planning import Range
+    from mirrorflow_seed.archive.export_plan import ExportRange
 
 PARTITIONS = 8
 RECORD_BYTES = 1000
@@ -59,7 +59,7 @@ def archiving(arena: Arena, extent: Extent) -> Result:
 
 
 def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> None:
-    from mirrorflow_seed.archive import exporting, restoring, verifying  # noqa: PLC0415 pyspark is not needed
+    from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver  # noqa: PLC0415 pyspark is not needed
     from mirrorflow_seed.seed import command as seeding  # noqa: PLC0415 for the other cases
 
     files = _files(arena.flow(TOPIC, records=records))
@@ -71,11 +71,11 @@ def _once(arena: Arena, result: Result, spark: "SparkContext", records: int) -> 
     with tempfile.TemporaryDirectory(prefix="mirrorflow-archive-") as folder:
         job = job_of({"archive": f"{folder}/of"})
         bare = job_of({"archive": f"{folder}/of", "archive.compare": "false"})
-        add("exported", lambda: exporting.run(files, job, spark=spark))
+        add("exported", lambda: export_driver.run(files, job, spark=spark))
         size = sum(one.stat().st_size for one in Path(folder).rglob("*.parquet"))
         result.notes.append(f"The archive has {size / 1e6:,.0f} MB.")
-        add("restored, not compared", lambda: restoring.run(files, bare, spark=spark))
-        add("compared by verify --archive", lambda: verifying.run(files, job, spark=spark))
+        add("restored, not compared", lambda: restore_driver.run(files, bare, spark=spark))
+        add("compared by verify --archive", lambda: archive_verification.run(files, job, spark=spark))
     arena.sweep()
     seeded = _files(arena.flow(TOPIC, records=records))
     add("seeded", lambda: seeding.run(seeded, job_of({}), spark=spark))
@@ -112,9 +112,9 @@ def _seconds(work: Callable[[], int]) -> float:
 
 def _read(spark: "SparkContext", files: FlowFiles) -> int:
     """What an export reads, in its ranges; the status."""
-    from mirrorflow_seed.archive.exporting import FILE_BYTES  # noqa: PLC0415
-    from mirrorflow_seed.archive.planning import plan_ranges  # noqa: PLC0415
-    from mirrorflow_seed.archive.surveying import survey  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_driver import FILE_BYTES  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_plan import plan_ranges  # noqa: PLC0415
+    from mirrorflow_seed.archive.export_survey import survey  # noqa: PLC0415
 
     found = asyncio.run(survey(files.load()))
     ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=FILE_BYTES)
@@ -128,11 +128,11 @@ class _Reading:
     def __init__(self, files: FlowFiles) -> None:
         self._files = files
 
-    def __call__(self, ranges: "Iterable[Range]") -> Iterator[int]:
+    def __call__(self, ranges: "Iterable[ExportRange]") -> Iterator[int]:
         for one in ranges:
             yield asyncio.run(self._drain(one))
 
-    async def _drain(self, one: "Range") -> int:
+    async def _drain(self, one: "ExportRange") -> int:
         from mirrorflow_seed.verify.stretch_reader import StretchReader  # noqa: PLC0415
 
         settings = self._files.load()

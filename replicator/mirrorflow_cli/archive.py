@@ -29,7 +29,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser, *, writes: bool) -> N
 
 def execute(arguments: argparse.Namespace) -> int:
     """Exports the topics and returns the exit status."""
-    return run_archive_job(arguments, "archive.exporting", {})
+    return run_archive_job(arguments, "archive.export_driver", {})
 
 
 def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str]) -> int:

@@ -16,4 +16,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Restores the archive and returns the exit status."""
     more = {"archive.compare": "false"} if arguments.no_compare else {}
-    return run_archive_job(arguments, "archive.restoring", more)
+    return run_archive_job(arguments, "archive.restore_driver", more)

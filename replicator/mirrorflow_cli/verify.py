@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
             properties[key] = "true"
     job = "verify.command"
     if arguments.archive is not None:
-        job, properties["archive"] = "archive.verifying", arguments.archive
+        job, properties["archive"] = "archive.archive_verification", arguments.archive
     if arguments.json:
         return run_job(arguments, job, properties, JsonLines())
     verdict = _Verdict()

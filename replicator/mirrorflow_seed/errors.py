@@ -8,7 +8,7 @@
     │   └── StalledError     its tasks make no progress
     ├── LocationError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
-        ├── ArchiveOccupiedError    there already is something where it would be written
+        ├── ArchiveOccupiedError    the folder of a new archive is not empty
         ├── ArchiveIncompleteError  it has no manifest
         ├── ArchiveDamagedError     its files differ from its manifest
         └── ArchiveUnfitError       it is intact, but this flow cannot use it
@@ -67,11 +67,11 @@ class StalledError(JobFailedError):
 
     def __init__(self, *, how: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
-        self.reason = f"Nothing has moved {how}: {', '.join(reasons) or 'no task said why'}"
+        self.reason = f"No progress {how}: {', '.join(reasons) or 'no task reported an error'}"
         super().__init__(f"{self.reason}. The reasons are above; the next start resumes.")
 
 
-class _OfFolderError(SeedError):
+class _FolderError(SeedError):
     """An error about the folder *location*: *problem* says what is wrong, *action* what to do."""
 
     def __init__(self, *, location: str, problem: str, action: str = "") -> None:
@@ -80,16 +80,16 @@ class _OfFolderError(SeedError):
         super().__init__(f"{location}: {problem}" + (f"; {action}." if action else "."))
 
 
-class LocationError(_OfFolderError):
+class LocationError(_FolderError):
     """A folder or its file system cannot be used."""
 
 
-class ArchiveError(_OfFolderError):
+class ArchiveError(_FolderError):
     """An archive cannot be written or read; *location* is its folder."""
 
 
 class ArchiveOccupiedError(ArchiveError):
-    """There already is something where an archive would be written."""
+    """The folder of a new archive is not empty."""
 
 
 class ArchiveIncompleteError(ArchiveError):

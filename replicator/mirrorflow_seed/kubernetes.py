@@ -92,7 +92,7 @@ def settings_of(job: JobSettings, environment: Mapping[str, str]) -> KubernetesS
     cores = job.extra.get(CORES_KEY, str(CORES))
     if not re.fullmatch(r"[1-9][0-9]?", cores):
         raise JobSettingError(
-            key=CORES_KEY, problem=f"{cores!r} is no number of tasks", action="write 1 to 99"
+            key=CORES_KEY, problem=f"{cores!r} is not a number of tasks", action="write 1 to 99"
         )
     return KubernetesSettings(
         namespace=_from_pod(environment, "POD_NAMESPACE"),
@@ -137,11 +137,11 @@ def conf(job: JobSettings, environment: Mapping[str, str]) -> dict[str, str]:
 def command_of(environment: Mapping[str, str]) -> list[str]:
     """Returns the command of the executor that Spark's variables describe. Raises SparkMissingError."""
     try:
-        said = {name: environment[f"SPARK_{name}"] for name in _EXECUTOR_VARIABLES}
+        variables = {name: environment[f"SPARK_{name}"] for name in _EXECUTOR_VARIABLES}
         home = environment["SPARK_HOME"]
     except KeyError as error:
         raise SparkMissingError(
-            f"{error.args[0]} is not set; `executor` is for Spark, which starts it in pods of its own."
+            f"{error.args[0]} is not set; `executor` is internal: Spark starts it in executor pods."
         ) from error
     java = f"{environment['JAVA_HOME']}/bin/java" if "JAVA_HOME" in environment else "java"
     options = {
@@ -150,14 +150,14 @@ def command_of(environment: Mapping[str, str]) -> list[str]:
         if re.fullmatch(r"SPARK_JAVA_OPT_\d+", name)
     }
     classes = [one for one in (environment.get("SPARK_CLASSPATH", ""), f"{home}/jars/*") if one]
-    memory = said["EXECUTOR_MEMORY"]
+    memory = variables["EXECUTOR_MEMORY"]
     return [
         *(java, *(options[number] for number in sorted(options)), f"-Xms{memory}", f"-Xmx{memory}"),
         *("-cp", ":".join(classes), BACKEND),
-        *("--driver-url", said["DRIVER_URL"], "--executor-id", said["EXECUTOR_ID"]),
-        *("--cores", said["EXECUTOR_CORES"], "--app-id", said["APPLICATION_ID"]),
-        *("--hostname", said["EXECUTOR_POD_IP"], "--podName", said["EXECUTOR_POD_NAME"]),
-        *("--resourceProfileId", said["RESOURCE_PROFILE_ID"]),
+        *("--driver-url", variables["DRIVER_URL"], "--executor-id", variables["EXECUTOR_ID"]),
+        *("--cores", variables["EXECUTOR_CORES"], "--app-id", variables["APPLICATION_ID"]),
+        *("--hostname", variables["EXECUTOR_POD_IP"], "--podName", variables["EXECUTOR_POD_NAME"]),
+        *("--resourceProfileId", variables["RESOURCE_PROFILE_ID"]),
     ]
 
 
@@ -168,7 +168,7 @@ def execute(arguments: Sequence[str]) -> int:  # noqa: ARG001 Spark says all by 
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 no shell is wanted: Spark's signals reach the JVM
     except FileNotFoundError as error:
-        raise SparkMissingError(f"{command[0]} is not there; an executor needs Java 17 or later.") from error
+        raise SparkMissingError(f"{command[0]} is missing; an executor needs Java 17 or later.") from error
 
 
 def named_user() -> dict[str, str]:
@@ -209,7 +209,7 @@ def _from_pod(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise JobSettingError(
             key=name,
-            problem="the environment does not have it",
+            problem="it is missing in the environment",
             action="let the downward API set it in the driver's pod, or use master=local[*]",
         )
     return value

@@ -20,7 +20,7 @@ TEMPORARY_SUFFIX: Final = ".new"
 _UNKNOWN: Final = ("UnsupportedFileSystemException", "ClassNotFoundException")
 _LOCAL: Final = "file"
 # Schemes that other tools use for object stores, and Hadoop's own names.
-_MEANT: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": "abfss", "wasbs": "abfss"}
+_HADOOP_SCHEMES: Final[Mapping[str, str]] = {"s3": "s3a", "s3n": "s3a", "wasb": "abfss", "wasbs": "abfss"}
 
 
 class Location:
@@ -29,7 +29,7 @@ class Location:
     def __init__(self, context: "SparkContext", location: str) -> None:
         self.text = location
         self._jvm = context._jvm  # noqa: SLF001 pyspark has no other way to Hadoop's file systems
-        with self._told():
+        with self._errors():
             path = self._path_of(address_of(location))
             self._files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
             self._root = self._files.makeQualified(path)
@@ -47,14 +47,14 @@ class Location:
 
     def prepare(self) -> None:
         """Creates the folder and checks that it is writable, so that a job fails before its work."""
-        with self._told():
+        with self._errors():
             self._files.mkdirs(self._root)
         self.write(".writable", b"")
         self.delete(".writable")
 
     def entries(self) -> frozenset[str]:
         """The names of the direct entries of the folder; empty if it does not exist."""
-        with self._told():
+        with self._errors():
             if not self._files.exists(self._root):
                 return frozenset()
             return frozenset(str(one.getPath().getName()) for one in self._files.listStatus(self._root))
@@ -66,7 +66,7 @@ class Location:
         for name in sorted(self.entries()):
             if not name.startswith(DATA_PREFIX):
                 continue
-            with self._told():
+            with self._errors():
                 below = self._files.listFiles(self._at(name), True)
                 while below.hasNext():
                     status = below.next()
@@ -75,7 +75,7 @@ class Location:
 
     def read(self, path: str) -> bytes | None:
         """Returns the content of a file; None if it does not exist."""
-        with self._told():
+        with self._errors():
             if not self._files.exists(self._at(path)):
                 return None
             stream = self._files.open(self._at(path))
@@ -87,7 +87,7 @@ class Location:
     def write(self, path: str, content: bytes) -> None:
         """Writes a file completely or not at all: it is renamed to *path* once its content is written."""
         temporary = self._at(path + TEMPORARY_SUFFIX)
-        with self._told():
+        with self._errors():
             stream = self._plain.create(temporary, True)
             try:
                 stream.write(content)
@@ -96,11 +96,11 @@ class Location:
             self._files.delete(self._at(path), False)
             is_there = self._plain.rename(temporary, self._at(path))
         if not is_there:
-            raise LocationError(location=self.text, problem=f"{path} cannot be given its name")
+            raise LocationError(location=self.text, problem=f"{path} cannot be renamed to its final name")
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with its content."""
-        with self._told():
+        with self._errors():
             self._files.delete(self._at(path), True)
 
     def _at(self, path: str) -> Any:
@@ -110,31 +110,29 @@ class Location:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         """Raises LocationError with the first line of the Java exception, or of any other error."""
         try:
             yield
         except Exception as error:
             cause = getattr(error, "java_exception", None)
-            said = str(cause.toString() if cause is not None else error).splitlines() or [
+            lines = str(cause.toString() if cause is not None else error).splitlines() or [
                 type(error).__name__
             ]
-            raise refusal(self.text, said[0]) from error
+            raise file_system_error(self.text, lines[0]) from error
 
 
-def refusal(location: str, said: str) -> LocationError:
-    """Returns the error for the message that Hadoop has *said* about *location*."""
+def file_system_error(location: str, message: str) -> LocationError:
+    """Returns the error for a *message* of Hadoop about *location*."""
     scheme = scheme_of(location)
-    if scheme == _LOCAL or not any(one in said for one in _UNKNOWN):
+    if scheme == _LOCAL or not any(one in message for one in _UNKNOWN):
         return LocationError(
             location=location,
-            problem=f"the file system says: {said}",
+            problem=f"the file system reports: {message}",
             action="name a folder that can be reached and written: a path, or an address such as file:///backup or hdfs://names/backup",
         )
-    if scheme in _MEANT:
-        action = (
-            f"write {_MEANT[scheme]}://, which is Hadoop's name for it, and see docs/archive.md for its jars"
-        )
+    if scheme in _HADOOP_SCHEMES:
+        action = f"write {_HADOOP_SCHEMES[scheme]}://, which is Hadoop's name for it, and see docs/archive.md for its jars"
     else:
         action = "add its jars to Spark's: by an image that has them, or --set spark.jars=... (docs/archive.md says which)"
     return LocationError(

@@ -47,7 +47,7 @@ class JobSettings:
     # bytes.per.second: for the whole job, divided among its running tasks; None: the flow's own limit.
     bytes_per_second: int | None = None
     waves_max: int = 10  # waves.max: bounds a seed whose source grows as fast as it is copied
-    wave_s: float = 300.0  # wave.ms: a task ends after this time, so that all chains share the cores
+    wave_s: float = 300.0  # wave.ms: a task ends after this time, so that all tasks share the cores
     stalled_s: float = (
         600.0  # stalled.ms: the job fails after this time without progress of its running tasks
     )
@@ -75,7 +75,9 @@ def job_of(given: Mapping[str, str]) -> JobSettings:
     foreign = given.get("foreign.records", "refuse").lower()
     if foreign not in {"refuse", "accept"}:
         raise JobSettingError(
-            key="foreign.records", problem=f"{foreign!r} is neither", action="write refuse or accept"
+            key="foreign.records",
+            problem=f"{foreign!r} is not a valid value",
+            action="write refuse or accept",
         )
     limit = given.get("bytes.per.second")
     return JobSettings(
@@ -106,7 +108,9 @@ def number_of(given: Mapping[str, str], key: str, default: float, least: float, 
         value = float("nan")
     if not least <= value <= most:
         raise JobSettingError(
-            key=key, problem=f"{text!r} is no number in its range", action=f"write {least:g} to {most:g}"
+            key=key,
+            problem=f"{text!r} is not a number in the allowed range",
+            action=f"write {least:g} to {most:g}",
         )
     return value
 
@@ -115,7 +119,7 @@ def whole_of(given: Mapping[str, str], key: str, default: int) -> int:
     """The whole number of *key*, above 0. Raises JobSettingError for other values."""
     text = given.get(key, str(default))
     if not text.isdecimal() or not 0 < int(text) < 1 << 53:
-        raise JobSettingError(key=key, problem=f"{text!r} is no number above 0", action="write one")
+        raise JobSettingError(key=key, problem=f"{text!r} is not a whole number above 0", action="write one")
     return int(text)
 
 
@@ -123,7 +127,7 @@ def flag_of(given: Mapping[str, str], key: str, *, default: bool = False) -> boo
     """The boolean of *key*. Raises JobSettingError unless it is true or false."""
     text = given.get(key, str(default)).lower()
     if text not in {"true", "false"}:
-        raise JobSettingError(key=key, problem=f"{text!r} is neither", action="write true or false")
+        raise JobSettingError(key=key, problem=f"{text!r} is not a boolean", action="write true or false")
     return text == "true"
 
 
@@ -132,8 +136,8 @@ def require_shared_positions(settings: SourceSettings) -> None:
     if settings.offsets.store is OffsetStore.FILE:
         raise JobSettingError(
             key="offset.storage.store",
-            problem="positions in a file are for one process, and this job has many",
-            action="keep them in Kafka, as is the default",
+            problem="offsets in a file can be used by one process only, and this job has many",
+            action="store them in Kafka, which is the default",
         )
 
 

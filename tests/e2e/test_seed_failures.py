@@ -100,7 +100,7 @@ def test_a_seed_whose_job_driver_and_executor_go_one_after_the_other_goes_on_and
     for told in (status["message"], reason(found, "Seeded")[2]):
         assert "It went on in another Job" in told
         assert "It took 2 drivers" in told
-        assert "cut off; others went on in their place" in told
+        assert "cut off; others finished their work" in told
     wait_until("no executor is left", lambda: not seed.executors(), timeout_s=SEED_WAIT_S, poll_s=POLL_S)
     wait_until(  # the last of them are the connector's
         "all have arrived",

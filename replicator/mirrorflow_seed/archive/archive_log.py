@@ -15,7 +15,7 @@ from mirrorflow_seed.archive.spool import Spool
 from mirrorflow_seed.errors import JobFailedError
 
 
-class Shelf:
+class ArchiveLog:
     """The offsets from *start* up to *end* of *files*, given in offset order; a context manager."""
 
     def __init__(self, files: Sequence[ArchivedFile], *, start: int, end: int) -> None:

@@ -26,7 +26,7 @@ from mirrorflow_kafka.client.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
-from mirrorflow_seed.archive.archive_log import Shelf
+from mirrorflow_seed.archive.archive_log import ArchiveLog
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.archive.spool import Spool
 
@@ -49,7 +49,7 @@ class ArchiveCluster(Cluster):
         manifest: Manifest,
         *,
         of: TopicPartition | None = None,
-        spool: Spool | Shelf | None = None,
+        spool: Spool | ArchiveLog | None = None,
     ) -> None:
         super().__init__(
             ClientSettings(alias=alias, client_id="", properties={}), resolve=lambda given: given

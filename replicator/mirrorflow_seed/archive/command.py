@@ -2,11 +2,13 @@
 
 import argparse
 
-from mirrorflow_seed.archive import exporting, restoring, verifying
+from mirrorflow_seed.archive import archive_verification, export_driver, restore_driver
 from mirrorflow_seed.settings import FlowFiles, JobSettings
 
 
 def execute(arguments: argparse.Namespace, files: FlowFiles, job: JobSettings) -> int:
     """Runs the job that `arguments.command` names and returns its exit status."""
-    run = {"export": exporting.run, "restore": restoring.run, "verify": verifying.run}[arguments.command]
+    run = {"export": export_driver.run, "restore": restore_driver.run, "verify": archive_verification.run}[
+        arguments.command
+    ]
     return run(files, job)

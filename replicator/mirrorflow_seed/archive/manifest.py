@@ -134,7 +134,7 @@ def decode(text: bytes, *, location: str) -> Manifest:
         return Manifest(**{**raw, "topics": tuple(_topic(one) for one in raw["topics"])})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArchiveDamagedError(
-            location=location, problem=f"its manifest cannot be understood ({type(error).__name__})"
+            location=location, problem=f"its manifest cannot be parsed ({type(error).__name__})"
         ) from error
 
 

@@ -21,7 +21,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.copy.resume.source_scan import stream_batches
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
-from mirrorflow_seed.archive.tally import Tallying
+from mirrorflow_seed.archive.tally import TallyBuilder
 from mirrorflow_seed.settings import FlowFiles
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class ArchivedCopy:
     """A target partition to compare with the archive."""
 
     archived: ArchivedPartition
@@ -41,7 +41,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class RestoreComparison:
     """Number of files that are equal on the target, and the paths of the others."""
 
     equal: int
@@ -51,17 +51,17 @@ class Compared:
     )
 
     @property
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """The result as one sentence for people."""
-        said = [f"The target holds {self.equal} of them record by record"]
+        parts = [f"The target holds {self.equal} of them record by record"]
         if self.different:
             more = " and others" if len(self.different) > NAMED_MAX else ""
-            said.append(f"but not {', '.join(self.different[:NAMED_MAX])}{more}")
+            parts.append(f"but not {', '.join(self.different[:NAMED_MAX])}{more}")
         if self.undecided:
-            said.append(
-                f"{self.undecided} partitions cannot be compared by counting: use mirrorflow verify --archive for those"
+            parts.append(
+                f"{self.undecided} partitions cannot be compared by record counts; use mirrorflow verify --archive for them"
             )
-        return "; ".join(said) + "."
+        return "; ".join(parts) + "."
 
 
 def compare(
@@ -70,7 +70,7 @@ def compare(
     names: Mapping[str, str],
     decisions: Decisions,
     files: FlowFiles,
-) -> Compared:
+) -> RestoreComparison:
     """Compares the partitions of *names*, which maps source to target topics."""
     edited = bool(files.load().header_words)
     copies, undecided = [], 0
@@ -83,7 +83,7 @@ def compare(
             continue
         target = TopicPartition(names[key.topic], key.partition)
         copies.append(
-            Copy(
+            ArchivedCopy(
                 archived=archived,
                 target=target,
                 start=anchor.target_offset,
@@ -94,66 +94,68 @@ def compare(
     if copies:
         task = partial(_compared, files=files, archive_id=manifest.archive_id)
         found = context.parallelize(copies, len(copies)).mapPartitions(task).collect()
-    return Compared(
+    return RestoreComparison(
         equal=sum(is_equal for _, is_equal in found),
         different=tuple(path for path, is_equal in found if not is_equal),
         undecided=undecided,
     )
 
 
-def _compared(copies: Iterator[Copy], files: FlowFiles, archive_id: str) -> Iterator[tuple[str, bool]]:
+def _compared(
+    copies: Iterator[ArchivedCopy], files: FlowFiles, archive_id: str
+) -> Iterator[tuple[str, bool]]:
     """Yields the path of each file and whether the target holds its records; for `mapPartitions`."""
     for copy in copies:
         yield from asyncio.run(_compare(copy, files, archive_id))
 
 
-async def _compare(copy: Copy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
+async def _compare(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> list[tuple[str, bool]]:
     settings = files.load()
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
         ends = await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True)
-        counter = Counter(copy, archive_id)
+        checker = FileDigestChecker(copy, archive_id)
         batches = stream_batches(cluster, copy.target, copy.start, ends[copy.target], read_committed=True)
         async for batch in batches:
-            if batch.producer_id in copy.producer_ids and counter.take(batch):
+            if batch.producer_id in copy.producer_ids and checker.take(batch):
                 break
-        return counter.verdicts
+        return checker.verdicts
     finally:
         await cluster.close()
 
 
-class Counter:
+class FileDigestChecker:
     """Assigns the target's records to the archive's files by their record counts, and compares digests."""
 
-    def __init__(self, copy: Copy, archive_id: str) -> None:
+    def __init__(self, copy: ArchivedCopy, archive_id: str) -> None:
         self._archive_id = archive_id
         self._partition = copy.archived.number
         self._start = copy.start
-        self._waiting = list(reversed(copy.archived.files))
-        self._tallying = Tallying(archive_id, self._partition)
-        self._left = self._waiting[-1].tally.records
-        self._equal: list[tuple[str, bool]] = []
+        self._pending = list(reversed(copy.archived.files))
+        self._tally_builder = TallyBuilder(archive_id, self._partition)
+        self._left = self._pending[-1].tally.records
+        self._compared: list[tuple[str, bool]] = []
 
     def take(self, batch: Batch) -> bool:
         """Adds the records of *batch*; returns whether all files are compared."""
         for record in decode(batch):
             if record.offset < self._start:
                 continue
-            self._tallying.add(record)
+            self._tally_builder.add(record)
             self._left -= 1
             if not self._left and not self._next():
                 return True
         return False
 
     def _next(self) -> bool:
-        file = self._waiting.pop()
-        self._equal.append((file.path, self._tallying.tally == file.tally))
-        self._tallying = Tallying(self._archive_id, self._partition)
-        self._left = self._waiting[-1].tally.records if self._waiting else 0
-        return bool(self._waiting)
+        file = self._pending.pop()
+        self._compared.append((file.path, self._tally_builder.tally == file.tally))
+        self._tally_builder = TallyBuilder(self._archive_id, self._partition)
+        self._left = self._pending[-1].tally.records if self._pending else 0
+        return bool(self._pending)
 
     @property
     def verdicts(self) -> list[tuple[str, bool]]:
         """Path of each file and whether it is equal; a file with missing records is not."""
-        return [*self._equal, *((one.path, False) for one in reversed(self._waiting))]
+        return [*self._compared, *((one.path, False) for one in reversed(self._pending))]

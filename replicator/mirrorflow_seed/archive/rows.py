@@ -34,7 +34,7 @@ LOG_APPEND_TIME: Final = 1
 NO_TIMESTAMP_TYPE: Final = -1
 
 
-class Row(NamedTuple):
+class ArchiveRow(NamedTuple):
     """A row, with the columns of a file."""
 
     offset: int
@@ -53,7 +53,7 @@ def timestamp_type(batch: Batch) -> int:
     return LOG_APPEND_TIME if batch.is_log_append_time else CREATE_TIME
 
 
-def row_of(record: Record, kind: int) -> Row:
+def row_of(record: Record, kind: int) -> ArchiveRow:
     """Returns the row of a record whose timestamp type is *kind*."""
     offset, timestamp, key, value, headers = record
     raw = None
@@ -62,11 +62,11 @@ def row_of(record: Record, kind: int) -> Row:
     except UnicodeDecodeError:
         shown = [(str(name, "utf-8", "replace"), content) for name, content in headers]
         raw = _encoded(headers)
-    return Row(offset, timestamp, kind, key, value, shown, raw)
+    return ArchiveRow(offset, timestamp, kind, key, value, shown, raw)
 
 
 def record_of(row: Sequence[Any]) -> Record:
-    """Returns the record of a Spark row, with columns in the order of `Row`. Raises CorruptRecordsError."""
+    """Returns the record of a Spark row, with columns in the order of `ArchiveRow`. Raises CorruptRecordsError."""
     offset, timestamp, _, key, value, headers, raw = row
     if raw is not None:
         found = _decoded(bytes(raw))

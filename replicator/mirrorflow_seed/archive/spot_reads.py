@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 T = TypeVar("T")
-# A fetch of at most LOOK_BYTES needs only a few records; a larger one is a search.
-LOOK_BYTES: Final = 64 << 10
-LOOK_RECORDS: Final = 16
+# A fetch of at most SMALL_FETCH_BYTES needs only a few records; a larger one is a search.
+SMALL_FETCH_BYTES: Final = 64 << 10
+SMALL_FETCH_RECORDS: Final = 16
 SEARCH_RECORDS: Final = 2_000
 # One task reads a whole file of any size, so that its rows arrive in order.
 ONE_TASK_CONF: Final = {
@@ -33,7 +33,7 @@ ONE_TASK_CONF: Final = {
 }
 
 
-class Rows:
+class ArchiveRowReader:
     """Reads rows of an archive's files."""
 
     def __init__(self, context: "SparkContext", location: Location) -> None:
@@ -69,16 +69,16 @@ class Rows:
         return frame.where(f"offset >= {start} AND offset < {end}")
 
 
-class LookedUp(ArchiveCluster):
+class SpotReadArchive(ArchiveCluster):
     """An archive as source for reads of a few records, answered from its files, for all partitions."""
 
-    def __init__(self, alias: str, manifest: Manifest, rows: Rows) -> None:
+    def __init__(self, alias: str, manifest: Manifest, rows: ArchiveRowReader) -> None:
         super().__init__(alias, manifest)
         self._rows = rows
 
     def data_of(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytearray:
         """Returns one batch with the next records at or after *offset*, all from one file."""
-        count = LOOK_RECORDS if max_bytes <= LOOK_BYTES else SEARCH_RECORDS
+        count = SMALL_FETCH_RECORDS if max_bytes <= SMALL_FETCH_BYTES else SEARCH_RECORDS
         for file in self.partitions[partition].files:
             if file.end <= offset:
                 continue

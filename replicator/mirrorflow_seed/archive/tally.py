@@ -24,7 +24,7 @@ class Tally:
     chain: str
 
 
-class Tallying:
+class TallyBuilder:
     """Computes the tally of records of one partition, added in offset order."""
 
     __slots__ = ("_bytes", "_chain", "_digest", "_records", "_sum")

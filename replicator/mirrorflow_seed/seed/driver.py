@@ -1,6 +1,6 @@
-"""The driver of a seed: plans waves, runs their chains on Spark and reports progress.
+"""The driver of a seed: plans waves, runs their tasks on Spark and reports progress.
 
-    survey ──> plan ──> chains ──> Spark ──> remaining shares ──> plan ... until the lag is small or the waves are used up
+    survey ──> plan ──> tasks ──> Spark ──> remaining shares ──> plan ... until the lag is small or the waves are used up
 
 The end offsets of a wave are frozen; the next wave takes what has been written since. A run keeps no state of
 its own: after a kill, the next run reads from the target where to continue. SIGTERM or Ctrl-C ends the tasks
@@ -29,14 +29,14 @@ from mirrorflow_seed.errors import (
     JobFailedError,
     StalledError,
 )
-from mirrorflow_seed.outlet import Outlet
+from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.report import JobPhase
-from mirrorflow_seed.seed.chain import ChainOutcome, Ended, Order
-from mirrorflow_seed.seed.plan import Chain, SeedShare, chains_of, shares_of
-from mirrorflow_seed.seed.progress import Movement, SeedProgress
-from mirrorflow_seed.seed.retention_holder import Keeping
+from mirrorflow_seed.seed.plan import SeedShare, SeedTask, shares_of, tasks_of
+from mirrorflow_seed.seed.progress import SeedProgress, StallTimer
+from mirrorflow_seed.seed.retention_holder import RetentionHolder
+from mirrorflow_seed.seed.seed_task import PartitionOutcome, TaskResult, WaveSettings
 from mirrorflow_seed.seed.survey import SeedSurvey
-from mirrorflow_seed.seed.task_messages import Desk
+from mirrorflow_seed.seed.task_messages import Coordinator
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_shared_positions
 
 REPORT_EVERY_S: Final = 1.0
@@ -55,8 +55,8 @@ ARRANGE_AGAIN_S: Final = 2.0
 T = TypeVar("T")
 log = logging.getLogger("mirrorflow.seed")
 
-# Runs chains and returns the results of their tasks; blocks. `cancel`, called from another thread, ends it.
-Run = Callable[[Sequence[Chain], Order], list[Ended]]
+# Runs tasks and returns their results; blocks. `cancel`, called from another thread, ends it.
+Run = Callable[[Sequence[SeedTask], WaveSettings], list[TaskResult]]
 
 
 class SeedJob:
@@ -67,8 +67,8 @@ class SeedJob:
         files: FlowFiles,
         job: JobSettings,
         *,
-        outlet: Outlet,
-        desk: Desk,
+        status_server: JobStatusServer,
+        coordinator: Coordinator,
         run: Run,
         cancel: Callable[[], None],
         slots: Callable[[], int],
@@ -78,17 +78,17 @@ class SeedJob:
         self._job = job
         self._settings: SourceSettings = files.load()
         require_shared_positions(self._settings)
-        self._outlet = outlet
-        self._desk = desk
-        self._run_chains = run
+        self._status_server = status_server
+        self._coordinator = coordinator
+        self._run_tasks = run
         self._cancel = cancel
         self._slots = slots
         self._url = url
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
-        self._said = ""
+        self._message = ""
         self._stalled_s = 0.0  # seconds without progress when the job gave up; 0 if it did not
-        self._held_up: frozenset[str] = frozenset()  # reasons already logged
+        self._logged_reasons: frozenset[str] = frozenset()  # of errors that hold tasks up
         self._memory_bytes = 0
 
     async def run(self) -> int:
@@ -99,54 +99,54 @@ class SeedJob:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        telling = asyncio.create_task(self._tell_again())
+        publishing = asyncio.create_task(self._publish_periodically())
         try:
             status = await self._seed()
         except Exception as error:
-            self._phase, self._said = JobPhase.FAILED, _without_names(error)
+            self._phase, self._message = JobPhase.FAILED, _without_names(error)
             raise
         finally:
-            telling.cancel()
-            self._tell()
+            publishing.cancel()
+            self._publish()
         return status
 
     def _stop(self) -> None:
-        if self._desk.stop:
+        if self._coordinator.stop:
             self._cancel()  # a second signal stops at once
-        self._desk.stop = True
-        log.info("stopping: tasks finish what is in flight")
+        self._coordinator.stop = True
+        log.info("stopping: tasks finish their in-flight requests")
 
     async def _seed(self) -> int:
-        survey = await self._patiently(lambda: SeedSurvey.open(self._settings))
+        survey = await self._retry_transient(lambda: SeedSurvey.open(self._settings))
         try:
             arrangement = await self._arrange(survey)
-            identity, initial = await self._patiently(survey.identify)
-            await self._refuse_foreign(survey, arrangement)
+            identity, initial = await self._retry_transient(survey.identify)
+            await self._require_no_foreign_records(survey, arrangement)
             shares = await self._plan(survey, arrangement, initial=initial)
-            keeping = Keeping(survey)
-            await self._patiently(lambda: keeping.begin(arrangement.names, shares))
+            retention = RetentionHolder(survey)
+            await self._retry_transient(lambda: retention.begin(arrangement.names, shares))
             self._phase = JobPhase.RUNNING
             try:
                 await self._waves(survey, arrangement, shares, identity, initial=initial)
             finally:
-                await keeping.end()
+                await retention.end()
         finally:
             await survey.close()
-        return self._verdict(arrangement)
+        return self._final_status(arrangement)
 
     async def _arrange(self, survey: SeedSurvey) -> Arrangement:
         """Creates the target topics; retries a few times while some are still incomplete.
 
         Raises JobFailedError if no topic is selected.
         """
-        arrangement = await self._patiently(survey.arrange)
+        arrangement = await self._retry_transient(survey.arrange)
         if arrangement.nothing_selected:
             raise JobFailedError(arrangement.nothing_selected)
         for _ in range(ARRANGE_TRIES_MAX):
-            if not arrangement.incomplete or self._desk.stop:
+            if not arrangement.incomplete or self._coordinator.stop:
                 break
             await asyncio.sleep(ARRANGE_AGAIN_S)
-            arrangement = await self._patiently(survey.arrange)
+            arrangement = await self._retry_transient(survey.arrange)
         return arrangement
 
     async def _waves(
@@ -159,19 +159,21 @@ class SeedJob:
         initial: bool,
     ) -> None:
         catching_up = stalled = 0
-        while not self._desk.stop:
+        while not self._coordinator.stop:
             failed = {one.index for one in self._progress.failed}
-            chains = chains_of((one for one in shares if one.index not in failed), slots=self._slots())
-            if chains:
+            tasks = tasks_of((one for one in shares if one.index not in failed), slots=self._slots())
+            if tasks:
                 before = self._progress.lag
-                await self._patiently(partial(survey.promise, shares, identity))
-                await self._wave(survey, chains, identity, initial=initial)
-                if self._desk.stop:
+                await self._retry_transient(partial(survey.decide_beginnings, shares, identity))
+                await self._wave(survey, tasks, identity, initial=initial)
+                if self._coordinator.stop:
                     return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
                 if stalled >= STALLED_WAVES_MAX:
-                    raise StalledError(how=f"in {stalled} waves", reasons=self._why())
-            waits = any(one.outcome is ChainOutcome.MORE for one in self._progress.receipts.values())
+                    raise StalledError(how=f"in {stalled} waves", reasons=self._reasons())
+            waits = any(
+                one.outcome is PartitionOutcome.MORE for one in self._progress.partition_results.values()
+            )
             shares = await self._plan(survey, arrangement, initial=initial, frozen=waits)
             if not waits:
                 catching_up += 1
@@ -184,95 +186,99 @@ class SeedJob:
         """Returns the shares of the next wave; with *frozen*, the rest of the last one, with the same ends."""
         progress = self._progress
         if frozen:
-            return tuple(self._moved(share) for share in progress.shares)
-        await self._patiently(survey.store.read_new)
-        logs = await self._patiently(lambda: survey.logs(arrangement.partitions))
-        begins = await self._patiently(lambda: survey.begins(logs, initial=initial))
+            return tuple(self._advanced(share) for share in progress.shares)
+        await self._retry_transient(survey.store.read_new)
+        logs = await self._retry_transient(lambda: survey.logs(arrangement.partitions))
+        begins = await self._retry_transient(lambda: survey.begins(logs, initial=initial))
         shares = shares_of(logs, survey.known(), begins)
         if progress.shares:
-            shares = tuple(self._moved(share) for share in shares)
+            shares = tuple(self._advanced(share) for share in shares)
         progress.plan(shares)
         return shares
 
-    def _moved(self, share: SeedShare) -> SeedShare:
+    def _advanced(self, share: SeedShare) -> SeedShare:
         """Returns *share*, starting at the next offset of its copy."""
         at = max(share.start, self._progress.next_offsets.get(share.index, -1))
-        return replace(share, start=at, is_new=share.is_new and share.index not in self._progress.receipts)
+        return replace(
+            share, start=at, is_new=share.is_new and share.index not in self._progress.partition_results
+        )
 
     async def _wave(
-        self, survey: SeedSurvey, chains: Sequence[Chain], identity: Identity, *, initial: bool
+        self, survey: SeedSurvey, tasks: Sequence[SeedTask], identity: Identity, *, initial: bool
     ) -> None:
-        """Runs *chains* on Spark and follows their progress until they end."""
-        order = Order(
+        """Runs *tasks* on Spark and follows their progress until they end."""
+        wave = WaveSettings(
             files=self._files,
             identity=identity,
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
-            bytes_per_second=self._desk.share,
+            bytes_per_second=self._coordinator.task_bytes_per_second,
         )
-        working = asyncio.create_task(asyncio.to_thread(self._run_chains, chains, order))
-        asked_s = time.monotonic()
+        running = asyncio.create_task(asyncio.to_thread(self._run_tasks, tasks, wave))
+        read_s = time.monotonic()
         stopped_s: float | None = None
-        movement = Movement(asked_s)
+        stall_timer = StallTimer(read_s)
         # In its own task: a request to an unreachable cluster takes up to a minute; a stop must not wait.
-        looking = asyncio.create_task(self._look_at_positions(survey))
-        while not working.done():
-            await asyncio.wait({working}, timeout=REPORT_EVERY_S)
-            for index, offset in list(self._desk.next_offsets.items()):
+        reading = asyncio.create_task(self._read_positions(survey))
+        while not running.done():
+            await asyncio.wait({running}, timeout=REPORT_EVERY_S)
+            for index, offset in list(self._coordinator.next_offsets.items()):
                 self._progress.reached(index, offset)
-            if looking.done() and time.monotonic() - asked_s > POSITIONS_EVERY_S:
-                looking = asyncio.create_task(self._look_at_positions(survey))
-                asked_s = time.monotonic()
-            still_s = movement.still_s(self._progress.lag, active=self._desk.active, now_s=time.monotonic())
-            self._follow_troubles(still_s)
-            if self._desk.stop:
+            if reading.done() and time.monotonic() - read_s > POSITIONS_EVERY_S:
+                reading = asyncio.create_task(self._read_positions(survey))
+                read_s = time.monotonic()
+            still_s = stall_timer.still_s(
+                self._progress.lag, active=self._coordinator.active, now_s=time.monotonic()
+            )
+            self._check_progress(still_s)
+            if self._coordinator.stop:
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() - stopped_s > STOP_S:
                     await asyncio.to_thread(self._cancel)
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
         try:
-            self._take(working.result())
+            self._record_results(running.result())
         except Exception:
             # After a stop, tasks that did not end were cancelled, and Spark reports that as a failure.
-            if not self._desk.stop:
+            if not self._coordinator.stop:
                 raise
 
-    def _take(self, ended: Sequence[Ended]) -> None:
+    def _record_results(self, ended: Sequence[TaskResult]) -> None:
         for one in ended:
-            self._desk.hear(one.word)
+            self._coordinator.receive(one.report)
             self._memory_bytes = max(self._memory_bytes, one.memory_bytes)
-            self._progress.take(one.receipts)
+            self._progress.take(one.partition_results)
         log.info(
-            "a wave of %d tasks is over, %d offsets are left; a task began to copy after %.2f s, the largest used %d MiB",
+            "a wave of %d tasks has ended, %d offsets are left; the median task began to copy after %.2f s, the largest used %d MiB",
             len(ended),
             self._progress.lag,
             median(one.start_s for one in ended),
             self._memory_bytes >> 20,
         )
-        for receipt in (receipt for one in ended for receipt in one.receipts):
-            source = self._progress.shares[receipt.index].source
-            if receipt.message:
-                log.warning("%s", receipt.message)
-            if receipt.gap_records:
+        for result in (result for one in ended for result in one.partition_results):
+            source = self._progress.shares[result.index].source
+            if result.message:
+                log.warning("%s", result.message)
+            if result.gap_records:
                 log.warning(
-                    "%s: %d offsets were gone from the source before they were copied",
+                    "%s: %d offsets were deleted on the source before they were copied",
                     source,
-                    receipt.gap_records,
+                    result.gap_records,
                 )
 
-    def _follow_troubles(self, still_s: float) -> None:
+    def _check_progress(self, still_s: float) -> None:
         """Logs new errors that hold tasks up, and stops the job after too long without progress."""
-        troubles = self._desk.troubles
-        for reason in troubles.keys() - self._held_up:
-            log.warning("tasks are held up: %s", troubles[reason][1])
-        self._held_up = frozenset(troubles)
-        if still_s > self._job.stalled_s and not self._desk.stop:
+        errors_by_reason = self._coordinator.errors_by_reason
+        for reason in errors_by_reason.keys() - self._logged_reasons:
+            log.warning("tasks are held up: %s", errors_by_reason[reason][1])
+        self._logged_reasons = frozenset(errors_by_reason)
+        if still_s > self._job.stalled_s and not self._coordinator.stop:
             self._stalled_s = still_s
-            self._desk.stop = True
+            self._coordinator.stop = True
 
-    async def _look_at_positions(self, survey: SeedSurvey) -> None:
+    async def _read_positions(self, survey: SeedSurvey) -> None:
         """Reads the offsets stored on the target, whichever copier wrote them."""
         with contextlib.suppress(MirrorFlowError):
             await survey.store.read_new()
@@ -281,46 +287,46 @@ class SeedJob:
             if position is not None:
                 self._progress.reached(share.index, position.source_offset + 1)
 
-    async def _refuse_foreign(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
+    async def _require_no_foreign_records(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:
-            await self._patiently(lambda: survey.refuse_foreign(arrangement))
+            await self._retry_transient(lambda: survey.require_no_foreign_records(arrangement))
 
-    async def _patiently(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Returns the result of *question*, retried while a cluster cannot be used.
+    async def _retry_transient(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Returns the result of *request*, retried while a cluster cannot be used.
 
         Raises errors that are not retriable at once, others after about one minute.
         """
         for tries in range(1, TRIES_MAX + 1):
             try:
-                return await question()
+                return await request()
             except MirrorFlowError as error:
-                heals = error.retriable and not isinstance(error, NotAuthorizedError | SettingError)
-                if not heals or tries == TRIES_MAX or self._desk.stop:
+                is_transient = error.retriable and not isinstance(error, NotAuthorizedError | SettingError)
+                if not is_transient or tries == TRIES_MAX or self._coordinator.stop:
                     raise
                 log.warning("%s", error)
                 await asyncio.sleep(RETRY_S)
         raise AssertionError("the last try has raised")
 
-    def _verdict(self, arrangement: Arrangement) -> int:
+    def _final_status(self, arrangement: Arrangement) -> int:
         for sentence in arrangement.uncopied.values():
             log.warning("%s", sentence)
         if self._stalled_s:
-            raise StalledError(how=f"for {self._stalled_s:.0f} s", reasons=self._why())
-        if self._desk.stop:
-            self._phase, self._said = JobPhase.PAUSED, "Stopped cleanly; the next start resumes."
+            raise StalledError(how=f"for {self._stalled_s:.0f} s", reasons=self._reasons())
+        if self._coordinator.stop:
+            self._phase, self._message = JobPhase.PAUSED, "Stopped cleanly; the next start resumes."
             return EXIT_STOPPED
         if self._progress.failed or arrangement.uncopied:
             self._phase = JobPhase.FAILED
             if not self._progress.failed:
-                self._said = f"{len(arrangement.uncopied)} topics have no place on the target."
+                self._message = f"{len(arrangement.uncopied)} topics have no target topic."
             return EXIT_FAILED
-        gap, cut_off = self._progress.gap_records, self._desk.unended
-        said = [f"{gap} offsets were gone from the source before they were copied."] if gap else []
+        gap, cut_off = self._progress.gap_records, self._coordinator.unfinished
+        sentences = [f"{gap} offsets were deleted on the source before they were copied."] if gap else []
         if cut_off:
-            said.append(
-                f"{cut_off} {'task was' if cut_off == 1 else 'tasks were'} cut off; others went on in their place."
+            sentences.append(
+                f"{cut_off} {'task was' if cut_off == 1 else 'tasks were'} cut off; others finished their work."
             )
-        self._said = " ".join(said)
+        self._message = " ".join(sentences)
         if gap and self._settings.on_source_loss is LossPolicy.FAIL:
             # A connector has copied first, from where the source began by then.
             self._phase = JobPhase.FAILED
@@ -328,28 +334,28 @@ class SeedJob:
         self._phase = JobPhase.SUCCEEDED
         return EXIT_DONE
 
-    def _why(self) -> tuple[str, ...]:
+    def _reasons(self) -> tuple[str, ...]:
         """Error reasons of tasks that ended and of tasks that never returned a result."""
-        ended = {one.reason for one in self._progress.receipts.values() if one.reason}
-        return tuple(sorted(ended | self._held_up))
+        ended = {one.reason for one in self._progress.partition_results.values() if one.reason}
+        return tuple(sorted(ended | self._logged_reasons))
 
     # -- reports
 
-    async def _tell_again(self) -> None:
+    async def _publish_periodically(self) -> None:
         while True:
-            self._tell()
+            self._publish()
             await asyncio.sleep(REPORT_EVERY_S)
 
-    def _tell(self) -> None:
-        desk = self._desk
-        self._outlet.say(
+    def _publish(self) -> None:
+        coordinator = self._coordinator
+        self._status_server.publish(
             self._progress.report(
                 self._phase,
-                desk.totals,
-                active=desk.active,
+                coordinator.totals,
+                active=coordinator.active,
                 now_s=time.monotonic(),
-                held_up={reason: count for reason, (count, _) in desk.troubles.items()},
-                message=self._said,
+                held_up={reason: count for reason, (count, _) in coordinator.errors_by_reason.items()},
+                message=self._message,
             )
         )
 

@@ -1,10 +1,10 @@
 """Decides up to which offset each partition is seeded and which task copies it. Pure.
 
-A *share* is one partition with the end offset that was frozen when it was planned; a *chain* is the set of
-shares that one task copies. A task copies several partitions at once, because one request to a broker carries
+A *share* is one partition with the end offset that was frozen when it was planned; a *seed task* is the set of
+shares that one Spark task copies. It copies several partitions at once, because one request to a broker carries
 one batch of each: with few partitions, a broker does half as much work again for the same bytes. Shares are
-assigned largest first, each to the smallest chain. The largest chains start first, so the last task to start
-is a short one.
+assigned largest first, each to the smallest task. The largest tasks start first, so the last one to start is
+short.
 """
 
 import heapq
@@ -15,10 +15,10 @@ from typing import Final
 
 from mirrorflow_core.partitions import TopicPartition
 
-CHAIN_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s; a start costs a second
-CHAIN_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s, so that no wave waits long for its last task
-CHAIN_PARTITIONS_MAX: Final = 200  # bounds chains of empty partitions, each of which costs a few requests
-CHAINS_PER_SLOT: Final = 4  # several chains per slot even out wrong estimates
+TASK_BYTES_MIN: Final = 2 << 30  # half a minute at 70 MB/s; a start costs a second
+TASK_BYTES_MAX: Final = 8 << 30  # two minutes at 70 MB/s, so that no wave waits long for its last task
+TASK_PARTITIONS_MAX: Final = 200  # bounds tasks of empty partitions, each of which costs a few requests
+TASKS_PER_SLOT: Final = 4  # several tasks per slot even out wrong estimates
 RECORD_BYTES: Final = 1_000  # assumed size of a record if the brokers do not report log sizes
 
 
@@ -41,8 +41,8 @@ class SeedShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """The shares that one task copies."""
+class SeedTask:
+    """The shares that one Spark task copies."""
 
     shares: tuple[SeedShare, ...]
 
@@ -90,28 +90,32 @@ def shares_of(
     return tuple(shares)
 
 
-def chains_of(shares: Iterable[SeedShare], *, slots: int) -> tuple[Chain, ...]:
-    """Returns the chains of all tasks, largest first, without shares that are already at their end."""
+def tasks_of(shares: Iterable[SeedShare], *, slots: int) -> tuple[SeedTask, ...]:
+    """Returns all tasks, largest first, without shares that are already at their end."""
     left = sorted(
         (share for share in shares if share.start < share.end), key=lambda share: (-share.bytes, share.index)
     )
-    count = min(len(left), _count_of_chains(sum(share.bytes for share in left), len(left), slots))
-    chains: list[list[SeedShare]] = [[] for _ in range(count)]
-    emptiest = [(0, 0, index) for index in range(count)]  # a heap of (bytes, partitions, chain index)
+    count = min(len(left), _count_of_tasks(sum(share.bytes for share in left), len(left), slots))
+    tasks: list[list[SeedShare]] = [[] for _ in range(count)]
+    emptiest = [(0, 0, index) for index in range(count)]  # a heap of (bytes, partitions, task index)
     for share in left:
         filled, partitions, index = heapq.heappop(emptiest)
-        chains[index].append(share)
-        if partitions + 1 < CHAIN_PARTITIONS_MAX:
+        tasks[index].append(share)
+        if partitions + 1 < TASK_PARTITIONS_MAX:
             heapq.heappush(emptiest, (filled + share.bytes, partitions + 1, index))
-    return tuple(sorted((Chain(shares=tuple(chain)) for chain in chains), key=lambda chain: -chain.bytes))
+    return tuple(
+        sorted(
+            (SeedTask(shares=tuple(seed_task)) for seed_task in tasks), key=lambda seed_task: -seed_task.bytes
+        )
+    )
 
 
-def _count_of_chains(total_bytes: int, partitions: int, slots: int) -> int:
-    """Number of chains: at least one per slot, more if the size or the number of partitions requires it."""
+def _count_of_tasks(total_bytes: int, partitions: int, slots: int) -> int:
+    """Number of tasks: at least one per slot, more if the size or the number of partitions requires it."""
     slots = max(1, slots)  # executors may not have started yet
-    turns = min(CHAINS_PER_SLOT, max(1, total_bytes // (slots * CHAIN_BYTES_MIN)))
+    turns = min(TASKS_PER_SLOT, max(1, total_bytes // (slots * TASK_BYTES_MIN)))
     return max(
-        slots * turns, math.ceil(total_bytes / CHAIN_BYTES_MAX), math.ceil(partitions / CHAIN_PARTITIONS_MAX)
+        slots * turns, math.ceil(total_bytes / TASK_BYTES_MAX), math.ceil(partitions / TASK_PARTITIONS_MAX)
     )
 
 

@@ -6,13 +6,13 @@ from typing import Final
 
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport
-from mirrorflow_seed.seed.chain import ChainOutcome, ChainReceipt
 from mirrorflow_seed.seed.plan import SeedShare, lag_of
+from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
 
 WINDOW_S: Final = 15.0  # of the rate: covers several commits and offset writes
 
 
-class Movement:
+class StallTimer:
     """Measures for how long running tasks have made no progress; waiting for executors does not count."""
 
     def __init__(self, now_s: float) -> None:
@@ -32,7 +32,7 @@ class SeedProgress:
     def __init__(self, run_id: str) -> None:
         self.shares: tuple[SeedShare, ...] = ()  # of the latest wave
         self.next_offsets: dict[int, int] = {}
-        self.receipts: dict[int, ChainReceipt] = {}  # the latest of each share
+        self.partition_results: dict[int, PartitionResult] = {}  # the latest of each share
         self.gap_records = 0
         self._reached: set[int] = set()
         self._first_ends: dict[int, int] = {}
@@ -52,12 +52,12 @@ class SeedProgress:
         if at >= self._first_ends.get(index, 0):
             self._reached.add(index)
 
-    def take(self, receipts: Sequence[ChainReceipt]) -> None:
+    def take(self, partition_results: Sequence[PartitionResult]) -> None:
         """Adds the receipts of a task that has ended."""
-        for receipt in receipts:
-            self.receipts[receipt.index] = receipt
-            self.gap_records += receipt.gap_records
-            self.reached(receipt.index, receipt.next_offset)
+        for result in partition_results:
+            self.partition_results[result.index] = result
+            self.gap_records += result.gap_records
+            self.reached(result.index, result.next_offset)
 
     @property
     def lag(self) -> int:
@@ -66,9 +66,9 @@ class SeedProgress:
         return lag_of([share for share in self.shares if share.index not in failed], self.next_offsets)
 
     @property
-    def failed(self) -> tuple[ChainReceipt, ...]:
+    def failed(self) -> tuple[PartitionResult, ...]:
         """The receipts of shares that cannot be copied any further."""
-        return tuple(one for one in self.receipts.values() if one.outcome is ChainOutcome.FAILED)
+        return tuple(one for one in self.partition_results.values() if one.outcome is PartitionOutcome.FAILED)
 
     def report(
         self,
@@ -86,7 +86,9 @@ class SeedProgress:
         """
         records, size, seconds = totals
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
-        weakest = any(one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.receipts.values())
+        weakest = any(
+            one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.partition_results.values()
+        )
         return SeedReport(
             run_id=self._run_id,
             phase=phase,
@@ -124,7 +126,7 @@ class SeedProgress:
         return max(self.lag / records_per_s, largest * max(1, active) / records_per_s)
 
 
-def _message(failed: Sequence[ChainReceipt], held_up: Mapping[str, int]) -> str:
+def _message(failed: Sequence[PartitionResult], held_up: Mapping[str, int]) -> str:
     """Counts of stopped partitions and held-up tasks by reason; only the driver's log names them."""
     by_reason = Counter(one.reason for one in failed)
     stopped = (

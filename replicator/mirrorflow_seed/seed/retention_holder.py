@@ -21,12 +21,12 @@ from mirrorflow_seed.seed.plan import SeedShare
 from mirrorflow_seed.seed.survey import SeedSurvey
 
 RENEW_EVERY_S: Final = 60.0  # a lease lasts 15 minutes; a renewal also sets again what was changed meanwhile
-GIVE_BACK_S: Final = 30.0  # a stopped pod has one minute, of which its tasks may use a third
+RESTORE_S: Final = 30.0  # a stopped pod has one minute, of which its tasks may use a third
 
 log = logging.getLogger("mirrorflow.seed")
 
 
-class Keeping:
+class RetentionHolder:
     """The retention hold of one run.
 
     With *follows*, the source is a cluster whose topic settings are synced to the target if the flow does so.
@@ -52,7 +52,7 @@ class Keeping:
         for sentence in refused:
             log.warning("%s", sentence)
         if before:
-            log.info("retention of %d target topics is held until the seed is over", len(before))
+            log.info("retention of %d target topics is held until the seed ends", len(before))
             self._held = {topic: tuple(values) for topic, values in before.items()}
             self._names = {topic: name for topic, name in names.items() if name in before}
             self._renewing = asyncio.create_task(self._renew())
@@ -65,7 +65,7 @@ class Keeping:
         if self._renewing is not None:
             self._renewing.cancel()
         try:
-            async with asyncio.timeout(GIVE_BACK_S):
+            async with asyncio.timeout(RESTORE_S):
                 if self._held:
                     await self._retention.give_up(self._holder)
                 if self._names and self._follows:
@@ -73,7 +73,7 @@ class Keeping:
                 refused = await self._retention.settle()
         except (MirrorFlowError, TimeoutError) as error:
             # The connector restores it when the lease expires.
-            log.warning("Retention is not given back yet: %s", error or f"no answer within {GIVE_BACK_S:g} s")
+            log.warning("Retention is not restored yet: %s", error or f"no response within {RESTORE_S:g} s")
             return
         for sentence in refused:
             log.warning("%s", sentence)
@@ -97,7 +97,7 @@ class Keeping:
             self._survey.target, sorted(names[topic] for topic in left)
         )
         limits = {topic: limit_of(_named(entries.get(names[topic], ()), "retention.ms")) for topic in left}
-        old = await self._with_old({topic: left[topic] for topic in left}, limits)
+        old = await self._topics_with_old_records({topic: left[topic] for topic in left}, limits)
         before = {
             names[topic]: would_delete(
                 entries.get(names[topic], ()),
@@ -108,7 +108,7 @@ class Keeping:
         }
         return {topic: values for topic, values in before.items() if values}
 
-    async def _with_old(
+    async def _topics_with_old_records(
         self, left: Mapping[str, Sequence[SeedShare]], limits: Mapping[str, float]
     ) -> frozenset[str]:
         """Returns topics with records older than their copies' retention; asks the source once per limit."""

@@ -108,7 +108,7 @@ class SeedSurvey:
         known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
         return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
 
-    async def promise(self, shares: Iterable[SeedShare], identity: Identity) -> None:
+    async def decide_beginnings(self, shares: Iterable[SeedShare], identity: Identity) -> None:
         """Decides that partitions no copier has begun begin at the start of their share.
 
         Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
@@ -116,7 +116,7 @@ class SeedSurvey:
         # Decisions of earlier generations precede that of our identity, so this read finds them.
         decisions = await self.decisions.read()
         begun = {*decisions.partitions(), *self.store.positions}
-        promises = [
+        beginnings = [
             Beginning(
                 generation=identity.generation,
                 topic=share.topic,
@@ -130,8 +130,8 @@ class SeedSurvey:
             and share.source not in begun
             and decisions.beginning(share.source, after=0) is None
         ]
-        if promises:
-            await self.decisions.decide(promises, now_ms=now_ms())
+        if beginnings:
+            await self.decisions.decide(beginnings, now_ms=now_ms())
 
     async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
         """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""
@@ -164,7 +164,7 @@ class SeedSurvey:
         found = await admin.offsets_at(self.source, tuple(logs), self.settings.start_timestamp_ms)
         return {one: log.end if found[one] < 0 else found[one] for one, log in logs.items()}
 
-    async def refuse_foreign(self, arrangement: Arrangement) -> None:
+    async def require_no_foreign_records(self, arrangement: Arrangement) -> None:
         """Raises ForeignRecordsError if a copy holds records that this flow has not written."""
         names = arrangement.names
         copies = {one: TopicPartition(names[one.topic], one.partition) for one in arrangement.partitions}

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-ASK_EVERY_S: Final = 1.0
-ASK_TIMEOUT_S: Final = 3.0
+TASK_REPORT_EVERY_S: Final = 1.0
+REQUEST_TIMEOUT_S: Final = 3.0
 # A task that has not reported for this long no longer gets a part of the rate; tasks report every second.
 SILENT_S: Final = 15.0
 BODY_BYTES_MAX: Final = 1 << 20  # 200 partitions take some 10 kB
@@ -22,7 +22,7 @@ MESSAGE_CHARACTERS_MAX: Final = 2_000  # of an error: one sentence and the broke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class TaskInstructions:
     """Instructions of the driver for one task."""
 
     stop: bool = False
@@ -30,7 +30,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class TaskReport:
     """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the share.
 
     `reason` and `message` describe an error that holds it up, "" if none does; the message may name topics.
@@ -46,15 +46,17 @@ class Word:
     message: str = ""
 
 
-class Desk:
-    """The driver's side: receives reports and answers with instructions. Each attempt is counted once."""
+class Coordinator:
+    """The driver's side: receives task reports and returns instructions. Each attempt is counted once."""
 
     def __init__(self, *, bytes_per_second: int | None) -> None:
         self.stop = False
         self.next_offsets: dict[int, int] = {}
-        self.path = f"/orders/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
+        self.path = (
+            f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
+        )
         self._bytes_per_second = bytes_per_second
-        self._words: dict[str, tuple[float, Word]] = {}
+        self._reports: dict[str, tuple[float, TaskReport]] = {}
         self._ended: set[str] = set()
         self._records = self._bytes = 0
         self._seconds = 0.0
@@ -64,58 +66,58 @@ class Desk:
 
         Raises ValueError, KeyError, TypeError or AttributeError if *body* is not such a message.
         """
-        said = json.loads(body)
-        word = Word(
-            attempt=str(said["attempt"]),
-            records=int(said["records"]),
-            bytes=int(said["bytes"]),
-            seconds=float(said["seconds"]),
-            next_offsets={int(index): int(offset) for index, offset in said["next"].items()},
-            ended=bool(said["ended"]),
-            reason=str(said["reason"]),
-            message=str(said["message"]),
+        message = json.loads(body)
+        report = TaskReport(
+            attempt=str(message["attempt"]),
+            records=int(message["records"]),
+            bytes=int(message["bytes"]),
+            seconds=float(message["seconds"]),
+            next_offsets={int(index): int(offset) for index, offset in message["next"].items()},
+            ended=bool(message["ended"]),
+            reason=str(message["reason"]),
+            message=str(message["message"]),
         )
-        self.hear(word)
-        return json.dumps({"stop": self.stop, "bytesPerSecond": self.share}).encode()
+        self.receive(report)
+        return json.dumps({"stop": self.stop, "bytesPerSecond": self.task_bytes_per_second}).encode()
 
-    def hear(self, word: Word) -> None:
-        """Stores *word* as the latest report of its attempt."""
-        for index, offset in word.next_offsets.items():
+    def receive(self, report: TaskReport) -> None:
+        """Stores *report* as the latest report of its attempt."""
+        for index, offset in report.next_offsets.items():
             self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
-        if word.attempt in self._ended:
+        if report.attempt in self._ended:
             return
-        if not word.ended:
-            self._words[word.attempt] = (time.monotonic(), word)
+        if not report.ended:
+            self._reports[report.attempt] = (time.monotonic(), report)
             return
-        self._words.pop(word.attempt, None)
-        self._ended.add(word.attempt)
-        self._records += word.records
-        self._bytes += word.bytes
-        self._seconds += word.seconds
+        self._reports.pop(report.attempt, None)
+        self._ended.add(report.attempt)
+        self._records += report.records
+        self._bytes += report.bytes
+        self._seconds += report.seconds
 
     @property
     def active(self) -> int:
         """Number of attempts that have reported recently."""
         now_s = time.monotonic()
-        return sum(now_s - at_s < SILENT_S for at_s, _ in list(self._words.values()))
+        return sum(now_s - at_s < SILENT_S for at_s, _ in list(self._reports.values()))
 
     @property
-    def unended(self) -> int:
+    def unfinished(self) -> int:
         """Number of attempts that have not reported their end; once no task runs, these were killed."""
-        return len(self._words)
+        return len(self._reports)
 
     @property
-    def troubles(self) -> dict[str, tuple[int, str]]:
+    def errors_by_reason(self) -> dict[str, tuple[int, str]]:
         """By reason: the number of active attempts that it holds up, and the message of one of them."""
         now_s = time.monotonic()
         found: dict[str, tuple[int, str]] = {}
-        for at_s, word in list(self._words.values()):
-            if word.reason and now_s - at_s < SILENT_S:
-                found[word.reason] = (found.get(word.reason, (0, ""))[0] + 1, word.message)
+        for at_s, report in list(self._reports.values()):
+            if report.reason and now_s - at_s < SILENT_S:
+                found[report.reason] = (found.get(report.reason, (0, ""))[0] + 1, report.message)
         return found
 
     @property
-    def share(self) -> int | None:
+    def task_bytes_per_second(self) -> int | None:
         """Bytes per second for one task; None without a limit."""
         if self._bytes_per_second is None:
             return None
@@ -124,34 +126,34 @@ class Desk:
     @property
     def totals(self) -> tuple[int, int, float]:
         """Records, bytes and seconds of all attempts so far."""
-        words = [word for _, word in list(self._words.values())]
+        reports = [report for _, report in list(self._reports.values())]
         return (
-            self._records + sum(word.records for word in words),
-            self._bytes + sum(word.bytes for word in words),
-            self._seconds + sum(word.seconds for word in words),
+            self._records + sum(report.records for report in reports),
+            self._bytes + sum(report.bytes for report in reports),
+            self._seconds + sum(report.seconds for report in reports),
         )
 
 
-def ask(url: str, word: Word) -> Orders | None:
-    """Posts *word* to the driver at *url* and returns its instructions; None if it cannot be reached.
+def send_report(url: str, report: TaskReport) -> TaskInstructions | None:
+    """Posts *report* to the driver at *url* and returns its instructions; None if it cannot be reached.
 
     Blocks for a few seconds at most.
     """
     body: dict[str, Any] = {
-        "attempt": word.attempt,
-        "records": word.records,
-        "bytes": word.bytes,
-        "seconds": word.seconds,
-        "next": dict(word.next_offsets),
-        "ended": word.ended,
-        "reason": word.reason,
-        "message": word.message[:MESSAGE_CHARACTERS_MAX],
+        "attempt": report.attempt,
+        "records": report.records,
+        "bytes": report.bytes,
+        "seconds": report.seconds,
+        "next": dict(report.next_offsets),
+        "ended": report.ended,
+        "reason": report.reason,
+        "message": report.message[:MESSAGE_CHARACTERS_MAX],
     }
     request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")  # noqa: S310 http, our driver
     try:
-        with _DIRECT.open(request, timeout=ASK_TIMEOUT_S) as answer:
-            said = json.loads(answer.read(BODY_BYTES_MAX))
-            return Orders(stop=bool(said["stop"]), bytes_per_second=said["bytesPerSecond"])
+        with _DIRECT.open(request, timeout=REQUEST_TIMEOUT_S) as answer:
+            message = json.loads(answer.read(BODY_BYTES_MAX))
+            return TaskInstructions(stop=bool(message["stop"]), bytes_per_second=message["bytesPerSecond"])
     except (OSError, ValueError, KeyError):
         return None
 

@@ -24,7 +24,7 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, LocationError, SeedError
-from mirrorflow_seed.outlet import Display, Outlet
+from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
@@ -69,32 +69,32 @@ def run(
     Raises SeedError, SettingError, ClusterError.
     """
     require_spark()
-    outlet = Outlet(VerifyReport(run_id=job.run_id), display=display)
+    status_server = JobStatusServer(VerifyReport(run_id=job.run_id), display=display)
     try:
         with _stoppable():
-            found = _verify(files, job, outlet, spark, work or verification, light=light)
+            found = _verify(files, job, status_server, spark, work or verification, light=light)
     except _StoppedError:
-        _end(outlet, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
+        _end(status_server, JobPhase.PAUSED, "Stopped by a signal; the next start begins anew.")
         return EXIT_STOPPED
     except (SeedError, MirrorFlowError) as error:
         # The report is public, so it has only messages that name no topic: errors of clusters and folders.
         is_plain = isinstance(
             error, (UnreachableError, AuthenticationFailedError, SettingError, LocationError)
         )
-        said = str(error) if is_plain else f"{type(error).__name__}; the log has its sentence."
-        _end(outlet, JobPhase.FAILED, said)
+        said = str(error) if is_plain else f"{type(error).__name__}; the log has the details."
+        _end(status_server, JobPhase.FAILED, said)
         raise
     else:
-        outlet.say(found.report)
+        status_server.publish(found.report)
         return EXIT_DONE if found.is_equal else EXIT_FAILED
     finally:
-        outlet.close()
+        status_server.close()
 
 
 def _verify(
     files: FlowFiles,
     job: JobSettings,
-    outlet: Outlet,
+    status_server: JobStatusServer,
     spark: "SparkContext | None",
     work: "Work",
     *,
@@ -103,7 +103,7 @@ def _verify(
     result = Result(job)
     with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=light) as context:
         result.prepare(context)
-        found = work(files, job, context, outlet.say)
+        found = work(files, job, context, status_server.publish)
         # In a cluster without an output folder, only this line stays of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
         result.leave(context, found)
@@ -197,10 +197,10 @@ def together(
     )
 
 
-def _end(outlet: Outlet, phase: JobPhase, message: str) -> None:
-    newest = outlet.newest
+def _end(status_server: JobStatusServer, phase: JobPhase, message: str) -> None:
+    newest = status_server.newest
     assert isinstance(newest, VerifyReport)
-    outlet.say(replace(newest, phase=phase, message=message))
+    status_server.publish(replace(newest, phase=phase, message=message))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorflow_core.wire.records import Record as WireRecord
-from mirrorflow_seed.archive import exporting, restoring
+from mirrorflow_seed.archive import export_driver, restore_driver
 from mirrorflow_seed.errors import (
     ArchiveDamagedError,
     ArchiveIncompleteError,
@@ -45,7 +45,7 @@ SMALL_FILES = {"archive.file.bytes": "100000"}  # several of each partition
 def archive(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> ArchiveReport:
     """Export to *folder*; the last report."""
     said: list[object] = []
-    assert exporting.run(files, _job(folder, job), display=said.append, spark=spark) == 0
+    assert export_driver.run(files, _job(folder, job), display=said.append, spark=spark) == 0
     assert isinstance(said[-1], ArchiveReport)
     return said[-1]
 
@@ -53,7 +53,7 @@ def archive(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -
 def bring_back(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) -> ArchiveReport:
     """Restore from *folder*; the last report."""
     said: list[object] = []
-    assert restoring.run(files, _job(folder, job), display=said.append, spark=spark) == 0, said[-1]
+    assert restore_driver.run(files, _job(folder, job), display=said.append, spark=spark) == 0, said[-1]
     assert isinstance(said[-1], ArchiveReport)
     return said[-1]
 
@@ -195,7 +195,9 @@ def test_what_retention_takes_during_an_export_is_a_gap_that_is_told(
         said.append(report)
 
     job = {"archive_file_bytes": "300000", "bytes_per_second": "4000000"}
-    assert exporting.run(files, _job(folder, job), display=delete_behind_the_first_files, spark=spark) == 0
+    assert (
+        export_driver.run(files, _job(folder, job), display=delete_behind_the_first_files, spark=spark) == 0
+    )
 
     [part] = manifest_of(tmp_path)["topics"][0]["partitions"]
     lost = sum(one["end"] - one["start"] for one in part["gaps"])
@@ -281,13 +283,13 @@ def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
     """Before anything is read: by an export, a restore, and a verification's output. So is a folder that cannot be written."""
     files = files_of(flow, unique_topic())
     given = {"archive": address, "output": address, "master": f"local[{CORES}]"}
-    for run in (exporting.run, restoring.run, verifying.run):
+    for run in (export_driver.run, restore_driver.run, verifying.run):
         with pytest.raises(SeedError, match=said) as refused:
             run(files, job_of(given), spark=spark)
         assert "\n" not in str(refused.value)
     told: list[Any] = []
-    for run in (exporting.run, verifying.run):
-        with pytest.raises(SeedError, match="the file system says"):
+    for run in (export_driver.run, verifying.run):
+        with pytest.raises(SeedError, match="the file system reports"):
             run(
                 files,
                 job_of(given | {"archive": "/proc/any", "output": "/proc/any"}),
@@ -295,7 +297,7 @@ def test_an_address_that_spark_cannot_use_is_refused_in_one_sentence(
                 display=told.append,
             )
         # In a cluster it is in the flow's status, too.
-        assert "the file system says" in told[-1].message
+        assert "the file system reports" in told[-1].message
 
 
 def test_an_export_that_was_killed_is_no_archive_and_begins_anew(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirrorflow_seed.archive import exporting, restoring
+from mirrorflow_seed.archive import export_driver, restore_driver
 from mirrorflow_seed.settings import JobSettings, job_of
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.tools import load
@@ -106,8 +106,8 @@ def test_an_archive_is_exported_restored_and_verified_under_a_fetch_quota(
     folder = (tmp_path / "archive").as_uri()
 
     with fetch_quota(throttled, JOB_BYTES_PER_S):
-        assert 0 == exporting.run(files, archive_job(folder), display=lambda _: None, spark=spark)
-        assert 0 == restoring.run(files, archive_job(folder), display=lambda _: None, spark=spark)
+        assert 0 == export_driver.run(files, archive_job(folder), display=lambda _: None, spark=spark)
+        assert 0 == restore_driver.run(files, archive_job(folder), display=lambda _: None, spark=spark)
         found = verify(files, spark, tmp_path / "verified", archive=folder)
 
     assert (0, []) == (found.status, found.not_equal)

@@ -167,14 +167,14 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     """It was planned from there. Who begins it later is stopped, as in the middle, until somebody has chosen to go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
-    planned = SeedSurvey.promise
+    planned = SeedSurvey.decide_beginnings
 
     async def overtaken(self: SeedSurvey, *args: Any) -> None:
         await planned(self, *args)
         flow.source.delete_records(topic, {0: 300})
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeedSurvey, "promise", overtaken)
+        patch.setattr(SeedSurvey, "decide_beginnings", overtaken)
         failed = seed(files_of(flow, topic), spark)
     again = seed(files_of(flow, topic), spark)
     copied = flow.target.end_offsets(flow.remote(topic))
@@ -183,7 +183,7 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     for status, report in (failed, again):
         assert (status, report.phase, report.lost, report.gap_records) == (1, JobPhase.FAILED, 1, 300)
         assert report.message == "1 partition has stopped: SourceDataLost"
-    assert f"{topic}-0: 300 offsets were gone from the source" in caplog.text
+    assert f"{topic}-0: 300 offsets were deleted on the source" in caplog.text
     assert copied == {0: 0, 1: 1_000}
     assert (ended[0], ended[1].gap_records, ended[1].records) == (0, 300, 700)
     flow.assert_exact(topic)

@@ -120,7 +120,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
     What would take it 20 and 30 seconds then, for tasks to end and for retention to be given back, is shorter here.
     """
     monkeypatch.setattr(driver, "STOP_S", 3.0)
-    monkeypatch.setattr(retention_holder, "GIVE_BACK_S", 2.0)
+    monkeypatch.setattr(retention_holder, "RESTORE_S", 2.0)
     said: list[str] = []
 
     def watch(report: SeedReport) -> None:
@@ -133,7 +133,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
         flow = Flow.new(east, narrow, tmp_path)
         topics = fresh_and_old(east, unique_topic(), records=14_000)
         files = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*")
-        with pytest.raises(StalledError, match=r"Nothing has moved for \d+ s: .*Unreachable"):
+        with pytest.raises(StalledError, match=r"No progress for \d+ s: .*Unreachable"):
             seed(files, spark, watch=watch, stalled_ms="5000")
         assert not narrow.broker(1).running
         disk.grow()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorflow_seed.archive import verifying
+from mirrorflow_seed.archive import archive_verification
 from mirrorflow_seed.report import VerifyReport
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify.command import run
@@ -59,7 +59,7 @@ def verify(files: FlowFiles, spark: "SparkContext", folder: Path, **job: str) ->
 
     given = {"run.id": "a run/1", "output": str(folder)}
     given |= {key.replace("_", "."): value for key, value in job.items()}
-    start = verifying.run if "archive" in given else run
+    start = archive_verification.run if "archive" in given else run
     status = start(files, job_of(given), display=display, spark=spark)
     out = Path(output_folder(given["output"], given["run.id"]))
     return Verdict(

@@ -55,7 +55,7 @@ def test_the_job_of_each_command_is_there(
         monkeypatch.setattr(module, "run_job", run_job)
     assert 0 == COMMANDS[command].execute(parsed(command, *more))
     assert callable(importlib.import_module(f"mirrorflow_seed.{started[0]}").run)
-    assert (started[0] == "archive.verifying") is ("--archive" in more)
+    assert (started[0] == "archive.archive_verification") is ("--archive" in more)
 
 
 @pytest.mark.parametrize("command", ["seed", "archive", "restore"])
@@ -70,7 +70,7 @@ def test_a_rate_reaches_the_job_in_bytes(
         return 0
 
     monkeypatch.setattr("mirrorflow_seed.session.require_spark", lambda: None)
-    for module in ("seed.command", "archive.exporting", "archive.restoring"):
+    for module in ("seed.command", "archive.export_driver", "archive.restore_driver"):
         monkeypatch.setattr(f"mirrorflow_seed.{module}.run", run)
 
     assert 0 == COMMANDS[command].execute(parsed(command, "--rate", rate))

@@ -3,8 +3,8 @@
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
-from mirrorflow_seed.archive.restore_check import Compared, Copy, Counter
-from mirrorflow_seed.archive.tally import Tallying
+from mirrorflow_seed.archive.restore_check import ArchivedCopy, FileDigestChecker, RestoreComparison
+from mirrorflow_seed.archive.tally import TallyBuilder
 from tests.unit.core.wire.strategies import batch_of
 
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
@@ -14,13 +14,15 @@ def verdicts(found: list[Record]) -> list[tuple[str, bool]]:
     """Of an archive of three files with 3, 3 and 1 records, where the target has *found* from offset 20 on."""
     files = []
     for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
-        tallying = Tallying("id", 2)
+        tallying = TallyBuilder("id", 2)
         for record in part:
             tallying.add(record)
         files.append(ArchivedFile(path=name, size_bytes=1, start=0, end=1, codec=0, tally=tallying.tally))
     archived = ArchivedPartition(number=2, start=0, end=100, files=tuple(files))
-    copy = Copy(archived=archived, target=TopicPartition("t", 2), start=20, producer_ids=frozenset({1}))
-    counter = Counter(copy, "id")
+    copy = ArchivedCopy(
+        archived=archived, target=TopicPartition("t", 2), start=20, producer_ids=frozenset({1})
+    )
+    counter = FileDigestChecker(copy, "id")
     at = 20
     for size in (2, 4, 1):
         if found and counter.take(batch_of(found[:size], base_offset=at)):
@@ -47,7 +49,7 @@ def test_records_that_are_missing_are_a_difference() -> None:
 
 
 def test_the_sentence_names_files_and_what_could_not_be_compared() -> None:
-    said = Compared(equal=2, different=("x",), undecided=1).sentence
+    said = RestoreComparison(equal=2, different=("x",), undecided=1).summary
 
     assert "2 of them" in said
     assert "not x" in said

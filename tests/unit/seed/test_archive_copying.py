@@ -6,11 +6,11 @@ import pytest
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.settings import LossPolicy, StartPosition
-from mirrorflow_seed.archive.copying import FileCopy, FileOrder
 from mirrorflow_seed.archive.manifest import ArchivedFile
+from mirrorflow_seed.archive.restore_task import FileCopy, FileTask
 from mirrorflow_seed.archive.spool import Spool
-from mirrorflow_seed.archive.tally import Tallying
-from mirrorflow_seed.seed.chain import Order
+from mirrorflow_seed.archive.tally import TallyBuilder
+from mirrorflow_seed.seed.seed_task import WaveSettings
 from mirrorflow_seed.settings import FlowFiles
 from tests.unit.seed.test_archive_served import ORDERS, manifest
 
@@ -45,8 +45,10 @@ def test_a_task_asks_nothing_of_the_source(tmp_path: Path, location: str) -> Non
     worker.write_text("bootstrap.servers=west:9092\n")
     source.write_text(SOURCE.format(location=location))
     files = FlowFiles(worker=str(worker), source=str(source))
-    order = Order(files=files, identity=IDENTITY, initial=True, seconds=1, url="", bytes_per_second=None)
-    tally = Tallying("abc", ORDERS.partition).tally
+    wave = WaveSettings(
+        files=files, identity=IDENTITY, initial=True, seconds=1, url="", bytes_per_second=None
+    )
+    tally = TallyBuilder("abc", ORDERS.partition).tally
     file = ArchivedFile(path="p", size_bytes=1, start=10, end=20, codec=0, tally=tally)
     given = files.load()
     assert given.syncs is not None
@@ -54,7 +56,7 @@ def test_a_task_asks_nothing_of_the_source(tmp_path: Path, location: str) -> Non
     with Spool(start=10, end=20, codec=0) as spool:
         spool.finish()
         copying = FileCopy(
-            FileOrder(order=order, index=0, of=ORDERS, file=file, start=10, part=manifest()), spool
+            FileTask(wave=wave, index=0, of=ORDERS, file=file, start=10, part=manifest()), spool
         )
     goes_by = copying._settings
     assert (goes_by.start, goes_by.on_source_loss) == (StartPosition.EARLIEST, LossPolicy.FAIL)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.archive.export_plan import OFFSETS_MIN, OffsetExtent, plan_ranges
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
@@ -16,10 +17,9 @@ from mirrorflow_seed.archive.manifest import (
     differences,
     encode,
 )
-from mirrorflow_seed.archive.planning import OFFSETS_MIN, Extent, plan_ranges
-from mirrorflow_seed.archive.reading import ExportReceipt
+from mirrorflow_seed.archive.manifest_builder import written_files
+from mirrorflow_seed.archive.range_reader import RangeResult
 from mirrorflow_seed.archive.tally import Tally
-from mirrorflow_seed.archive.topic_assembly import written_files
 from mirrorflow_seed.errors import ArchiveDamagedError, ArchiveError
 
 TALLY = Tally(records=2, bytes=10, sum="0a", chain="0b")
@@ -84,13 +84,15 @@ def test_files_that_are_missing_cut_or_strange_are_named() -> None:
 @given(
     st.dictionaries(
         st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3)),
-        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)).map(lambda pair: Extent(pair[0], sum(pair))),
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)).map(
+            lambda pair: OffsetExtent(pair[0], sum(pair))
+        ),
     ),
     st.floats(1, 10**6),
     st.integers(1, 10**9),
 )
 def test_ranges_cover_every_offset_once_and_are_no_crumbs(
-    extents: dict[TopicPartition, Extent], density: float, file_bytes: int
+    extents: dict[TopicPartition, OffsetExtent], density: float, file_bytes: int
 ) -> None:
     ranges = plan_ranges(extents, dict.fromkeys(extents, density), file_bytes=file_bytes)
 
@@ -105,8 +107,8 @@ def test_ranges_cover_every_offset_once_and_are_no_crumbs(
 
 
 def test_an_export_counts_only_if_its_files_are_those_of_its_ranges() -> None:
-    ranges = plan_ranges({TopicPartition("orders", 0): Extent(5, 9)}, {}, file_bytes=100)
-    receipts = {0: ExportReceipt(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
+    ranges = plan_ranges({TopicPartition("orders", 0): OffsetExtent(5, 9)}, {}, file_bytes=100)
+    receipts = {0: RangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
     path = f"{FOLDER}/part-00000-a.parquet"
 
     assert written_files({path: 7}, ranges, receipts, location="here") == {0: (path, 7)}

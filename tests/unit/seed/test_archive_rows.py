@@ -7,7 +7,7 @@ from mirrorflow_core.wire.batch import checksum_holds, split
 from mirrorflow_core.wire.records import Header, Record, decode
 from mirrorflow_seed.archive.rows import CREATE_TIME, record_of, row_of
 from mirrorflow_seed.archive.spool import Spool
-from mirrorflow_seed.archive.tally import Tallying
+from mirrorflow_seed.archive.tally import TallyBuilder
 
 INT64 = 2**63
 contents = st.none() | st.binary(max_size=20)
@@ -75,7 +75,7 @@ def test_a_tally_tells_what_was_changed_and_what_changed_places(
     given: list[Record], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(given))
-    one, other = Tallying("archive", 3), Tallying("archive", 3)
+    one, other = TallyBuilder("archive", 3), TallyBuilder("archive", 3)
     for record in given:
         one.add(record)
     for record in order:

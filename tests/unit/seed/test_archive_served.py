@@ -46,7 +46,7 @@ def spooled(records: Sequence[Record], *, start: int, end: int) -> Spool:
 
 
 def test_it_knows_its_cluster_its_topics_and_their_settings() -> None:
-    async def ask() -> None:
+    async def send_report() -> None:
         archive = ArchiveCluster("east", manifest())
         ends = {
             when: (await admin.list_offsets(archive, [ORDERS], when))[ORDERS]
@@ -60,7 +60,7 @@ def test_it_knows_its_cluster_its_topics_and_their_settings() -> None:
         assert [(one.name, one.value) for one in configs["orders"]] == [("cleanup.policy", "compact")]
         assert "unknown" not in configs
 
-    asyncio.run(ask())
+    asyncio.run(send_report())
 
 
 def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:

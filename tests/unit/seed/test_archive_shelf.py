@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.wire.batch import split
 from mirrorflow_core.wire.records import Record, decode
-from mirrorflow_seed.archive.archive_log import Shelf
+from mirrorflow_seed.archive.archive_log import ArchiveLog
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.archive.tally import Tally
 from mirrorflow_seed.errors import JobFailedError
@@ -18,7 +18,7 @@ def file(start: int, end: int) -> ArchivedFile:
     return ArchivedFile(path=f"{start}", size_bytes=1, start=start, end=end, codec=0, tally=NOTHING)
 
 
-def read_all(shelf: Shelf, start: int, end: int) -> list[int]:
+def read_all(shelf: ArchiveLog, start: int, end: int) -> list[int]:
     """As a reader does: from where the last batch ended."""
     found: list[int] = []
     at = start
@@ -43,7 +43,7 @@ def test_what_comes_file_by_file_is_read_by_offset(
     files = [file(start, start + length) for start, length in zip(starts, lengths, strict=True)]
     end = sum(lengths)
     offsets = sorted(one for one in wanted if one < end)
-    with Shelf(files, start=0, end=end) as shelf:
+    with ArchiveLog(files, start=0, end=end) as shelf:
         for at in order:
             for offset in offsets:
                 if at < len(files) and files[at].start <= offset < files[at].end:
@@ -57,7 +57,7 @@ def test_what_comes_file_by_file_is_read_by_offset(
 def test_a_record_that_its_file_cannot_have_ends_it(offsets: tuple[int, ...]) -> None:
     """Out of order, twice, or not in the file's range: nothing of that is compared."""
     *before, last = (Record(offset, 1, None, None) for offset in offsets)
-    with Shelf([file(0, 9), file(10, 20)], start=0, end=20) as shelf:
+    with ArchiveLog([file(0, 9), file(10, 20)], start=0, end=20) as shelf:
         for one in before:
             shelf.add(one)
         with pytest.raises(JobFailedError):

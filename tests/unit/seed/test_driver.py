@@ -16,7 +16,7 @@ from mirrorflow_seed.seed.driver import SeedJob
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A job that has not begun, and does not pause between its tries."""
     made: Any = SeedJob.__new__(SeedJob)
-    made._desk = SimpleNamespace(stop=False)
+    made._coordinator = SimpleNamespace(stop=False)
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return made
 
@@ -35,7 +35,7 @@ def answering(errors: list[ClusterError]) -> Any:
 def test_an_error_that_time_heals_is_tried_again(job: Any) -> None:
     moved = error_for(6, cluster="west", request="ListOffsets", subject="orders")
 
-    assert "answer" == asyncio.run(job._patiently(answering([moved, moved])))
+    assert "answer" == asyncio.run(job._retry_transient(answering([moved, moved])))
 
 
 def test_an_error_that_time_does_not_heal_ends_the_job_at_once(job: Any) -> None:
@@ -43,5 +43,5 @@ def test_an_error_that_time_does_not_heal_ends_the_job_at_once(job: Any) -> None
     rest = [refused, refused]
 
     with pytest.raises(BrokerError):
-        asyncio.run(job._patiently(answering(rest)))
+        asyncio.run(job._retry_transient(answering(rest)))
     assert 1 == len(rest)

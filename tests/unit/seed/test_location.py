@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_seed.location import address_of, refusal, scheme_of
+from mirrorflow_seed.location import address_of, file_system_error, scheme_of
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_path_is_one_of_this_machine_and_an_address_stays(
 def test_what_cannot_be_used_is_refused_with_what_to_do(
     location: str, said: str, expected: tuple[str, ...]
 ) -> None:
-    sentence = str(refusal(location, said))
+    sentence = str(file_system_error(location, said))
 
     assert sentence.startswith(f"{location}: ")
     assert sentence.endswith(".")

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.seed.plan import (
-    CHAIN_BYTES_MAX,
-    CHAIN_PARTITIONS_MAX,
     RECORD_BYTES,
+    TASK_BYTES_MAX,
+    TASK_PARTITIONS_MAX,
     SeedLog,
     SeedShare,
-    chains_of,
     foreign_topics,
     lag_of,
     shares_of,
+    tasks_of,
 )
 
 logs = st.dictionaries(
@@ -31,23 +31,25 @@ def test_every_share_that_has_something_left_is_in_one_chain(
     """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
     shares = shares_of(logs, {}, {})
 
-    chains = chains_of(shares, slots=slots)
+    tasks = tasks_of(shares, slots=slots)
 
-    given = sorted(share.index for chain in chains for share in chain.shares)
+    given = sorted(share.index for seed_task in tasks for share in seed_task.shares)
     assert given == [share.index for share in shares if share.start < share.end]
-    assert [chain.bytes for chain in chains] == sorted((chain.bytes for chain in chains), reverse=True)
-    assert len(chains) >= min(len(given), slots)
-    assert all(0 < len(chain.shares) <= CHAIN_PARTITIONS_MAX for chain in chains)
+    assert [seed_task.bytes for seed_task in tasks] == sorted(
+        (seed_task.bytes for seed_task in tasks), reverse=True
+    )
+    assert len(tasks) >= min(len(given), slots)
+    assert all(0 < len(seed_task.shares) <= TASK_PARTITIONS_MAX for seed_task in tasks)
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
 def test_chains_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
     """None is longer than another by more than its own smallest partition: a slot that is done early waits no longer."""
-    chains = chains_of([_share(index, size) for index, size in enumerate(sizes)], slots=slots)
+    tasks = tasks_of([_share(index, size) for index, size in enumerate(sizes)], slots=slots)
 
-    for chain in chains:
-        assert chain.bytes - min(share.bytes for share in chain.shares) <= chains[-1].bytes
-        assert chain.bytes <= CHAIN_BYTES_MAX + max(share.bytes for share in chain.shares)
+    for seed_task in tasks:
+        assert seed_task.bytes - min(share.bytes for share in seed_task.shares) <= tasks[-1].bytes
+        assert seed_task.bytes <= TASK_BYTES_MAX + max(share.bytes for share in seed_task.shares)
 
 
 @given(logs, st.integers(0, 2 * 10**6))
@@ -75,8 +77,8 @@ def test_a_slot_has_one_chain_of_a_small_seed_and_few_of_a_large_one():
     small = [_share(index, 256 << 20) for index in range(16)]
     large = [_share(index, 2 << 30) for index in range(64)]
 
-    assert [len(chain.shares) for chain in chains_of(small, slots=2)] == [8, 8]
-    assert len(chains_of(large, slots=2)) == 16
+    assert [len(seed_task.shares) for seed_task in tasks_of(small, slots=2)] == [8, 8]
+    assert len(tasks_of(large, slots=2)) == 16
 
 
 def test_a_large_partition_has_a_task_of_its_own():
@@ -84,9 +86,9 @@ def test_a_large_partition_has_a_task_of_its_own():
     large = [_share(index, 2 << 30) for index in range(2)]
     small = [_share(index, 1 << 20) for index in range(2, 10)]
 
-    chains = chains_of([*small, *large], slots=3)
+    tasks = tasks_of([*small, *large], slots=3)
 
-    assert [len(chain.shares) for chain in chains] == [1, 1, 8]
+    assert [len(seed_task.shares) for seed_task in tasks] == [1, 1, 8]
 
 
 def test_foreign_records_are_those_of_partitions_that_nobody_of_the_flow_has_written():

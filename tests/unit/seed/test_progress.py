@@ -1,9 +1,9 @@
 """What a seed says of itself."""
 
 from mirrorflow_seed.report import JobPhase
-from mirrorflow_seed.seed.chain import ChainOutcome, ChainReceipt
 from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.progress import Movement, SeedProgress
+from mirrorflow_seed.seed.progress import SeedProgress, StallTimer
+from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
 
 
 def test_what_is_left_is_estimated_by_the_newest_rate():
@@ -49,12 +49,16 @@ def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
     progress.plan([_share(0, 100), _share(1, 100)])
     progress.take(
         [
-            ChainReceipt(
-                index=0, outcome=ChainOutcome.FAILED, gap_records=9, reason="SourceDataLost", message="t-0"
+            PartitionResult(
+                index=0,
+                outcome=PartitionOutcome.FAILED,
+                gap_records=9,
+                reason="SourceDataLost",
+                message="t-0",
             )
         ]
     )
-    progress.take([ChainReceipt(index=1, outcome=ChainOutcome.DONE, next_offset=100)])
+    progress.take([PartitionResult(index=1, outcome=PartitionOutcome.DONE, next_offset=100)])
 
     said = progress.report(JobPhase.FAILED, (100, 1, 1.0), active=0, now_s=1.0)
 
@@ -67,7 +71,7 @@ def test_what_holds_tasks_up_is_said_while_it_does():
     progress = SeedProgress("1")
     progress.plan([_share(0, 100), _share(1, 100)])
     progress.take(
-        [ChainReceipt(index=0, outcome=ChainOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
+        [PartitionResult(index=0, outcome=PartitionOutcome.FAILED, reason="RecordTooLarge", message="t-0")]
     )
 
     said = progress.report(
@@ -81,7 +85,7 @@ def test_what_holds_tasks_up_is_said_while_it_does():
 
 def test_a_job_stands_still_when_tasks_are_at_work_and_nothing_gets_less():
     """Not while it waits for executors, and from anew after each step."""
-    movement = Movement(0.0)
+    movement = StallTimer(0.0)
 
     assert movement.still_s(100, active=1, now_s=5.0) == 0.0
     assert movement.still_s(100, active=1, now_s=60.0) == 55.0

@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 OFFSETS_MIN = 1_000
 
 
-class Extent(NamedTuple):
+class OffsetExtent(NamedTuple):
     """The offsets of a partition to archive, frozen when the export began; `end` is exclusive."""
 
     start: int
@@ -23,7 +23,7 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class ExportRange:
     """The offsets that one task reads; *index* is its number in the plan and in the name of its file."""
 
     index: int
@@ -34,11 +34,11 @@ class Range:
 
 
 def plan_ranges(
-    extents: Mapping[TopicPartition, Extent],
+    extents: Mapping[TopicPartition, OffsetExtent],
     bytes_per_offset: Mapping[TopicPartition, float],
     *,
     file_bytes: int,
-) -> tuple[Range, ...]:
+) -> tuple[ExportRange, ...]:
     """Splits *extents* into ranges: largest partitions first, each in offset order."""
 
     def cost(partition: TopicPartition) -> float:
@@ -51,12 +51,12 @@ def plan_ranges(
         for piece in _pieces(extents[partition], bytes_per_offset.get(partition, 1.0), file_bytes)
     ]
     return tuple(
-        Range(index=index, topic=topic, partition=number, start=piece.start, end=piece.end)
+        ExportRange(index=index, topic=topic, partition=number, start=piece.start, end=piece.end)
         for index, ((topic, number), piece) in enumerate(pieces)
     )
 
 
-def _pieces(extent: Extent, bytes_per_offset: float, file_bytes: int) -> Iterable[Extent]:
+def _pieces(extent: OffsetExtent, bytes_per_offset: float, file_bytes: int) -> Iterable[OffsetExtent]:
     total = extent.end - extent.start
     if total <= 0:
         return
@@ -64,4 +64,4 @@ def _pieces(extent: Extent, bytes_per_offset: float, file_bytes: int) -> Iterabl
     number = -(-total // wanted)  # of about equal length, so that none is tiny
     bounds = [extent.start + total * at // number for at in range(number + 1)]
     for start, end in itertools.pairwise(bounds):
-        yield Extent(start, end)
+        yield OffsetExtent(start, end)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.archive.export_plan import ExportRange
+from mirrorflow_seed.archive.export_survey import ExportSurvey
 from mirrorflow_seed.archive.manifest import (
     ArchivedConfig,
     ArchivedFile,
@@ -11,9 +13,7 @@ from mirrorflow_seed.archive.manifest import (
     ArchivedTopic,
     folder_of,
 )
-from mirrorflow_seed.archive.planning import Range
-from mirrorflow_seed.archive.reading import ExportReceipt
-from mirrorflow_seed.archive.surveying import ExportSurvey
+from mirrorflow_seed.archive.range_reader import RangeResult
 from mirrorflow_seed.errors import ArchiveError
 
 # Spark names a file after its task, whose number is the index of the range in the plan.
@@ -22,8 +22,8 @@ _PART = re.compile(r"part-(\d+)-")
 
 def written_files(
     present: Mapping[str, int],
-    ranges: tuple[Range, ...],
-    receipts: Mapping[int, ExportReceipt],
+    ranges: tuple[ExportRange, ...],
+    results: Mapping[int, RangeResult],
     *,
     location: str,
 ) -> Mapping[int, tuple[str, int]]:
@@ -33,7 +33,7 @@ def written_files(
     """
     found: dict[int, tuple[str, int]] = {}
     by_index = {one.index: one for one in ranges}
-    missing = [one.index for one in ranges if one.index not in receipts]
+    missing = [one.index for one in ranges if one.index not in results]
     for path, size_bytes in present.items():
         match = _PART.search(path.rpartition("/")[2])
         index = int(match.group(1)) if match else -1
@@ -48,11 +48,11 @@ def written_files(
                 action="export into a folder of its own",
             )
         found[index] = (path, size_bytes)
-    missing += [index for index, one in receipts.items() if one.tally.records and index not in found]
+    missing += [index for index, one in results.items() if one.tally.records and index not in found]
     if missing:
         raise ArchiveError(
             location=location,
-            problem=f"the files of {len(missing)} ranges are not there although Spark says so",
+            problem=f"the files of {len(missing)} ranges are missing, although Spark reported success",
             action="start the export again",
         )
     return found
@@ -60,12 +60,12 @@ def written_files(
 
 def topics_of(
     found: ExportSurvey,
-    ranges: tuple[Range, ...],
-    receipts: Mapping[int, ExportReceipt],
+    ranges: tuple[ExportRange, ...],
+    results: Mapping[int, RangeResult],
     written: Mapping[int, tuple[str, int]],
 ) -> tuple[ArchivedTopic, ...]:
     """Returns the manifest's topics, sorted by name."""
-    pieces: dict[TopicPartition, list[Range]] = {one: [] for one in found.extents}
+    pieces: dict[TopicPartition, list[ExportRange]] = {one: [] for one in found.extents}
     for one in ranges:
         pieces[TopicPartition(one.topic, one.partition)].append(one)
 
@@ -77,13 +77,13 @@ def topics_of(
                 size_bytes=written[one.index][1],
                 start=one.start,
                 end=one.end,
-                codec=receipts[one.index].codec,
-                tally=receipts[one.index].tally,
+                codec=results[one.index].codec,
+                tally=results[one.index].tally,
             )
             for one in mine
-            if receipts[one.index].tally.records
+            if results[one.index].tally.records
         )
-        gaps = tuple(gap for one in mine for gap in receipts[one.index].gaps)
+        gaps = tuple(gap for one in mine for gap in results[one.index].gaps)
         extent = found.extents[key]
         return ArchivedPartition(
             number=key.partition, start=extent.start, end=extent.end, files=archived, gaps=gaps

@@ -1,9 +1,9 @@
 """Restores one file of one partition in a Spark task, from Spark's rows to the target.
 
-    rows ──> spool ──> compare with the digests of the manifest ──> a chain of the seed, with the archive as source
+    rows ──> spool ──> compare with the digests of the manifest ──> a seed task, with the archive as source
 
 Guarantees: a file that differs from the manifest is not restored at all. Records that the target has are not
-written again (`seed.chain`). The files of a partition are restored one after the other, each in its own task.
+written again (`seed.seed_task`). The files of a partition are restored one after the other, each in its own task.
 """
 
 import asyncio
@@ -18,16 +18,22 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
 from mirrorflow_seed.archive.rows import record_of
 from mirrorflow_seed.archive.spool import Spool
-from mirrorflow_seed.archive.tally import Tally, Tallying
-from mirrorflow_seed.seed.chain import CONNECT_TIMEOUT_S, ChainCopy, Ended, Order, prepare
-from mirrorflow_seed.seed.plan import Chain, SeedShare
+from mirrorflow_seed.archive.tally import Tally, TallyBuilder
+from mirrorflow_seed.seed.plan import SeedShare, SeedTask
+from mirrorflow_seed.seed.seed_task import (
+    CONNECT_TIMEOUT_S,
+    SeedTaskRunner,
+    TaskResult,
+    WaveSettings,
+    prepare,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileOrder:
-    """The input of one task."""
+class FileTask:
+    """The input of the task that restores one file."""
 
-    order: Order
+    wave: WaveSettings
     index: int  # of the partition, in reports
     of: TopicPartition
     file: ArchivedFile
@@ -36,19 +42,19 @@ class FileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class FileResult:
     """The result of one file."""
 
     tally: Tally  # of the records that were read
-    ended: Ended | None = None  # None: the file is damaged
+    task_result: TaskResult | None = None  # None: the file is damaged
     wanted_earlier: int | None = None  # an offset of an earlier file, which must be restored again
 
 
-def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
+def restore_file(rows: Iterator[Any], task: FileTask) -> Iterator[FileResult]:
     """Restores one file, for `mapPartitions`; *rows* are all its rows."""
     prepare()
     file = task.file
-    tallying = Tallying(task.part.archive_id, task.of.partition)
+    tally_builder = TallyBuilder(task.part.archive_id, task.of.partition)
     with Spool(start=task.start, end=file.end, codec=file.codec) as spool:
         before = file.start - 1
         for row in rows:
@@ -56,15 +62,17 @@ def restore_file(rows: Iterator[Any], task: FileOrder) -> Iterator[Restored]:
             if not before < record.offset < file.end:
                 break  # a foreign record or wrong order: the tally will not match
             before = record.offset
-            tallying.add(record)
+            tally_builder.add(record)
             spool.add(record)
         spool.finish()
-        if tallying.tally != file.tally:
-            yield Restored(tally=tallying.tally)
+        if tally_builder.tally != file.tally:
+            yield FileResult(tally=tally_builder.tally)
             return
-        copying = FileCopy(task, spool)
-        ended = asyncio.run(copying.run())
-        yield Restored(tally=tallying.tally, ended=ended, wanted_earlier=copying.archive.wanted_earlier)
+        copy = FileCopy(task, spool)
+        result = asyncio.run(copy.run())
+        yield FileResult(
+            tally=tally_builder.tally, task_result=result, wanted_earlier=copy.archive.wanted_earlier
+        )
 
 
 def without_source(settings: SourceSettings) -> SourceSettings:
@@ -82,10 +90,10 @@ def without_source(settings: SourceSettings) -> SourceSettings:
     )
 
 
-class FileCopy(ChainCopy):
-    """Copies a chain of one partition, with the archive as source."""
+class FileCopy(SeedTaskRunner):
+    """Copies one partition, with the archive as source."""
 
-    def __init__(self, task: FileOrder, spool: Spool) -> None:
+    def __init__(self, task: FileTask, spool: Spool) -> None:
         topic, partition = task.of
         share = SeedShare(
             index=task.index,
@@ -95,7 +103,7 @@ class FileCopy(ChainCopy):
             end=spool.reach,
             bytes=task.file.tally.bytes,
         )
-        super().__init__(Chain(shares=(share,)), task.order)
+        super().__init__(SeedTask(shares=(share,)), task.wave)
         self._settings = without_source(self._settings)
         self.archive = ArchiveCluster(self._settings.source_alias, task.part, of=task.of, spool=spool)
 
@@ -105,5 +113,5 @@ class FileCopy(ChainCopy):
         )
         return self.archive, target
 
-    def _is_over(self) -> bool:
-        return self.archive.wanted_earlier is not None or super()._is_over()
+    def _must_end(self) -> bool:
+        return self.archive.wanted_earlier is not None or super()._must_end()

@@ -19,17 +19,17 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_seed.archive.archive_log import Shelf
+from mirrorflow_seed.archive.archive_log import ArchiveLog
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
-from mirrorflow_seed.archive.copying import without_source
 from mirrorflow_seed.archive.manifest import ArchivedFile, Manifest
-from mirrorflow_seed.archive.preparing import require_isolation
-from mirrorflow_seed.archive.restoring import read_manifest
+from mirrorflow_seed.archive.restore_driver import read_manifest
+from mirrorflow_seed.archive.restore_preparation import require_isolation
+from mirrorflow_seed.archive.restore_task import without_source
 from mirrorflow_seed.archive.rows import record_of
-from mirrorflow_seed.archive.spot_reads import LookedUp, Rows
+from mirrorflow_seed.archive.spot_reads import ArchiveRowReader, SpotReadArchive
 from mirrorflow_seed.errors import JobFailedError
+from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.location import Location
-from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.report import Cost, VerifyReport
 from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S
 from mirrorflow_seed.session import cause_of
@@ -48,7 +48,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StretchOrder:
+class ArchiveStretchTask:
     """The input of a task. `part` has only the split's partition; `archived` are the files that it needs."""
 
     files: FlowFiles
@@ -73,7 +73,7 @@ def verification(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkContext",
-    say: Callable[[VerifyReport], None] = lambda _: None,
+    publish: Callable[[VerifyReport], None] = lambda _: None,
 ) -> Verification:
     """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
@@ -81,12 +81,14 @@ def verification(
     location = Location(spark, require_archive(job))
     manifest = read_manifest(location)
     require_isolation(manifest, settings, location.text)
-    rows = Rows(spark, location)
+    rows = ArchiveRowReader(spark, location)
     plan_ = asyncio.run(_planned(settings, job, manifest, rows))
     terms = command.terms_of(settings, job)
     first = command.first_report(job, plan_)
-    say(first)
-    results = _compare(spark, rows, manifest, plan_, files, terms, lambda done: say(report_of(first, done)))
+    publish(first)
+    results = _compare(
+        spark, rows, manifest, plan_, files, terms, lambda done: publish(report_of(first, done))
+    )
     return command.together(settings, job, plan_, results, time.perf_counter() - began)
 
 
@@ -112,8 +114,10 @@ def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyRepor
     )
 
 
-async def _planned(settings: SourceSettings, job: JobSettings, manifest: Manifest, rows: Rows) -> VerifyPlan:
-    archive = LookedUp(settings.source_alias, manifest, rows)
+async def _planned(
+    settings: SourceSettings, job: JobSettings, manifest: Manifest, rows: ArchiveRowReader
+) -> VerifyPlan:
+    archive = SpotReadArchive(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
         cut = replace(command.plan_settings(job), target_may_be_ahead=True)
@@ -124,12 +128,12 @@ async def _planned(settings: SourceSettings, job: JobSettings, manifest: Manifes
 
 def _compare(
     spark: "SparkContext",
-    rows: Rows,
+    rows: ArchiveRowReader,
     manifest: Manifest,
     plan_: VerifyPlan,
     files: FlowFiles,
     terms: Terms,
-    tell: Callable[[list[StretchResult]], None],
+    publish: Callable[[list[StretchResult]], None],
 ) -> list[StretchResult]:
     """Runs a one-task Spark job per stretch, as many at once as there are cores. Raises JobFailedError."""
     slots = max(1, min(int(spark.defaultParallelism), len(plan_.splits)))
@@ -145,8 +149,8 @@ def _compare(
         )
         topic = next(topic for topic in manifest.topics if topic.name == key.topic)
         part = replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        order = StretchOrder(files=files, split=split, terms=terms, part=part, archived=reaching)
-        work = partial(compare_files, order=order)
+        task = ArchiveStretchTask(files=files, split=split, terms=terms, part=part, archived=reaching)
+        work = partial(compare_files, task=task)
         try:
             done.extend(rows.in_one_task(reaching, split.source_from, split.source_to, work))
         except Exception as error:
@@ -159,7 +163,7 @@ def _compare(
                 ended, waiting = wait(waiting, timeout=POLL_S)
                 for future in ended:
                     future.result()
-                tell(list(done))
+                publish(list(done))
         except BaseException:
             # After a signal or a failed stretch, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -168,25 +172,25 @@ def _compare(
     return done
 
 
-def compare_files(rows: Iterator[Any], order: StretchOrder) -> Iterator[StretchResult]:
+def compare_files(rows: Iterator[Any], task: ArchiveStretchTask) -> Iterator[StretchResult]:
     """Compares one stretch, for `mapPartitions`; *rows* are its rows, file by file."""
     memory_tuning.settle_in()
-    split = order.split
-    with Shelf(order.archived, start=split.source_from, end=split.source_to) as shelf:
+    split = task.split
+    with ArchiveLog(task.archived, start=split.source_from, end=split.source_to) as log:
         for row in rows:
-            shelf.add(record_of(row))
-        shelf.finish()
-        yield asyncio.run(_compared(order, shelf))
+            log.add(record_of(row))
+        log.finish()
+        yield asyncio.run(_compared(task, log))
 
 
-async def _compared(order: StretchOrder, shelf: Shelf) -> StretchResult:
-    split, settings = order.split, without_source(order.files.load())
+async def _compared(task: ArchiveStretchTask, log: ArchiveLog) -> StretchResult:
+    split, settings = task.split, without_source(task.files.load())
     archive = ArchiveCluster(
-        settings.source_alias, order.part, of=TopicPartition(split.topic, split.partition), spool=shelf
+        settings.source_alias, task.part, of=TopicPartition(split.topic, split.partition), spool=log
     )
     target = await _target(settings)
     try:
-        return await compare_stretch({"source": archive, "target": target}, settings, split, order.terms)
+        return await compare_stretch({"source": archive, "target": target}, settings, split, task.terms)
     finally:
         await target.close()
 

@@ -15,26 +15,26 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mirrorflow_seed.archive.export_plan import ExportRange, plan_ranges
+from mirrorflow_seed.archive.export_survey import survey
+from mirrorflow_seed.archive.job_reporter import JobReporter
 from mirrorflow_seed.archive.manifest import (
     CLAIM_NAME,
     MANIFEST_NAME,
     Manifest,
     encode,
 )
-from mirrorflow_seed.archive.planning import Range, plan_ranges
-from mirrorflow_seed.archive.progress_report import Teller
-from mirrorflow_seed.archive.reading import ExportReceipt, ReceiptsByIndex, read_ranges
+from mirrorflow_seed.archive.manifest_builder import topics_of, written_files
+from mirrorflow_seed.archive.range_reader import RangeResult, RangeResults, read_ranges
 from mirrorflow_seed.archive.rows import FOLDER_COLUMNS, ROW_SCHEMA
-from mirrorflow_seed.archive.surveying import survey
-from mirrorflow_seed.archive.topic_assembly import topics_of, written_files
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     ArchiveError,
     ArchiveOccupiedError,
     JobFailedError,
 )
+from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.location import DATA_PREFIX, Location
-from mirrorflow_seed.outlet import Display
 from mirrorflow_seed.report import Cost
 from mirrorflow_seed.session import cause_of, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive, whole_of
@@ -61,7 +61,7 @@ def run(
     folder, file_bytes = require_archive(job), whole_of(job.extra, FILE_BYTES_KEY, FILE_BYTES)
     archive_id, started = secrets.token_hex(8), _now()
     with (
-        Teller("export", job.run_id, display) as teller,
+        JobReporter("export", job.run_id, display) as reporter,
         session_of(job, f"mirrorflow-export-{job.run_id}", spark, light=False) as context,
     ):
         location = Location(context, folder)
@@ -69,9 +69,9 @@ def run(
         _claim(location, job.run_id, settings.flow, claim)
         found = asyncio.run(survey(settings))
         ranges = plan_ranges(found.extents, found.bytes_per_offset, file_bytes=file_bytes)
-        teller.running(total=len(found.extents))
-        receipts = _write(context, location, ranges, files, job, archive_id, teller)
-        files_written = written_files(location.data(), ranges, receipts, location=location.text)
+        reporter.running(total=len(found.extents))
+        results = _write(context, location, ranges, files, job, archive_id, reporter)
+        files_written = written_files(location.data(), ranges, results, location=location.text)
         manifest = Manifest(
             archive_id=archive_id,
             flow=settings.flow,
@@ -80,24 +80,24 @@ def run(
             isolation="read_committed" if settings.read_committed else "read_uncommitted",
             started=started,
             finished=_now(),
-            topics=topics_of(found, ranges, receipts, files_written),
+            topics=topics_of(found, ranges, results, files_written),
         )
         if location.read(CLAIM_NAME) != claim:
             raise ArchiveError(
                 location=location.text,
-                problem="another export has taken the folder meanwhile",
-                action="leave it to that",
+                problem="another export has taken over the folder",
+                action="wait for that export, or name another folder",
             )
         location.write(MANIFEST_NAME, encode(manifest))
         location.delete(CLAIM_NAME)
         gap = manifest.gap_records
-        teller.ended(
+        reporter.ended(
             records=manifest.records,
-            bytes=sum(one.tally.bytes for one in receipts.values()),
+            bytes=sum(one.tally.bytes for one in results.values()),
             gap_records=gap,
             cost=Cost(
-                executor_seconds=sum(one.seconds for one in receipts.values()),
-                bytes_read=sum(one.bytes_read for one in receipts.values()),
+                executor_seconds=sum(one.seconds for one in results.values()),
+                bytes_read=sum(one.bytes_read for one in results.values()),
                 bytes_written=sum(one.size_bytes for one in manifest.files),
             ),
             message=f"{manifest.records} records of {len(manifest.topics)} topics are archived."
@@ -111,7 +111,7 @@ def _claim(location: Location, run_id: str, flow: str, claim: bytes) -> None:
     present = location.entries()
     if MANIFEST_NAME in present:
         raise ArchiveOccupiedError(
-            location=location.text, problem="there is an archive already", action="name another folder"
+            location=location.text, problem="it already holds an archive", action="name another folder"
         )
     if present:
         before = json.loads(location.read(CLAIM_NAME) or b"{}")
@@ -133,21 +133,21 @@ def _claim(location: Location, run_id: str, flow: str, claim: bytes) -> None:
 def _write(
     context: "SparkContext",
     location: Location,
-    ranges: tuple[Range, ...],
+    ranges: tuple[ExportRange, ...],
     files: FlowFiles,
     job: JobSettings,
     archive_id: str,
-    teller: Teller,
-) -> Mapping[int, ExportReceipt]:
+    reporter: JobReporter,
+) -> Mapping[int, RangeResult]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
 
     if not ranges:
         return {}
-    receipts = context.accumulator({}, ReceiptsByIndex())
+    results = context.accumulator({}, RangeResults())
     share = None
     if job.bytes_per_second is not None:
         share = max(1, job.bytes_per_second // max(1, min(len(ranges), context.defaultParallelism)))
-    read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share, receipts=receipts)
+    read = partial(read_ranges, files=files, archive_id=archive_id, bytes_per_s=share, results=results)
     spark = SparkSession(context)
     # Each task writes one folder. Concurrent writers avoid a sort by folder, which would lose the order.
     spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
@@ -155,12 +155,12 @@ def _write(
     frame = spark.createDataFrame(rows, ROW_SCHEMA, verifySchema=False)
     stop = threading.Event()
 
-    def tell() -> None:
+    def publish() -> None:
         while not stop.wait(POLL_S):
-            _tell(teller, ranges, dict(receipts.value))
+            _publish(reporter, ranges, dict(results.value))
 
-    telling = threading.Thread(target=tell, name="telling", daemon=True)
-    telling.start()
+    publishing = threading.Thread(target=publish, name="publishing", daemon=True)
+    publishing.start()
     try:
         (
             frame.write.mode("append")
@@ -175,18 +175,20 @@ def _write(
         raise JobFailedError(f"The export has failed: {cause_of(error)}") from error
     finally:
         stop.set()
-        telling.join()
-    return dict(receipts.value)
+        publishing.join()
+    return dict(results.value)
 
 
-def _tell(teller: Teller, ranges: tuple[Range, ...], receipts: Mapping[int, ExportReceipt]) -> None:
+def _publish(
+    reporter: JobReporter, ranges: tuple[ExportRange, ...], results: Mapping[int, RangeResult]
+) -> None:
     """Reports progress; a partition is done when all its ranges are."""
-    waiting = {(one.topic, one.partition) for one in ranges if one.index not in receipts}
+    waiting = {(one.topic, one.partition) for one in ranges if one.index not in results}
     all_of = {(one.topic, one.partition) for one in ranges}
-    teller.running(
+    reporter.running(
         done=len(all_of - waiting),
-        records=sum(one.tally.records for one in receipts.values()),
-        bytes=sum(one.tally.bytes for one in receipts.values()),
+        records=sum(one.tally.records for one in results.values()),
+        bytes=sum(one.tally.bytes for one in results.values()),
     )
 
 

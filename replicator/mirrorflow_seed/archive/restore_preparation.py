@@ -18,7 +18,7 @@ NAMED_MAX = 10  # topics in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRestore:
     """The input of the restore's tasks; `names` maps source to target topics."""
 
     identity: Identity
@@ -30,7 +30,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
+class ArchiveRestore:
     """An archive and the flow that restores it; *location* is the archive's folder."""
 
     settings: SourceSettings
@@ -44,7 +44,7 @@ class Restoration:
         target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
         return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
 
-    async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> Prepared:
+    async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> PreparedRestore:
         """Creates the target topics, decides the identity and checks that the restore is possible.
 
         Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
@@ -56,23 +56,23 @@ class Restoration:
         if not arrangement.names:
             raise ArchiveUnfitError(
                 location=self.location,
-                problem="none of its topics is one that the flow copies",
-                action="look at spec.topics of the flow",
+                problem="the flow copies none of its topics",
+                action="check spec.topics of the flow",
             )
         identity, initial = await survey.identify()
         if not accept_foreign:
-            await survey.refuse_foreign(arrangement)
+            await survey.require_no_foreign_records(arrangement)
         positions = survey.store.positions
-        found = Prepared(
+        found = PreparedRestore(
             identity=identity,
             initial=initial,
             names=arrangement.names,
             next_offsets={key: one.source_offset + 1 for key, one in positions.items()},
         )
-        self._reaches_back(found)
+        self._require_no_gap(found)
         return found
 
-    def shares(self, found: Prepared) -> tuple[SeedShare, ...]:
+    def shares(self, found: PreparedRestore) -> tuple[SeedShare, ...]:
         """Returns the partitions as shares of a seed, for the retention hold."""
         archived = self.manifest.partitions
         return tuple(
@@ -88,15 +88,15 @@ class Restoration:
             if key.topic in found.names and archived[key].files
         )
 
-    def _reaches_back(self, found: Prepared) -> None:
+    def _require_no_gap(self, found: PreparedRestore) -> None:
         """Raises ArchiveUnfitError if a gap lies between the flow's next offset and the archive's start."""
         for key, archived in self.manifest.partitions.items():
             at = found.next_offsets.get(key)
             if key.topic in found.names and at is not None and at < archived.start and archived.records:
                 raise ArchiveUnfitError(
                     location=self.location,
-                    problem=f"it begins at offset {archived.start} of {key}, and the flow has copied that up to {at}",
-                    action="restore an archive that reaches back so far",
+                    problem=f"it begins at offset {archived.start} of {key}, but the flow has copied that partition only up to {at}",
+                    action="restore an archive that begins at or before that offset",
                 )
 
 

@@ -15,7 +15,7 @@ from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_seed.archive.planning import Extent
+from mirrorflow_seed.archive.export_plan import OffsetExtent
 
 # One fetch at the start of each partition estimates its density; this many at once do not load brokers.
 SAMPLE_BYTES = 256 << 10
@@ -29,7 +29,7 @@ class ExportSurvey:
     cluster_id: str
     topic_ids: Mapping[str, str]
     configs: Mapping[str, tuple[ConfigEntry, ...]]
-    extents: Mapping[TopicPartition, Extent]
+    extents: Mapping[TopicPartition, OffsetExtent]
     bytes_per_offset: Mapping[TopicPartition, float]
 
 
@@ -51,7 +51,7 @@ async def survey(settings: SourceSettings) -> ExportSurvey:
         # Read start offsets last: records deleted in between are then no gap.
         ends = await admin.offsets_at(cluster, partitions, LATEST, read_committed=settings.read_committed)
         starts = await admin.offsets_at(cluster, partitions, EARLIEST, read_committed=settings.read_committed)
-        extents = {one: Extent(min(starts[one], ends[one]), ends[one]) for one in partitions}
+        extents = {one: OffsetExtent(min(starts[one], ends[one]), ends[one]) for one in partitions}
         return ExportSurvey(
             cluster_id=cluster.cluster_id,
             topic_ids={name: cluster.metadata.topic_id(name) for name in topics},
@@ -71,11 +71,11 @@ async def _configs(cluster: Cluster, topics: Iterable[str]) -> Mapping[str, tupl
 
 
 async def _densities(
-    cluster: Cluster, extents: Mapping[TopicPartition, Extent]
+    cluster: Cluster, extents: Mapping[TopicPartition, OffsetExtent]
 ) -> Mapping[TopicPartition, float]:
     turn = asyncio.Semaphore(SAMPLES_AT_ONCE)
 
-    async def density(partition: TopicPartition, extent: Extent) -> float:
+    async def density(partition: TopicPartition, extent: OffsetExtent) -> float:
         async with turn:
             answer = await read_through_elections(cluster, partition, extent.start, max_bytes=SAMPLE_BYTES)
         batches = split(answer.records)

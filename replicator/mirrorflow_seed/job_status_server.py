@@ -23,7 +23,7 @@ BODY_BYTES_MAX = 1 << 20  # of a message of a task
 Display = Callable[[Report], None]
 
 
-class Answering(Protocol):
+class TaskRequestHandler(Protocol):
     """Answers messages of tasks, which post them to the secret `path`."""
 
     path: str
@@ -35,15 +35,15 @@ class Answering(Protocol):
         """
 
 
-class Outlet:
-    """Holds and serves the latest report; calls `display` with each one."""
+class JobStatusServer:
+    """Holds and serves the latest report, and calls `display` with each new one."""
 
     def __init__(
-        self, first: Report, *, display: Display | None = None, orders: Answering | None = None
+        self, first: Report, *, display: Display | None = None, handler: TaskRequestHandler | None = None
     ) -> None:
         self._newest = first
         self._display = display
-        self._orders = orders
+        self._handler = handler
         self._server = self._serve(os.environ.get(PORT_KEY, ""))
 
     @property
@@ -56,7 +56,7 @@ class Outlet:
         """The port of the HTTP server; None without one."""
         return None if self._server is None else int(self._server.server_address[1])
 
-    def say(self, report: Report) -> None:
+    def publish(self, report: Report) -> None:
         """Publishes *report*."""
         self._newest = report
         if self._display is not None:
@@ -71,28 +71,28 @@ class Outlet:
             Path(path).write_bytes(encode(self._newest))
 
     def _serve(self, port: str) -> ThreadingHTTPServer | None:
-        if not port and self._orders is None:
+        if not port and self._handler is None:
             return None
-        outlet, orders = self, self._orders
+        status_server, handler = self, self._handler
 
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_S
 
             def do_GET(self) -> None:
-                bodies = {"/progress": encode(outlet.newest), "/healthz": b"{}"}
-                self._give(bodies.get(self.path.partition("?")[0]))
+                bodies = {"/progress": encode(status_server.newest), "/healthz": b"{}"}
+                self._respond(bodies.get(self.path.partition("?")[0]))
 
             def do_POST(self) -> None:
                 size = int(self.headers.get("Content-Length") or 0)
-                if orders is None or self.path != orders.path or not 0 < size <= BODY_BYTES_MAX:
-                    self._give(None)
+                if handler is None or self.path != handler.path or not 0 < size <= BODY_BYTES_MAX:
+                    self._respond(None)
                     return
                 try:
-                    self._give(orders.answer(self.rfile.read(size)))
+                    self._respond(handler.answer(self.rfile.read(size)))
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    self._give(None)
+                    self._respond(None)
 
-            def _give(self, body: bytes | None) -> None:
+            def _respond(self, body: bytes | None) -> None:
                 self.send_response(200 if body is not None else 404)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body or b"")))

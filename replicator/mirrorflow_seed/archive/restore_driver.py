@@ -1,0 +1,303 @@
+"""The driver of a restore: checks the archive, prepares the target, copies file after file and compares.
+
+    manifest and files ──> topics, identity ──> for each partition its files, one Spark job after the other ──> compare
+
+Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. Several
+partitions are restored at once, the files of one in order: a file starts only when the previous one is completely
+on the target. If the target has lost its tail, the files that hold it are restored again. A damaged file, or a
+partition that cannot continue, fails the restore. After a kill, the next start continues from the target's state,
+and the target has each record once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_seed.archive.job_reporter import JobReporter
+from mirrorflow_seed.archive.manifest import (
+    CLAIM_NAME,
+    MANIFEST_NAME,
+    ArchivedPartition,
+    Manifest,
+    decode,
+    differences,
+)
+from mirrorflow_seed.archive.restore_check import compare
+from mirrorflow_seed.archive.restore_preparation import ArchiveRestore, PreparedRestore
+from mirrorflow_seed.archive.restore_task import FileResult, FileTask, restore_file, without_source
+from mirrorflow_seed.archive.rows import FILE_SCHEMA
+from mirrorflow_seed.archive.spot_reads import ONE_TASK_CONF
+from mirrorflow_seed.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    ArchiveDamagedError,
+    ArchiveIncompleteError,
+    JobFailedError,
+)
+from mirrorflow_seed.job_status_server import Display
+from mirrorflow_seed.location import Location
+from mirrorflow_seed.report import Cost
+from mirrorflow_seed.seed.retention_holder import RetentionHolder
+from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult, WaveSettings
+from mirrorflow_seed.seed.task_messages import Coordinator
+from mirrorflow_seed.session import cause_of, driver_url, session_of
+from mirrorflow_seed.settings import (
+    FlowFiles,
+    JobSettings,
+    flag_of,
+    require_archive,
+    require_shared_positions,
+)
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+NAMED_MAX = 5  # files in an error
+COMPARE_KEY = "archive.compare"  # false: skip the comparison
+POLL_S = 0.5
+# Attempts of a file that its tasks did not finish, because a cluster was unreachable or the rate is low.
+TRIES_MAX = 50
+NO_END_S = 1e9  # effectively no time limit: a file is small
+log = logging.getLogger("mirrorflow.restore")
+
+
+def run(
+    files: FlowFiles, job: JobSettings, *, display: Display | None = None, spark: "SparkContext | None" = None
+) -> int:
+    """Restores the target from `archive` and returns the exit status. Raises SeedError, MirrorFlowError."""
+    settings = without_source(files.load())
+    folder, compares = require_archive(job), flag_of(job.extra, COMPARE_KEY, default=True)
+    require_shared_positions(settings)
+    coordinator = Coordinator(bytes_per_second=job.bytes_per_second or settings.bytes_per_second)
+    with (
+        JobReporter("restore", job.run_id, display, handler=coordinator) as reporter,
+        session_of(job, f"mirrorflow-restore-{job.run_id}", spark, light=False) as context,
+    ):
+        location = Location(context, folder)
+        restoration = ArchiveRestore(
+            settings=settings, manifest=read_manifest(location), location=location.text
+        )
+        return asyncio.run(
+            _restore(context, restoration, location, files, job, coordinator, reporter, compares=compares)
+        )
+
+
+async def _restore(
+    context: "SparkContext",
+    restoration: ArchiveRestore,
+    location: Location,
+    files: FlowFiles,
+    job: JobSettings,
+    coordinator: Coordinator,
+    reporter: JobReporter,
+    *,
+    compares: bool,
+) -> int:
+    survey = await restoration.open()
+    try:
+        prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
+        restorer = FileRestorer(
+            context, location, restoration.manifest, prepared, files, coordinator, reporter
+        )
+        retention = RetentionHolder(survey, follows=False)
+        await retention.begin(prepared.names, restoration.shares(prepared))
+        with _signals(restorer.stop):
+            try:
+                await asyncio.to_thread(restorer.run)
+            finally:
+                await retention.end()
+        if coordinator.stop:
+            reporter.stopped("Stopped cleanly; the next start resumes.")
+            return EXIT_STOPPED
+        message = f"{restorer.files_done} files are restored."
+        if compares:
+            decisions = await survey.decisions.read()
+            compared = await asyncio.to_thread(
+                compare, context, restoration.manifest, prepared.names, decisions, files
+            )
+            message += f" {compared.summary}"
+            if compared.different:
+                reporter.failed(message)
+                return EXIT_FAILED
+        reporter.ended(message=message)
+        return EXIT_DONE
+    finally:
+        await survey.close()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls *stop* on SIGTERM and Ctrl-C, so that tasks end gracefully; restores the handlers at the end."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def read_manifest(location: Location) -> Manifest:
+    """Returns the manifest of a complete archive. Raises ArchiveIncompleteError, ArchiveDamagedError."""
+    text = location.read(MANIFEST_NAME)
+    if text is None:
+        is_begun = location.read(CLAIM_NAME) is not None
+        raise ArchiveIncompleteError(
+            location=location.text,
+            problem="the export was not finished" if is_begun else "there is no archive: it has no manifest",
+            action="run the export again to its end" if is_begun else "name the folder that was exported to",
+        )
+    manifest = decode(text, location=location.text)
+    wrong = list(differences(manifest, location.data()))
+    if wrong:
+        more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
+        raise ArchiveDamagedError(
+            location=location.text,
+            problem="its files differ from its manifest: " + "; ".join(wrong[:NAMED_MAX]) + more,
+            action="restore an intact copy of it",
+        )
+    return manifest
+
+
+class FileRestorer:
+    """Restores the files of all partitions: several partitions at once, the files of one in order."""
+
+    def __init__(
+        self,
+        context: "SparkContext",
+        location: Location,
+        manifest: Manifest,
+        prepared: PreparedRestore,
+        files: FlowFiles,
+        coordinator: Coordinator,
+        reporter: JobReporter,
+    ) -> None:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 the extra `seed`
+
+        self._spark = SparkSession(context)
+        for key, value in ONE_TASK_CONF.items():
+            self._spark.conf.set(key, value)
+        self._context = context
+        self._location = location
+        self._manifest = manifest
+        self._names = prepared.names
+        self._known = prepared.next_offsets
+        self._coordinator = coordinator
+        self._reporter = reporter
+        self._wave = WaveSettings(
+            files=files,
+            identity=prepared.identity,
+            initial=prepared.initial,
+            seconds=NO_END_S,
+            url=driver_url(context, reporter.port, coordinator.path),
+            bytes_per_second=coordinator.task_bytes_per_second,
+        )
+        self._lock = threading.Lock()
+        self.files_done = 0
+        self._partitions_done = 0
+
+    def run(self) -> None:
+        """Restores all files, unless it is stopped. Raises SeedError."""
+        wanted = {key: one for key, one in self._manifest.partitions.items() if key.topic in self._names}
+        # Largest first, so that the last ones to start are short.
+        largest_first = sorted(
+            wanted, key=lambda key: (-sum(one.size_bytes for one in wanted[key].files), key)
+        )
+        self._reporter.running(total=len(largest_first))
+        with ThreadPoolExecutor(max_workers=max(1, int(self._context.defaultParallelism))) as pool:
+            futures = [
+                pool.submit(self._partition, index, key, wanted[key])
+                for index, key in enumerate(largest_first)
+            ]
+            waiting = set(futures)
+            while waiting:
+                done, waiting = wait(waiting, timeout=POLL_S)
+                if any(one.exception() is not None for one in done):
+                    self._coordinator.stop = True
+                self._publish()
+        for one in futures:
+            one.result()
+
+    def stop(self) -> None:
+        """Stops gracefully: tasks finish what is in flight."""
+        self._coordinator.stop = True
+        log.info("stopping: tasks finish their in-flight requests")
+
+    def _partition(self, index: int, key: TopicPartition, archived: ArchivedPartition) -> None:
+        """Restores the files of one partition, from the first that the target may lack."""
+        at, tries = self._first(key, archived), 0
+        while at < len(archived.files) and not self._coordinator.stop:
+            restored = self._file(index, key, archived, at)
+            result = self._partition_result(restored, archived.files[at].path)
+            if restored.wanted_earlier is not None:
+                at = max(0, at - 1)  # the target has lost its tail: restore the previous file again
+            elif result.outcome is PartitionOutcome.DONE:
+                at, tries = at + 1, 0
+                with self._lock:
+                    self.files_done += 1
+                continue
+            elif result.outcome is PartitionOutcome.FAILED:
+                raise JobFailedError(f"{key} cannot be restored: {result.message}")
+            tries += 1
+            if tries > TRIES_MAX:
+                raise JobFailedError(
+                    f"{key} makes no progress: {result.message or 'its tasks end too early'}"
+                )
+        with self._lock:
+            self._partitions_done += not self._coordinator.stop
+
+    def _first(self, key: TopicPartition, archived: ArchivedPartition) -> int:
+        """Index of the file with the next offset; at most the last, as the target may have lost its tail."""
+        at = self._known.get(key)
+        if at is None:
+            return 0
+        if at > archived.end:
+            return len(archived.files)  # the live connector has copied beyond the archive
+        behind = sum(one.end <= at for one in archived.files)
+        return min(behind, max(0, len(archived.files) - 1))
+
+    def _file(self, index: int, key: TopicPartition, archived: ArchivedPartition, at: int) -> FileResult:
+        file = archived.files[at]
+        topic = next(one for one in self._manifest.topics if one.name == key.topic)
+        part = replace(self._manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
+        start = archived.files[at - 1].end if at else archived.start
+        task = FileTask(wave=self._wave, index=index, of=key, file=file, start=start, part=part)
+        rows = self._spark.read.schema(FILE_SCHEMA).parquet(self._location.uri_of(file.path)).rdd
+        try:
+            found: list[FileResult] = rows.mapPartitions(partial(restore_file, task=task)).collect()
+        except Exception as error:
+            raise JobFailedError(f"{file.path} cannot be restored: {cause_of(error)}") from error
+        if len(found) != 1:
+            raise JobFailedError(f"{file.path} was read by {len(found)} tasks, which would lose its order.")
+        return found[0]
+
+    def _partition_result(self, restored: FileResult, path: str) -> PartitionResult:
+        if restored.task_result is None:
+            raise ArchiveDamagedError(
+                location=self._location.text,
+                problem=f"the records of {path} differ from its manifest",
+                action="restore an intact copy of it; nothing of that file was restored",
+            )
+        self._coordinator.receive(restored.task_result.report)
+        return restored.task_result.partition_results[0]
+
+    def _publish(self) -> None:
+        records, size_bytes, seconds = self._coordinator.totals
+        self._reporter.running(
+            done=self._partitions_done,
+            records=records,
+            bytes=size_bytes,
+            cost=Cost(executor_seconds=seconds, bytes_read=size_bytes, bytes_written=size_bytes),
+        )
