@@ -93,15 +93,15 @@ def _compared(
     """One run, without its output; planning has a column of its own."""
     from mirrorflow_seed.report import VerifyReport  # noqa: PLC0415
     from mirrorflow_seed.verify.command import planned  # noqa: PLC0415
-    from mirrorflow_seed.verify.job import run_job  # noqa: PLC0415
-    from mirrorflow_seed.verify.stretch import Terms  # noqa: PLC0415
+    from mirrorflow_seed.verify.spark_job import run_job  # noqa: PLC0415
+    from mirrorflow_seed.verify.stretch_comparison import CompareSettings  # noqa: PLC0415
 
     try:
         plan_s, plan = _timed(lambda: planned(files.load(), job_of(job)))
-        terms = Terms(run_id="1", decode_all="decode.all" in job)
+        compare_settings = CompareSettings(run_id="1", decode_all="decode.all" in job)
         first = VerifyReport(run_id="1")
         seconds, found = _timed(
-            lambda: run_job(spark, plan.splits, files, terms, first=first, say=lambda _: None)
+            lambda: run_job(spark, plan.splits, files, compare_settings, first=first, publish=lambda _: None)
         )
     except (SeedError, MirrorFlowError) as error:
         raise HarnessError(str(error)) from error
@@ -150,7 +150,7 @@ class _Reading:
     def __call__(self, splits: Iterable[Split]) -> Iterator[int]:
         import asyncio  # noqa: PLC0415
 
-        from mirrorflow_seed.verify.stretch import read_stretch  # noqa: PLC0415
+        from mirrorflow_seed.verify.stretch_comparison import read_stretch  # noqa: PLC0415
 
         settings = self._files.load()
         for split in splits:

@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     status = run_job(arguments, job, properties, verdict)
     print(verdict.message)
     if arguments.out is not None:
-        from mirrorflow_seed.verify.result import output_folder  # noqa: PLC0415 the extra `seed`
+        from mirrorflow_seed.verify.result_folder import output_folder  # noqa: PLC0415 the extra `seed`
 
         print(f"Result: {output_folder(properties['output'], arguments.run_id)}")
     return status

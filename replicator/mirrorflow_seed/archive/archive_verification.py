@@ -35,11 +35,11 @@ from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S
 from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.verify import command
-from mirrorflow_seed.verify.layout import VerifyPlan
-from mirrorflow_seed.verify.planning import plan
+from mirrorflow_seed.verify.partition_planner import VerifyPlan
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretch
+from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
 from mirrorflow_seed.verify.summary import Verification, counted
+from mirrorflow_seed.verify.verify_plan import plan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,7 +53,7 @@ class ArchiveStretchTask:
 
     files: FlowFiles
     split: Split
-    terms: Terms
+    compare_settings: CompareSettings
     part: Manifest
     archived: tuple[ArchivedFile, ...]
 
@@ -82,14 +82,20 @@ def verification(
     manifest = read_manifest(location)
     require_isolation(manifest, settings, location.text)
     rows = ArchiveRowReader(spark, location)
-    plan_ = asyncio.run(_planned(settings, job, manifest, rows))
-    terms = command.terms_of(settings, job)
-    first = command.first_report(job, plan_)
+    verify_plan = asyncio.run(_planned(settings, job, manifest, rows))
+    compare_settings = command.compare_settings_of(settings, job)
+    first = command.first_report(job, verify_plan)
     publish(first)
     results = _compare(
-        spark, rows, manifest, plan_, files, terms, lambda done: publish(report_of(first, done))
+        spark,
+        rows,
+        manifest,
+        verify_plan,
+        files,
+        compare_settings,
+        lambda done: publish(report_of(first, done)),
     )
-    return command.together(settings, job, plan_, results, time.perf_counter() - began)
+    return command.combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
 def report_of(first: VerifyReport, done: Sequence[StretchResult]) -> VerifyReport:
@@ -120,8 +126,8 @@ async def _planned(
     archive = SpotReadArchive(settings.source_alias, manifest, rows)
     target = await _target(settings)
     try:
-        cut = replace(command.plan_settings(job), target_may_be_ahead=True)
-        return await plan(archive, target, settings, cut)
+        plan_settings = replace(command.plan_settings_of(job), target_may_be_ahead=True)
+        return await plan(archive, target, settings, plan_settings)
     finally:
         await target.close()
 
@@ -130,15 +136,17 @@ def _compare(
     spark: "SparkContext",
     rows: ArchiveRowReader,
     manifest: Manifest,
-    plan_: VerifyPlan,
+    verify_plan: VerifyPlan,
     files: FlowFiles,
-    terms: Terms,
+    compare_settings: CompareSettings,
     publish: Callable[[list[StretchResult]], None],
 ) -> list[StretchResult]:
     """Runs a one-task Spark job per stretch, as many at once as there are cores. Raises JobFailedError."""
-    slots = max(1, min(int(spark.defaultParallelism), len(plan_.splits)))
-    if terms.bytes_per_second is not None:
-        terms = replace(terms, bytes_per_second=terms.bytes_per_second / slots)
+    slots = max(1, min(int(spark.defaultParallelism), len(verify_plan.splits)))
+    if compare_settings.bytes_per_second is not None:
+        compare_settings = replace(
+            compare_settings, bytes_per_second=compare_settings.bytes_per_second / slots
+        )
     done: list[StretchResult] = []
 
     def one(split: Split) -> None:
@@ -149,7 +157,9 @@ def _compare(
         )
         topic = next(topic for topic in manifest.topics if topic.name == key.topic)
         part = replace(manifest, topics=(replace(topic, partitions=(replace(archived, files=()),)),))
-        task = ArchiveStretchTask(files=files, split=split, terms=terms, part=part, archived=reaching)
+        task = ArchiveStretchTask(
+            files=files, split=split, compare_settings=compare_settings, part=part, archived=reaching
+        )
         work = partial(compare_files, task=task)
         try:
             done.extend(rows.in_one_task(reaching, split.source_from, split.source_to, work))
@@ -157,7 +167,7 @@ def _compare(
             raise JobFailedError(f"{key} cannot be compared: {cause_of(error)}") from error
 
     with ThreadPoolExecutor(max_workers=slots) as pool:
-        waiting = {pool.submit(one, split) for split in plan_.splits}
+        waiting = {pool.submit(one, split) for split in verify_plan.splits}
         try:
             while waiting:
                 ended, waiting = wait(waiting, timeout=POLL_S)
@@ -190,7 +200,9 @@ async def _compared(task: ArchiveStretchTask, log: ArchiveLog) -> StretchResult:
     )
     target = await _target(settings)
     try:
-        return await compare_stretch({"source": archive, "target": target}, settings, split, task.terms)
+        return await compare_stretch(
+            {"source": archive, "target": target}, settings, split, task.compare_settings
+        )
     finally:
         await target.close()
 

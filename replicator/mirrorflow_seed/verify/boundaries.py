@@ -28,7 +28,7 @@ LOOK_ANSWER_BYTES: Final = 32 << 10
 SEARCH_ANSWER_BYTES: Final = 1 << 20
 
 
-class Found(NamedTuple):
+class RecordAt(NamedTuple):
     """The digest of a record, with its offset and timestamp."""
 
     digested: Digested
@@ -64,7 +64,7 @@ class BoundaryLog:
         self._digest = digest
         self._read_committed = read_committed
 
-    async def records(self, offset: int, count: int) -> list[Found]:
+    async def records(self, offset: int, count: int) -> list[RecordAt]:
         """Returns up to *count* records from *offset* on.
 
         Raises ClusterError, CorruptRecordsError, DeletedMeanwhileError.
@@ -78,7 +78,7 @@ class BoundaryLog:
             answer_bytes=LOOK_ANSWER_BYTES if count <= RUN_RECORDS else SEARCH_ANSWER_BYTES,
             reads_ahead=False,
         )
-        found: list[Found] = []
+        found: list[RecordAt] = []
         try:
             while len(found) < count and (batches := await reader.more()) is not None:
                 for batch in batches:
@@ -92,13 +92,13 @@ class BoundaryLog:
         answer = (await admin.list_offsets(self._cluster, [self.partition], timestamp))[self.partition]
         return None if answer.error or answer.offset < 0 else answer.offset
 
-    def _within(self, batch: Batch, offset: int) -> Iterable[Found]:
+    def _within(self, batch: Batch, offset: int) -> Iterable[RecordAt]:
         for record in decode(batch):
             if offset <= record.offset < self.end:
-                yield Found(Digested(record.offset, self._digest.of(record)), record.timestamp)
+                yield RecordAt(Digested(record.offset, self._digest.of(record)), record.timestamp)
 
 
-async def place_on(log: BoundaryLog, wanted: Sequence[Found], guesses: Iterable[Guess]) -> int | None:
+async def locate(log: BoundaryLog, wanted: Sequence[RecordAt], guesses: Iterable[Guess]) -> int | None:
     """Returns the offset on *log* where the records *wanted*, of the other side, begin; None if undecided."""
     if not wanted:
         return None
@@ -123,7 +123,7 @@ async def place_on(log: BoundaryLog, wanted: Sequence[Found], guesses: Iterable[
     return None
 
 
-def _begins_with(there: Sequence[Found], run: Sequence[bytes]) -> bool:
+def _begins_with(there: Sequence[RecordAt], run: Sequence[bytes]) -> bool:
     """Whether *there* begins with *run*, or is a prefix of it of at least two records."""
     count = min(len(there), len(run))
     return count >= min(2, len(run)) and all(there[at].digest == run[at] for at in range(count))

@@ -28,13 +28,13 @@ from mirrorflow_seed.job_status_server import Display, JobStatusServer
 from mirrorflow_seed.report import Cost, JobPhase, VerifyReport, Windows
 from mirrorflow_seed.session import require_spark, session_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, flag_of, whole_of
-from mirrorflow_seed.verify.job import run_job
-from mirrorflow_seed.verify.layout import PlanSettings, VerifyPlan
-from mirrorflow_seed.verify.planning import plan
-from mirrorflow_seed.verify.result import Result
+from mirrorflow_seed.verify.partition_planner import PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.result_folder import ResultFolder
+from mirrorflow_seed.verify.spark_job import run_job
 from mirrorflow_seed.verify.splits import KEYS_MAX, SPLIT_WINDOWS, WINDOW_OFFSETS
-from mirrorflow_seed.verify.stretch import StretchResult, Terms, clusters
+from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, clusters
 from mirrorflow_seed.verify.summary import Verification
+from mirrorflow_seed.verify.verify_plan import plan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -100,14 +100,14 @@ def _verify(
     *,
     light: bool,
 ) -> Verification:
-    result = Result(job)
+    result = ResultFolder(job)
     with session_of(job, f"mirrorflow-verify-{job.run_id}", spark, light=light) as context:
         result.prepare(context)
         found = work(files, job, context, status_server.publish)
         # In a cluster without an output folder, only this line stays of the result. It has no record data.
         _LOG.info("%s", json.dumps(found.as_json()))
-        result.leave(context, found)
-    result.leave_alone(found)
+        result.write(context, found)
+    result.write_without_executors(found)
     return found
 
 
@@ -115,43 +115,45 @@ def verification(
     files: FlowFiles,
     job: JobSettings,
     spark: "SparkContext",
-    say: Callable[[VerifyReport], None] = lambda _: None,
+    publish: Callable[[VerifyReport], None] = lambda _: None,
 ) -> Verification:
     """Plans and compares; writes nothing. Raises SeedError, SettingError, ClusterError."""
     began = time.perf_counter()
     settings = files.load()
-    plan_ = planned(settings, job)
-    first = first_report(job, plan_)
-    say(first)
-    results = run_job(spark, plan_.splits, files, terms_of(settings, job), first=first, say=say)
-    return together(settings, job, plan_, results, time.perf_counter() - began)
+    verify_plan = planned(settings, job)
+    first = first_report(job, verify_plan)
+    publish(first)
+    results = run_job(
+        spark, verify_plan.splits, files, compare_settings_of(settings, job), first=first, publish=publish
+    )
+    return combine_results(settings, job, verify_plan, results, time.perf_counter() - began)
 
 
-def terms_of(settings: SourceSettings, job: JobSettings) -> Terms:
+def compare_settings_of(settings: SourceSettings, job: JobSettings) -> CompareSettings:
     """Returns how stretches are compared. Raises JobSettingError."""
-    return Terms(
+    return CompareSettings(
         run_id=job.run_id,
         decode_all=flag_of(job.extra, "decode.all"),
         bytes_per_second=job.bytes_per_second or settings.bytes_per_second,
     )
 
 
-def first_report(job: JobSettings, plan_: VerifyPlan) -> VerifyReport:
+def first_report(job: JobSettings, verify_plan: VerifyPlan) -> VerifyReport:
     """Returns the report before anything is compared."""
-    expected = len(plan_.undecided) + sum(one.windows for one in plan_.splits)
+    expected = len(verify_plan.undecided) + sum(one.windows for one in verify_plan.splits)
     return VerifyReport(
         run_id=job.run_id,
         phase=JobPhase.RUNNING,
-        windows=Windows(total=expected, undecided=len(plan_.undecided)),
+        windows=Windows(total=expected, undecided=len(verify_plan.undecided)),
     )
 
 
 def planned(settings: SourceSettings, job: JobSettings) -> VerifyPlan:
     """Reads both clusters and returns the plan. Raises JobSettingError, SettingError, ClusterError."""
-    return asyncio.run(_planned(settings, plan_settings(job)))
+    return asyncio.run(_planned(settings, plan_settings_of(job)))
 
 
-def plan_settings(job: JobSettings) -> PlanSettings:
+def plan_settings_of(job: JobSettings) -> PlanSettings:
     """Returns how partitions are cut. Raises JobSettingError."""
     return PlanSettings(
         run_id=job.run_id,
@@ -163,20 +165,20 @@ def plan_settings(job: JobSettings) -> PlanSettings:
     )
 
 
-async def _planned(settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
+async def _planned(settings: SourceSettings, plan_settings: PlanSettings) -> VerifyPlan:
     async with clusters(settings) as sides:
-        return await plan(sides["source"], sides["target"], settings, cut)
+        return await plan(sides["source"], sides["target"], settings, plan_settings)
 
 
-def together(
+def combine_results(
     settings: SourceSettings,
     job: JobSettings,
-    plan_: VerifyPlan,
+    verify_plan: VerifyPlan,
     results: Sequence[StretchResult],
     seconds: float,
 ) -> Verification:
     """Combines the plan and all results into the result of the run."""
-    windows = [*plan_.undecided, *(window for one in results for window in one.windows)]
+    windows = [*verify_plan.undecided, *(window for one in results for window in one.windows)]
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
     return Verification(
         run_id=job.run_id,
@@ -185,9 +187,9 @@ def together(
         target_alias=settings.target_alias,
         share=job.sample,
         windows=windows,
-        partitions=plan_.partitions,
+        partitions=verify_plan.partitions,
         behind=sum(one.behind for one in results),
-        notes=plan_.notes,
+        notes=verify_plan.notes,
         cost=Cost(
             executor_seconds=sum(one.seconds for one in results),
             bytes_read=sum(one.bytes_read for one in results),

@@ -17,18 +17,16 @@ from mirrorflow_core.wire.records import decode
 from mirrorflow_seed.verify.comparison import Needs
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.windows import WindowKind, WindowResult, WindowTally
+from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult, WindowTally
 
-UNSETTLED = "Keys differ, and no position says whether their newest records were copied."
-EXPIRED = (
-    "Some keys are on one side alone, where retention (cleanup.policy=compact,delete) may have taken them."
-)
+UNSETTLED = "Keys differ, and no stored offset shows whether their newest records were copied."
+EXPIRED = "Some keys exist on one side only; retention (cleanup.policy=compact,delete) may have deleted them on the other."
 
 # The newest record of a key, and whether it is a tombstone.
 _Newest = tuple[Digested, bool]
 
 
-class LatestComparison:
+class NewestPerKeyComparison:
     """Compares the keys of one class; used like `comparison.Comparison`."""
 
     def __init__(self, split: Split, *, source: RecordDigest, target: RecordDigest) -> None:
@@ -124,10 +122,10 @@ class LatestComparison:
                 tally.reason = EXPIRED
                 return
             kind = (
-                WindowKind.MISSING
+                DifferenceKind.MISSING
                 if target is None
-                else WindowKind.EXTRA
+                else DifferenceKind.EXTRA
                 if source is None
-                else WindowKind.CHANGED
+                else DifferenceKind.CHANGED
             )
             tally.differs(kind, source, target)

@@ -3,7 +3,7 @@
 It receives the delivered batches of both sides in order and walks them in lock step. Where both sides are at
 a batch boundary and the two batches have the same bytes, their records are equal and are not decoded.
 Otherwise it compares digests record by record until both sides are at a boundary again. Where digests differ,
-`resync` finds where both sides continue alike, so one lost record does not make all later ones different.
+`find_resync` finds where both sides continue alike, so one lost record does not make all later ones different.
 
 A stretch begins and ends at matching records on both sides (see `boundaries`), and each record of either side
 within it is counted in exactly one window. So no record between two stretches is missed. `stretch_reader`
@@ -11,7 +11,7 @@ fetches.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -24,11 +24,14 @@ from mirrorflow_core.wire.batch import (
     checksum_holds,
 )
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
-from mirrorflow_seed.verify.resync import LEVELS, together_again
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.windows import WindowKind, WindowResult, WindowTally
+from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult, WindowTally
 
-UNSETTLED: Final = "The target ends here, and no position says whether this was copied."
+UNSETTLED: Final = "The target ends here, and no stored offset shows whether this was copied."
+# Consecutive records that must agree, or all up to the end: a single one may be a twin.
+RESYNC_RECORDS: Final = 3
+# Records searched on each side, few at first: most differences are one record. The last level takes 5 MB.
+RESYNC_LEVELS: Final = (16, 512, 16_384)
 _DECIDES_TIMESTAMPS = CODEC_MASK | LOG_APPEND_TIME_BIT
 
 
@@ -101,7 +104,7 @@ class Comparison:
             if not (source.head or target.head):
                 return Needs()
             if not (source.head and target.head):
-                self._leave_out(len(source.head), len(target.head), at_end=True)
+                self._skip(len(source.head), len(target.head), at_end=True)
                 continue
             self._same_heads()
             if source.head and target.head:
@@ -173,8 +176,8 @@ class Comparison:
     def _rejoin(self) -> Needs | None:
         """Skips to where both sides continue alike; returns which side is needed for that, None once done."""
         source, target = self._source, self._target
-        while self._level < len(LEVELS):
-            count = LEVELS[self._level]
+        while self._level < len(RESYNC_LEVELS):
+            count = RESYNC_LEVELS[self._level]
             source.fill(count)
             target.fill(count)
             needs = Needs(source=source.lacks(count), target=target.lacks(count))
@@ -183,20 +186,22 @@ class Comparison:
             left = [one.digest for one in islice(source.head, count)]
             right = [one.digest for one in islice(target.head, count)]
             is_all = source.is_all_within(count), target.is_all_within(count)
-            found = together_again(left, right, is_all=is_all)
+            found = find_resync(left, right, is_all=is_all)
             if found is not None:
-                self._leave_out(*found)
+                self._skip(*found)
                 break
             if all(is_all):
-                self._leave_out(len(left), len(right), at_end=True)
+                self._skip(len(left), len(right), at_end=True)
                 break
             self._level += 1
         else:
-            self._leave_out(min(LEVELS[-1], len(source.head)), min(LEVELS[-1], len(target.head)))
+            self._skip(
+                min(RESYNC_LEVELS[-1], len(source.head)), min(RESYNC_LEVELS[-1], len(target.head))
+            )
         self._level = 0
         return None
 
-    def _leave_out(self, sources: int, targets: int, *, at_end: bool = False) -> None:
+    def _skip(self, sources: int, targets: int, *, at_end: bool = False) -> None:
         """Removes so many records from the front of each side and counts them as differences."""
         left = [self._source.head.popleft() for _ in range(sources)]
         right = [self._target.head.popleft() for _ in range(targets)]
@@ -213,9 +218,9 @@ class Comparison:
         placed: list[tuple[Digested, WindowTally]] = []
         for record in left:
             if waiting.get(record.digest):
-                self._differ(WindowKind.MOVED, record, waiting[record.digest].popleft(), placed)
+                self._differ(DifferenceKind.MOVED, record, waiting[record.digest].popleft(), placed)
             elif unpaired:
-                self._differ(WindowKind.CHANGED, record, unpaired.popleft(), placed)
+                self._differ(DifferenceKind.CHANGED, record, unpaired.popleft(), placed)
             elif at_end and self._split.is_behind(record.offset):
                 self.behind += 1
             elif at_end and self._split.settled_before is None:
@@ -223,16 +228,16 @@ class Comparison:
                 self._tally(record.offset).source(record)
                 self._tally(record.offset).reason = UNSETTLED
             else:
-                self._differ(WindowKind.MISSING, record, None, placed)
+                self._differ(DifferenceKind.MISSING, record, None, placed)
         for record in unpaired:
-            self._differ(WindowKind.EXTRA, None, record, placed)
+            self._differ(DifferenceKind.EXTRA, None, record, placed)
         # The chain of the target needs the order of the target.
         for record, tally in sorted(placed, key=lambda one: one[0].offset):
             tally.target(record)
 
     def _differ(
         self,
-        kind: WindowKind,
+        kind: DifferenceKind,
         source: Digested | None,
         target: Digested | None,
         placed: list[tuple[Digested, WindowTally]],
@@ -295,3 +300,34 @@ class _Side:
     def corrupt(self, batch: Batch) -> None:
         """Raises CorruptRecordsError for *batch*."""
         raise CorruptRecordsError(f"the batch at offset {batch.base_offset} of the {self.name} is damaged")
+
+
+def find_resync(
+    left: Sequence[bytes], right: Sequence[bytes], *, is_all: tuple[bool, bool]
+) -> tuple[int, int] | None:
+    """Returns how many records to skip on each side so that the rest agrees; None if nothing agrees.
+
+    It skips the fewest records on both sides. Skipped records are reported as missing, extra or changed, so a poor
+    choice makes a difference look larger, never smaller.
+
+    *is_all* says for each side whether its sequence is complete.
+    """
+    places: dict[bytes, int] = {}
+    for at, digest in enumerate(right):
+        places.setdefault(digest, at)
+    best: tuple[int, int] | None = None
+    for at, digest in enumerate(left):
+        if best is not None and at >= sum(best):
+            break
+        there = places.get(digest)
+        if there is None or (best is not None and at + there >= sum(best)):
+            continue
+        count = min(RESYNC_RECORDS, len(left) - at, len(right) - there)
+        is_enough = (
+            count == RESYNC_RECORDS
+            or (is_all[0] and len(left) - at == count)
+            or (is_all[1] and len(right) - there == count)
+        )
+        if is_enough and all(left[at + i] == right[there + i] for i in range(count)):
+            best = at, there
+    return best

@@ -140,7 +140,7 @@ async def _read(
         async for record in MirrorLog(cluster, topic).read_new():
             yield record.key, record.value
     except NotAuthorizedError as error:
-        problems.append(f"{topic} cannot be read; places on the target are searched: {error}")
+        problems.append(f"{topic} cannot be read; target offsets are searched by content: {error}")
     except BrokerError as error:
         if error.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise

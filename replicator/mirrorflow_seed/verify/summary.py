@@ -64,7 +64,7 @@ class Verification:
         if not counts.total:
             return "There was nothing to compare."
         if self.is_equal:
-            said = f"All {counts.total} windows are equal."
+            text = f"All {counts.total} windows are equal."
         else:
             parts = [
                 f"{number} {word}"
@@ -75,12 +75,12 @@ class Verification:
                 )
                 if number
             ]
-            said = f"Of {counts.total} windows {', '.join(parts)}; {counts.equal} are equal."
+            text = f"Of {counts.total} windows {', '.join(parts)}; {counts.equal} are equal."
         if self.behind:
-            said += f" {self.behind} records at the ends were not due on the target yet."
+            text += f" {self.behind} records at the ends were not yet due on the target."
         if self.notes:
-            said += f" {len(self.notes)} notes say what was not compared."
-        return said
+            text += f" {len(self.notes)} notes list what was not compared."
+        return text
 
     @property
     def report(self) -> VerifyReport:

@@ -26,7 +26,7 @@ class WindowOutcome(Enum):
     UNDECIDED = "undecided"  # neither equal nor different: the reason says what is unknown
 
 
-class WindowKind(Enum):
+class DifferenceKind(Enum):
     """How a record differs."""
 
     MISSING = "missing"  # on the source only
@@ -39,7 +39,7 @@ class WindowKind(Enum):
 class Difference:
     """One record that differs, without payload; a side without it has offset -1 and digest "" (hex)."""
 
-    kind: WindowKind
+    kind: DifferenceKind
     source_offset: int = -1
     target_offset: int = -1
     source_digest: str = ""
@@ -123,10 +123,10 @@ class WindowTally:
         self._place(record.offset, record.offset + 1)
         self._add(1, record)
 
-    def differs(self, kind: WindowKind, source: Digested | None, target: Digested | None) -> None:
+    def differs(self, kind: DifferenceKind, source: Digested | None, target: Digested | None) -> None:
         """Notes a difference; `source` and `target` count its records."""
         self.is_ordered = False
-        self.has_changed |= kind is not WindowKind.MOVED
+        self.has_changed |= kind is not DifferenceKind.MOVED
         self.differing += 1
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(

@@ -11,7 +11,7 @@ from mirrorflow_seed.archive import archive_verification
 from mirrorflow_seed.report import VerifyReport
 from mirrorflow_seed.settings import FlowFiles, job_of
 from mirrorflow_seed.verify.command import run
-from mirrorflow_seed.verify.result import SUMMARY, output_folder
+from mirrorflow_seed.verify.result_folder import SUMMARY, output_folder
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.integration.kafka.comparing import produce
 

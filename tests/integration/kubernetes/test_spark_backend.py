@@ -26,15 +26,15 @@ PROGRAM = """
 import sys
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import load_job
-from mirrorflow_seed.verify.result import Result
+from mirrorflow_seed.verify.result_folder import ResultFolder
 from tests.unit.seed.test_verification_results import verification, window
 job = load_job(sys.argv[1], {})
-result, found = Result(job), verification(window(0), window(1))
+result, found = ResultFolder(job), verification(window(0), window(1))
 with spark_context(job, "backend") as spark:
     result.prepare(spark)
     print("SUM", spark.parallelize(range(8), 8).mapPartitions(lambda some: [sum(some)]).sum(), flush=True)
-    result.leave(spark, found)
-result.leave_alone(found)
+    result.write(spark, found)
+result.write_without_executors(found)
 """
 TEMPLATE = '{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "executor"}]}}'
 

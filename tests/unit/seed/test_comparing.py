@@ -10,7 +10,7 @@ from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import RecordDigest
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.windows import WindowKind, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.windows import DifferenceKind, WindowOutcome, WindowResult
 from tests.unit.core.wire.strategies import RECORDS, batch_of, numbered, with_attributes
 
 WINDOW = 7
@@ -71,7 +71,7 @@ def compare(
     return comparison.results()
 
 
-def differences(results: Sequence[WindowResult]) -> list[tuple[WindowKind, int, int]]:
+def differences(results: Sequence[WindowResult]) -> list[tuple[DifferenceKind, int, int]]:
     return [
         (one.kind, one.source_offset, one.target_offset) for found in results for one in found.differences
     ]
@@ -119,20 +119,20 @@ def test_each_part_of_a_record_counts() -> None:
         source[9], target[9] = plain, changed
         results = compare(batches(source, [4]), batches(target, [4]))
         assert ["equal", "different", "equal", "equal", "equal"] == outcomes(results)
-        assert [(WindowKind.CHANGED, 9, 9)] == differences(results)
+        assert [(DifferenceKind.CHANGED, 9, 9)] == differences(results)
 
 
 def test_a_missing_record_is_found_and_what_follows_is_equal() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[17:], [4]))
 
-    assert [(WindowKind.MISSING, 16, -1)] == differences(results)
+    assert [(DifferenceKind.MISSING, 16, -1)] == differences(results)
     assert ["equal", "equal", "different", "equal", "equal"] == outcomes(results)
 
 
 def test_a_repeated_record_is_found() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:16] + RECORDS_30[15:], [4]))
 
-    assert [(WindowKind.EXTRA, -1, 16)] == differences(results)
+    assert [(DifferenceKind.EXTRA, -1, 16)] == differences(results)
     assert 1 == outcomes(results).count("different")
 
 
@@ -141,7 +141,7 @@ def test_swapped_records_are_reordered_not_different() -> None:
     target[16], target[17] = target[17], target[16]
     results = compare(batches(RECORDS_30, [4]), batches(target, [4]))
 
-    assert [(WindowKind.MOVED, 16, 17), (WindowKind.MOVED, 17, 16)] == differences(results)
+    assert [(DifferenceKind.MOVED, 16, 17), (DifferenceKind.MOVED, 17, 16)] == differences(results)
     assert ["equal", "equal", "reordered", "equal", "equal"] == outcomes(results)
     assert results[2].source_chain != results[2].target_chain
 
@@ -159,7 +159,7 @@ def test_what_is_not_copied_yet_is_no_difference() -> None:
 
 def test_a_tail_that_a_position_says_was_copied_is_missing() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=22)
-    assert [(WindowKind.MISSING, 20, -1), (WindowKind.MISSING, 21, -1)] == differences(results)
+    assert [(DifferenceKind.MISSING, 20, -1), (DifferenceKind.MISSING, 21, -1)] == differences(results)
 
 
 def test_a_tail_without_a_position_is_undecided() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_seed.verify.job import GROUP_OFFSETS_MAX, grouped
+from mirrorflow_seed.verify.spark_job import GROUP_OFFSETS_MAX, grouped
 from mirrorflow_seed.verify.splits import Split
 
 

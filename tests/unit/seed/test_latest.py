@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from mirrorflow_core.wire.records import Record
-from mirrorflow_seed.verify.compacted_partitions import LatestComparison
+from mirrorflow_seed.verify.compacted_partitions import NewestPerKeyComparison
 from mirrorflow_seed.verify.digests import RecordDigest
 from mirrorflow_seed.verify.splits import Method, Split
-from mirrorflow_seed.verify.windows import WindowKind, WindowResult
+from mirrorflow_seed.verify.windows import DifferenceKind, WindowResult
 from tests.unit.core.wire.strategies import batch_of
 
 END = 1_000
@@ -43,7 +43,7 @@ def compare(
             key_classes=classes,
             can_expire=can_expire,
         )
-        comparison = LatestComparison(split, source=RecordDigest("r", 0), target=RecordDigest("r", 0))
+        comparison = NewestPerKeyComparison(split, source=RecordDigest("r", 0), target=RecordDigest("r", 0))
         comparison.feed(source=[batch_of(list(source))] if source else [])
         comparison.feed(target=[batch_of(list(target))] if target else [])
         comparison.end(source=True, target=True)
@@ -66,7 +66,7 @@ def test_what_cleaners_leave_differs_and_is_equal() -> None:
 def test_another_newest_value_is_different() -> None:
     (found,) = compare(of(("a", "1"), ("b", "1"), ("a", "2")), of(("a", "2"), ("a", "1"), ("b", "1")))
     assert found.outcome.value == "different"
-    assert [(WindowKind.CHANGED, 2, 1)] == [
+    assert [(DifferenceKind.CHANGED, 2, 1)] == [
         (one.kind, one.source_offset, one.target_offset) for one in found.differences
     ]
 

@@ -16,13 +16,19 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import Position
 from mirrorflow_core.settings import StartPosition
 from mirrorflow_kafka.client.error_codes import error_for
-from mirrorflow_seed.verify import layout
-from mirrorflow_seed.verify.boundaries import Found
+from mirrorflow_seed.verify import partition_planner
+from mirrorflow_seed.verify.boundaries import RecordAt
 from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import Digested, RecordDigest
 from mirrorflow_seed.verify.known_offsets import NOTHING, KnownPartition
-from mirrorflow_seed.verify.layout import Ends, Layout, PartitionLayout, PlanSettings, VerifyPlan
-from mirrorflow_seed.verify.planning import ended_with_source
+from mirrorflow_seed.verify.partition_planner import (
+    OffsetRange,
+    PartitionLayout,
+    PartitionPlanner,
+    PlanSettings,
+    VerifyPlan,
+)
+from mirrorflow_seed.verify.verify_plan import ended_with_source
 from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 from tests.unit.seed.test_comparing import batches, record
 
@@ -37,8 +43,8 @@ class Logs:
         self.numbers = {AT: source, COPY: target}
         self.begins = dict(zip((AT, COPY), begins, strict=True))
 
-    def ends(self, at: TopicPartition) -> Ends:
-        return Ends(begin=self.begins[at], end=self.begins[at] + len(self.numbers[at]))
+    def ends(self, at: TopicPartition) -> OffsetRange:
+        return OffsetRange(begin=self.begins[at], end=self.begins[at] + len(self.numbers[at]))
 
     def records(self, at: TopicPartition) -> list[tuple[int, Any]]:
         return [(self.begins[at] + place, record(number)) for place, number in enumerate(self.numbers[at])]
@@ -49,9 +55,9 @@ class MemoryLog:
         self.begin, self.end, self.partition = begin, end, partition
         self._records = cluster.records(partition)
 
-    async def records(self, offset: int, count: int) -> list[Found]:
+    async def records(self, offset: int, count: int) -> list[RecordAt]:
         found = [
-            Found(Digested(at, DIGEST.of(one)), one.timestamp) for at, one in self._records if at >= offset
+            RecordAt(Digested(at, DIGEST.of(one)), one.timestamp) for at, one in self._records if at >= offset
         ]
         return found[:count]
 
@@ -84,7 +90,7 @@ def verified(
     cut = PlanSettings(run_id="run", share=share, window_offsets=10, split_windows=2)
     told: Any = SimpleNamespace(start=StartPosition.EARLIEST, read_committed=False)
     side: Any = logs
-    asyncio.run(Layout(side, side, told, cut, one, plan).lay())
+    asyncio.run(PartitionPlanner(side, side, told, cut, one, plan).plan_partition())
     results = list(plan.undecided)
     for split in plan.splits:
         comparison = Comparison(split, source=DIGEST, target=DIGEST)
@@ -109,8 +115,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return TopicTransforms(policy, "e", Transforms())
 
-    monkeypatch.setattr(layout, "BoundaryLog", MemoryLog)
-    monkeypatch.setattr(layout, "make_naming", naming)
+    monkeypatch.setattr(partition_planner, "BoundaryLog", MemoryLog)
+    monkeypatch.setattr(partition_planner, "make_naming", naming)
 
 
 def kinds(results: Iterable[WindowResult]) -> set[str]:
@@ -174,7 +180,7 @@ def test_a_sampled_window_has_its_place_or_is_undecided() -> None:
 def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """From now on both sides answer every read with *code*."""
 
-    async def refused(*_: object) -> list[Found]:
+    async def refused(*_: object) -> list[RecordAt]:
         raise error_for(code, cluster="east", request="Fetch", subject="t-0")
 
     monkeypatch.setattr(MemoryLog, "records", refused)
@@ -250,8 +256,8 @@ def test_what_was_copied_behind_the_end_of_an_archive_is_left_out(
     one = PartitionLayout(
         at=AT,
         target=COPY,
-        source=Ends(begin=0, end=100),
-        on_target=Ends(begin=5, end=205),
+        source=OffsetRange(begin=0, end=100),
+        on_target=OffsetRange(begin=5, end=205),
         known=known,
         settled_before=known.settled_before,
         is_compacted=False,
@@ -264,4 +270,4 @@ def test_what_was_copied_behind_the_end_of_an_archive_is_left_out(
     assert found.is_end_unknown is (expected is None)
     assert found.on_target is not None
     if expected is not None:
-        assert found.on_target == Ends(begin=5, end=expected)
+        assert found.on_target == OffsetRange(begin=5, end=expected)

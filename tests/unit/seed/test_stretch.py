@@ -9,9 +9,9 @@ import pytest
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.naming.transforms import NO_EDITS
 from mirrorflow_kafka.client.error_codes import error_for
-from mirrorflow_seed.verify import stretch
+from mirrorflow_seed.verify import stretch_comparison
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretch
+from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretch
 
 SPLIT = Split(
     topic="t",
@@ -43,11 +43,11 @@ def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
             pass
 
     naming = SimpleNamespace(header_edits=lambda _: NO_EDITS)
-    monkeypatch.setattr(stretch, "StretchReader", FailingReader)
-    monkeypatch.setattr(stretch, "make_naming", lambda _: naming)
+    monkeypatch.setattr(stretch_comparison, "StretchReader", FailingReader)
+    monkeypatch.setattr(stretch_comparison, "make_naming", lambda _: naming)
     settings: Any = SimpleNamespace(read_committed=False)
     sides: Any = {"source": None, "target": None}
-    return asyncio.run(compare_stretch(sides, settings, SPLIT, Terms(run_id="run")))
+    return asyncio.run(compare_stretch(sides, settings, SPLIT, CompareSettings(run_id="run")))
 
 
 def test_an_error_that_time_heals_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,10 @@ import json
 import re
 
 from mirrorflow_seed.report import encode
-from mirrorflow_seed.verify.page import CELLS_MAX, page
-from mirrorflow_seed.verify.result import output_folder
+from mirrorflow_seed.verify.html_report import CELLS_MAX, page
+from mirrorflow_seed.verify.result_folder import SCHEMA, output_folder, row
 from mirrorflow_seed.verify.summary import Verification
-from mirrorflow_seed.verify.tables import SCHEMA, row
-from mirrorflow_seed.verify.windows import Difference, WindowKind, WindowOutcome, WindowResult
+from mirrorflow_seed.verify.windows import Difference, DifferenceKind, WindowOutcome, WindowResult
 
 EVIL = "<script>alert('&\"')</script>"
 
@@ -61,7 +60,9 @@ def test_a_status_names_no_topic() -> None:
 
 def test_a_row_has_a_value_for_each_column() -> None:
     columns = re.findall(r"^    (\w+) [A-Z]", SCHEMA, re.MULTILINE)
-    one = window(0, differences=(Difference(kind=WindowKind.MISSING, source_offset=7, source_digest="ab"),))
+    one = window(
+        0, differences=(Difference(kind=DifferenceKind.MISSING, source_offset=7, source_digest="ab"),)
+    )
     values = dict(zip(columns, row("1", "f", one), strict=True))
     assert ("1", "f", "orders", 0, 100) == tuple(
         values[name] for name in ("run_id", "flow", "topic", "from_offset", "to_offset")

@@ -69,7 +69,7 @@ def _head(verification: Verification) -> Iterator[str]:
             f"{verification.source_records:,} of the source, {verification.target_records:,} of the target",
         ),
         ("records that differ", f"{verification.differences:,}"),
-        ("not due on the target yet", f"{verification.behind:,} records"),
+        ("not yet due on the target", f"{verification.behind:,} records"),
         (
             "cost",
             (
@@ -97,7 +97,7 @@ def _partitions(windows: Sequence[WindowResult]) -> Iterator[str]:
         yield f'<td><div class="cells">{"".join(_cells(found))}</div></td></tr>'
     yield "</table>"
     if len(parts) > PARTITIONS_MAX:
-        yield f"<p>{len(parts) - PARTITIONS_MAX:,} further partitions are in the table alone.</p>"
+        yield f"<p>{len(parts) - PARTITIONS_MAX:,} further partitions are in the table only.</p>"
 
 
 def _cells(windows: Sequence[WindowResult]) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _not_equal(windows: Iterable[WindowResult]) -> Iterator[str]:
         yield "</td></tr>"
     yield "</table>"
     if len(found) > WINDOWS_MAX:
-        yield f"<p>{len(found) - WINDOWS_MAX:,} further windows are in the table alone.</p>"
+        yield f"<p>{len(found) - WINDOWS_MAX:,} further windows are in the table only.</p>"
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plans a verification: reads the offsets of all partitions that the flow copies; `layout` cuts each one.
+"""Plans a verification: reads the offsets of all partitions that the flow copies; `partition_planner` cuts each one.
 
     stored offsets, then the end offsets of the target, then those of the source
 
@@ -19,34 +19,42 @@ from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming, make_selection
 from mirrorflow_seed.verify.known_offsets import read_known
-from mirrorflow_seed.verify.layout import Ends, Layout, PartitionLayout, PlanSettings, VerifyPlan
+from mirrorflow_seed.verify.partition_planner import (
+    OffsetRange,
+    PartitionLayout,
+    PartitionPlanner,
+    PlanSettings,
+    VerifyPlan,
+)
 
-AT_ONCE: Final = 16  # partitions laid out at once; each takes a few small fetches
+CONCURRENT_PARTITIONS: Final = 16  # planned at once; each takes a few small fetches
 # The flow's own transactions over old records are committed twice a second.
 STABLE_WAIT_S: Final = 5.0
 STABLE_LOOK_S: Final = 0.2
 
 
-async def plan(source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings) -> VerifyPlan:
+async def plan(
+    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings
+) -> VerifyPlan:
     """Returns the plan. Raises ClusterError, SettingError."""
     found = VerifyPlan()
-    partitions = await _partitions(source, target, settings, cut, found)
+    partitions = await _partitions(source, target, settings, plan_settings, found)
     found.partitions = len(partitions)
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
-    async def lay(one: PartitionLayout) -> None:
+    async def plan_partition(one: PartitionLayout) -> None:
         async with gate:
-            await Layout(source, target, settings, cut, one, found).lay()
+            await PartitionPlanner(source, target, settings, plan_settings, one, found).plan_partition()
 
     async with asyncio.TaskGroup() as group:
         for one in partitions:
-            group.create_task(lay(one))
+            group.create_task(plan_partition(one))
     found.splits.sort(key=lambda split: -split.offsets)
     return found
 
 
 async def _partitions(
-    source: Cluster, target: Cluster, settings: SourceSettings, cut: PlanSettings, found: VerifyPlan
+    source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings, found: VerifyPlan
 ) -> list[PartitionLayout]:
     selection, naming = make_selection(settings), make_naming(settings)
     topics = await admin.list_topics(source)
@@ -56,7 +64,7 @@ async def _partitions(
         if topic.error or not selection.selects(name):
             continue
         if naming.route(name).dropped_by or selection.obstacle(name):
-            found.notes.append(f"{name} is not compared: transforms keep it from being copied.")
+            found.notes.append(f"{name} is not compared: transforms exclude it from the flow.")
             continue
         copied[name] = naming.target_topic(name)
     there = target.metadata.topics
@@ -81,19 +89,21 @@ async def _partitions(
             source_topic_id=source.metadata.topic_id(at.topic),
             target_topic_id=target.metadata.topic_id(place.topic),
         )
-        there_too = Ends(begin=target_begins[place], end=target_ends[place]) if place in target_ends else None
+        there_too = (
+            OffsetRange(begin=target_begins[place], end=target_ends[place]) if place in target_ends else None
+        )
         one = PartitionLayout(
             at=at,
             target=place,
-            source=Ends(begin=source_begins[at], end=source_ends[at]),
+            source=OffsetRange(begin=source_begins[at], end=source_ends[at]),
             on_target=there_too,
             known=here,
             settled_before=None if place in unstable else here.settled_before,
             is_compacted=at.topic in compacted,
             can_expire=at.topic in expiring,
-            timestamps=cut.timestamps and at.topic not in stamping,
+            timestamps=plan_settings.timestamps and at.topic not in stamping,
         )
-        result.append(ended_with_source(one) if cut.target_may_be_ahead else one)
+        result.append(ended_with_source(one) if plan_settings.target_may_be_ahead else one)
     return result
 
 
@@ -107,7 +117,7 @@ def ended_with_source(one: PartitionLayout) -> PartitionLayout:
         return replace(one, is_end_unknown=True)
     at = max(there.begin, min(exact[0], there.end))
     # Compaction may have removed a key's record here because a newer one lies behind the end.
-    return replace(one, on_target=Ends(begin=there.begin, end=at), can_expire=True)
+    return replace(one, on_target=OffsetRange(begin=there.begin, end=at), can_expire=True)
 
 
 async def _stable_ends(
@@ -135,7 +145,9 @@ async def _policies(
         here = await admin.describe_topic_configs(source, copied)
         there = await admin.describe_topic_configs(target, copied.values())
     except NotAuthorizedError as error:
-        found.notes.append(f"No topic is taken for a compacted one: {error}")
+        found.notes.append(
+            f"Topics are compared as not compacted, because their settings cannot be read: {error}"
+        )
         return set(), set(), set()
     compacted, expiring, stamping = set(), set(), set()
     for name, copy in copied.items():

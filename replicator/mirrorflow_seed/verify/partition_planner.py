@@ -15,7 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_naming
-from mirrorflow_seed.verify.boundaries import RUN_RECORDS, BoundaryLog, Found, place_on
+from mirrorflow_seed.verify.boundaries import RUN_RECORDS, BoundaryLog, RecordAt, locate
 from mirrorflow_seed.verify.digests import RecordDigest
 from mirrorflow_seed.verify.known_offsets import KnownPartition
 from mirrorflow_seed.verify.splits import (
@@ -30,12 +30,10 @@ from mirrorflow_seed.verify.splits import (
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError
 from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
 
-NOT_TOGETHER = (
-    "No record of the source was found on the target, or the reverse, so nothing says which belong together."
-)
-NOT_FOUND = "The place of this window on the target was not found, or there are several."
-NO_END = "The flow has copied more than this source has, and nothing says where that begins on the target."
-NO_TARGET = "The target has no such partition, and no position says that anything was copied."
+NO_MATCH = "No record of one side was found on the other, so the offsets of both sides cannot be matched."
+NOT_FOUND = "The target offset of this window was not found, or several match."
+NO_END = "The flow has copied more than this source has, and the target offset where that begins is unknown."
+NO_TARGET = "The target has no such partition, and no stored offset shows that anything was copied."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ class VerifyPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class OffsetRange:
     """The first offset of a log and its end offset (exclusive)."""
 
     begin: int
@@ -75,8 +73,8 @@ class PartitionLayout:
 
     at: TopicPartition
     target: TopicPartition
-    source: Ends
-    on_target: Ends | None  # None: the target has no such partition
+    source: OffsetRange
+    on_target: OffsetRange | None  # None: the target has no such partition
     known: KnownPartition
     settled_before: int | None
     is_compacted: bool
@@ -85,26 +83,28 @@ class PartitionLayout:
     is_end_unknown: bool = False  # the target has records from behind the source's end, at an unknown offset
 
 
-class Layout:
-    """Cuts one partition; `lay` adds the result to the plan."""
+class PartitionPlanner:
+    """Plans the comparison of one partition; `plan_partition` adds the result to the plan."""
 
     def __init__(
         self,
         source: Cluster,
         target: Cluster,
         settings: SourceSettings,
-        cut: PlanSettings,
+        plan_settings: PlanSettings,
         one: PartitionLayout,
         found: VerifyPlan,
     ) -> None:
         self._one = one
-        self._cut = cut
+        self._plan_settings = plan_settings
         self._found = found
         self._starts_early = settings.start is StartPosition.EARLIEST
         edits = make_naming(settings).header_edits(one.at.topic)
-        there = one.on_target or Ends(begin=0, end=0)
-        of_source = RecordDigest(cut.run_id, one.at.partition, edits=edits, timestamps=one.timestamps)
-        of_target = RecordDigest(cut.run_id, one.at.partition, timestamps=one.timestamps)
+        there = one.on_target or OffsetRange(begin=0, end=0)
+        of_source = RecordDigest(
+            plan_settings.run_id, one.at.partition, edits=edits, timestamps=one.timestamps
+        )
+        of_target = RecordDigest(plan_settings.run_id, one.at.partition, timestamps=one.timestamps)
         self._source = BoundaryLog(
             source,
             one.at,
@@ -117,43 +117,47 @@ class Layout:
             target, one.target, there.begin, there.end, digest=of_target, read_committed=True
         )
 
-    async def lay(self) -> None:
+    async def plan_partition(self) -> None:
         """Adds splits, undecided windows and notes to the plan. Raises ClusterError."""
         one, source = self._one, self._source
         try:
             if one.on_target is None:
-                await self._without_target()
+                await self._plan_missing_target()
             elif one.is_end_unknown:
-                self._undecided(source.begin, source.end, NO_END)
+                self._add_undecided(source.begin, source.end, NO_END)
             elif one.is_compacted:
-                self._by_key()
+                self._plan_compacted()
             else:
-                begin = await self._begin()
+                begin = await self._first_match()
                 if begin is not None:
-                    await self._between(*begin)
+                    await self._plan_stretches(*begin)
         except (NotAuthorizedError, CorruptRecordsError, DeletedMeanwhileError) as error:
-            self._undecided(source.begin, source.end, str(error))
+            self._add_undecided(source.begin, source.end, str(error))
         except BrokerError as error:
             if error.retriable:
                 raise
-            self._undecided(source.begin, source.end, str(error))
+            self._add_undecided(source.begin, source.end, str(error))
 
-    async def _without_target(self) -> None:
+    async def _plan_missing_target(self) -> None:
         if not await self._source.records(self._source.begin, 1):
             return
         if self._one.settled_before is None:
-            self._undecided(self._source.begin, self._source.end, NO_TARGET)
+            self._add_undecided(self._source.begin, self._source.end, NO_TARGET)
         else:
-            self._split(self._source.begin, self._source.end, 0, 0)
+            self._add_split(self._source.begin, self._source.end, 0, 0)
 
-    def _by_key(self) -> None:
-        source, target, cut = self._source, self._target, self._cut
-        classes = max(1, -(-max(source.end - source.begin, target.end - target.begin) // cut.keys_max))
+    def _plan_compacted(self) -> None:
+        source, target, plan_settings = self._source, self._target, self._plan_settings
+        classes = max(
+            1, -(-max(source.end - source.begin, target.end - target.begin) // plan_settings.keys_max)
+        )
         for number in range(classes):
-            if is_sampled(cut.run_id, self._one.at.topic, self._one.at.partition, number, cut.share):
+            if is_sampled(
+                plan_settings.run_id, self._one.at.topic, self._one.at.partition, number, plan_settings.share
+            ):
                 self._found.splits.append(
                     dataclasses.replace(
-                        self._whole(),
+                        self._whole_split(),
                         method=Method.LATEST,
                         key_class=number,
                         key_classes=classes,
@@ -161,7 +165,7 @@ class Layout:
                     )
                 )
 
-    async def _begin(self) -> tuple[int, int] | None:
+    async def _first_match(self) -> tuple[int, int] | None:
         """The first pair of matching source and target offsets; None if there is nothing to compare."""
         source, target, known = self._source, self._target, self._one.known
         ours, theirs = await asyncio.gather(
@@ -170,103 +174,103 @@ class Layout:
         if not ours and not theirs:
             return None
         if not ours:
-            return self._only_target()
+            return self._handle_target_only()
         if not theirs:
-            return self._only_source()
+            return self._handle_source_only()
         if _same_start(ours, theirs):
             return source.begin, target.begin
-        place = await place_on(target, ours, known.on_target(source.begin))
-        if place is not None:
-            return self._target_ahead(place)
-        origin = await place_on(source, theirs, known.on_source(theirs[0].offset))
-        if origin is not None:
-            return self._source_ahead(origin)
+        target_offset = await locate(target, ours, known.on_target(source.begin))
+        if target_offset is not None:
+            return self._handle_extra_target_records(target_offset)
+        source_offset = await locate(source, theirs, known.on_source(theirs[0].offset))
+        if source_offset is not None:
+            return self._handle_extra_source_records(source_offset)
         if source.begin == 0 and target.begin == 0 and self._starts_early:
             return 0, 0
-        self._undecided(source.begin, source.end, NOT_TOGETHER)
+        self._add_undecided(source.begin, source.end, NO_MATCH)
         return None
 
-    def _only_target(self) -> tuple[int, int] | None:
+    def _handle_target_only(self) -> tuple[int, int] | None:
         if self._source.begin == 0:
             return 0, self._target.begin
-        self._note("the source has deleted all of it, which the target still has")
+        self._add_note("the source has deleted all of it, which the target still has")
         return None
 
-    def _only_source(self) -> tuple[int, int] | None:
+    def _handle_source_only(self) -> tuple[int, int] | None:
         if self._target.begin == 0:
             return self._source.begin, 0
         exact = [guess.offset for guess in self._one.known.on_source(self._target.begin) if guess.is_exact]
         if not exact:
-            self._undecided(self._source.begin, self._source.end, NOT_TOGETHER)
+            self._add_undecided(self._source.begin, self._source.end, NO_MATCH)
             return None
-        self._note("the target has deleted all of it")
+        self._add_note("the target has deleted all of it")
         return max(exact[0], self._source.begin), self._target.end
 
-    def _target_ahead(self, place: int) -> tuple[int, int]:
-        """Handles earlier target records if the source begins at *place*: deleted on the source, or extra."""
+    def _handle_extra_target_records(self, target_offset: int) -> tuple[int, int]:
+        """Handles earlier target records if the source begins at *target_offset*: deleted on the source, or extra."""
         if self._source.begin == 0:
-            self._split(0, 0, self._target.begin, place)
+            self._add_split(0, 0, self._target.begin, target_offset)
         else:
-            self._note(
-                f"target offsets {self._target.begin} to {place} are of records that the source has deleted"
+            self._add_note(
+                f"target offsets {self._target.begin} to {target_offset} hold records that the source has deleted"
             )
-        return self._source.begin, place
+        return self._source.begin, target_offset
 
-    def _source_ahead(self, origin: int) -> tuple[int, int]:
-        """Handles source records before *origin*, where the target begins: deleted there, or never copied."""
+    def _handle_extra_source_records(self, source_offset: int) -> tuple[int, int]:
+        """Handles source records before *source_offset*, where the target begins: deleted there, or never copied."""
         source, target = self._source, self._target
         begins_at = self._one.known.begins_at
         if target.begin > 0:
-            self._note(
-                f"source offsets {source.begin} to {origin} are of records that the target has deleted"
+            self._add_note(
+                f"source offsets {source.begin} to {source_offset} hold records that the target has deleted"
             )
-        elif not self._starts_early or (begins_at is not None and begins_at >= origin):
-            self._note(f"source offsets {source.begin} to {origin} are from before the flow began")
+        elif not self._starts_early or (begins_at is not None and begins_at >= source_offset):
+            self._add_note(f"source offsets {source.begin} to {source_offset} are from before the flow began")
         else:
-            self._split(source.begin, origin, 0, 0)
-        return origin, target.begin
+            self._add_split(source.begin, source_offset, 0, 0)
+        return source_offset, target.begin
 
-    async def _between(self, begin: int, target_begin: int) -> None:
-        cut, source, target = self._cut, self._source, self._target
+    async def _plan_stretches(self, begin: int, target_begin: int) -> None:
+        plan_settings, source, target = self._plan_settings, self._source, self._target
         parts = stretches(
-            cut.run_id,
+            plan_settings.run_id,
             self._one.at.topic,
             self._one.at.partition,
             begin,
             source.end,
-            share=cut.share,
-            window_offsets=cut.window_offsets,
-            split_windows=cut.split_windows,
+            share=plan_settings.share,
+            window_offsets=plan_settings.window_offsets,
+            split_windows=plan_settings.split_windows,
         )
-        if not parts and cut.share >= 1.0:
+        if not parts and plan_settings.share >= 1.0:
             parts = [(begin, source.end)]  # no source offsets, but perhaps records on the target
-        places: dict[int, int | None] = {begin: target_begin, source.end: target.end}
-        for border in sorted({at for part in parts for at in part} - places.keys()):
-            places[border] = await self._place(border)
+        located: dict[int, int | None] = {begin: target_begin, source.end: target.end}
+        for border in sorted({at for part in parts for at in part} - located.keys()):
+            located[border] = await self._locate_boundary(border)
         open_at: tuple[int, int] | None = None
         for start, stop in parts:
-            there, then = places[start], places[stop]
-            if cut.share < 1.0:
+            there, then = located[start], located[stop]
+            if plan_settings.share < 1.0:
                 if there is None or then is None or then < there:
-                    self._undecided(start, stop, NOT_FOUND)
+                    self._add_undecided(start, stop, NOT_FOUND)
                 else:
-                    self._split(start, stop, there, then)
+                    self._add_split(start, stop, there, then)
                 continue
             if open_at is None:
                 open_at = start, target_begin
             # Ignore a boundary not found, or located before the previous one: the stretch continues.
             if then is not None and then >= open_at[1]:
-                self._split(open_at[0], stop, open_at[1], then)
+                self._add_split(open_at[0], stop, open_at[1], then)
                 open_at = stop, then
 
-    async def _place(self, border: int) -> int | None:
+    async def _locate_boundary(self, border: int) -> int | None:
         settled = self._one.settled_before
         if settled is not None and border >= settled:
             return None
         wanted = await self._source.records(border, RUN_RECORDS)
-        return await place_on(self._target, wanted, self._one.known.on_target(border))
+        return await locate(self._target, wanted, self._one.known.on_target(border))
 
-    def _whole(self) -> Split:
+    def _whole_split(self) -> Split:
         one = self._one
         return Split(
             topic=one.at.topic,
@@ -278,15 +282,15 @@ class Layout:
             target_to=self._target.end,
             settled_before=one.settled_before,
             timestamps=one.timestamps,
-            window_offsets=self._cut.window_offsets,
+            window_offsets=self._plan_settings.window_offsets,
         )
 
-    def _split(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
+    def _add_split(self, source_from: int, source_to: int, target_from: int, target_to: int) -> None:
         # Source records before a matched target record were copied, whatever the stored offset is.
         is_last = source_to == self._source.end and target_to == self._target.end
         self._found.splits.append(
             dataclasses.replace(
-                self._whole(),
+                self._whole_split(),
                 source_from=source_from,
                 source_to=source_to,
                 target_from=target_from,
@@ -295,7 +299,7 @@ class Layout:
             )
         )
 
-    def _undecided(self, begin: int, end: int, reason: str) -> None:
+    def _add_undecided(self, begin: int, end: int, reason: str) -> None:
         self._found.undecided.append(
             WindowResult(
                 topic=self._one.at.topic,
@@ -308,11 +312,11 @@ class Layout:
             )
         )
 
-    def _note(self, what: str) -> None:
+    def _add_note(self, what: str) -> None:
         self._found.notes.append(f"{self._one.at}: {what}; they are not compared.")
 
 
-def _same_start(ours: Iterable[Found], theirs: Iterable[Found]) -> bool:
+def _same_start(ours: Iterable[RecordAt], theirs: Iterable[RecordAt]) -> bool:
     """Whether the first two records of both sides are equal; one is enough if a side has only one."""
     pairs = list(zip(ours, theirs, strict=False))
     return all(one.digest == other.digest for one, other in pairs[:2])

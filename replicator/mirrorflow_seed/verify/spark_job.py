@@ -16,7 +16,7 @@ from mirrorflow_seed.report import Cost, JobPhase, VerifyReport
 from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles
 from mirrorflow_seed.verify.splits import Split
-from mirrorflow_seed.verify.stretch import StretchResult, Terms, compare_stretches
+from mirrorflow_seed.verify.stretch_comparison import CompareSettings, StretchResult, compare_stretches
 from mirrorflow_seed.verify.summary import counted
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ GROUP_SPLITS_MAX: Final = 100
 TASKS_PER_SLOT_MIN: Final = 4  # so that the end of the job does not wait for one long task
 
 
-class Comparing:
-    """The function that Spark sends to tasks: paths and terms, no secret."""
+class CompareTask:
+    """The function that Spark sends to tasks: paths and settings, no secret."""
 
-    def __init__(self, files: FlowFiles, terms: Terms) -> None:
+    def __init__(self, files: FlowFiles, compare_settings: CompareSettings) -> None:
         self._files = files
-        self._terms = terms
+        self._compare_settings = compare_settings
 
     def __call__(self, groups: Iterable[Sequence[Split]]) -> Iterator[StretchResult]:
         """Yields one result per split. Raises ClusterError, SettingError, OSError."""
         memory_tuning.settle_in()
         flow = self._files.load()
         for group in groups:
-            yield from asyncio.run(compare_stretches(flow, group, self._terms))
+            yield from asyncio.run(compare_stretches(flow, group, self._compare_settings))
 
 
 def grouped(splits: Sequence[Split], slots: int) -> list[list[Split]]:
@@ -62,14 +62,14 @@ def run_job(
     context: "SparkContext",
     splits: list[Split],
     files: FlowFiles,
-    terms: Terms,
+    compare_settings: CompareSettings,
     *,
     first: VerifyReport,
-    say: Callable[[VerifyReport], None],
+    publish: Callable[[VerifyReport], None],
 ) -> list[StretchResult]:
     """Runs the job and returns all results. Raises JobFailedError.
 
-    The rate of *terms* is for the whole job. *say* receives reports, which add to *first*.
+    The rate of *compare_settings* is for the whole job. *publish* receives reports, which add to *first*.
     """
     if not splits:
         return []
@@ -78,9 +78,11 @@ def run_job(
     failure: list[BaseException] = []
     slots = context.defaultParallelism
     groups = grouped(splits, slots)
-    if terms.bytes_per_second is not None:
-        terms = replace(terms, bytes_per_second=terms.bytes_per_second / min(len(groups), slots))
-    work = Comparing(files, terms)
+    if compare_settings.bytes_per_second is not None:
+        compare_settings = replace(
+            compare_settings, bytes_per_second=compare_settings.bytes_per_second / min(len(groups), slots)
+        )
+    work = CompareTask(files, compare_settings)
 
     def collect() -> None:
         try:
@@ -93,7 +95,7 @@ def run_job(
     thread.start()
     while thread.is_alive():
         thread.join(REPORT_S)
-        say(progress.report())
+        publish(progress.report())
     if failure:
         raise JobFailedError(f"The job failed: {cause_of(failure[0])}") from failure[0]
     return outcome[0]

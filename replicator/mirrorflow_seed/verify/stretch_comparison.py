@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.process import memory_tuning
-from mirrorflow_seed.verify.compacted_partitions import LatestComparison
+from mirrorflow_seed.verify.compacted_partitions import NewestPerKeyComparison
 from mirrorflow_seed.verify.comparison import Comparison
 from mirrorflow_seed.verify.digests import RecordDigest
 from mirrorflow_seed.verify.splits import Method, Split
@@ -44,7 +44,7 @@ class StretchResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CompareSettings:
     """How stretches are compared; no secret. *bytes_per_second* is of both sides together; None: no limit."""
 
     run_id: str
@@ -53,11 +53,11 @@ class Terms:
 
 
 async def compare_stretches(
-    settings: SourceSettings, splits: Iterable[Split], terms: Terms
+    settings: SourceSettings, splits: Iterable[Split], compare_settings: CompareSettings
 ) -> list[StretchResult]:
     """Compares *splits* one after the other over the same connections. Raises ClusterError, SettingError."""
     async with clusters(settings) as sides:
-        return [await compare_stretch(sides, settings, split, terms) for split in splits]
+        return [await compare_stretch(sides, settings, split, compare_settings) for split in splits]
 
 
 async def read_stretch(settings: SourceSettings, split: Split) -> int:
@@ -121,22 +121,26 @@ async def _readers(
 
 
 async def compare_stretch(
-    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, terms: Terms
+    sides: Mapping[str, Cluster], settings: SourceSettings, split: Split, compare_settings: CompareSettings
 ) -> StretchResult:
     """Compares one stretch between connected clusters. Raises ClusterError."""
     began = time.perf_counter()
     edits = make_naming(settings).header_edits(split.topic)
-    of_source = RecordDigest(terms.run_id, split.partition, edits=edits, timestamps=split.timestamps)
-    of_target = RecordDigest(terms.run_id, split.partition, timestamps=split.timestamps)
-    comparison: Comparison | LatestComparison
+    of_source = RecordDigest(
+        compare_settings.run_id, split.partition, edits=edits, timestamps=split.timestamps
+    )
+    of_target = RecordDigest(compare_settings.run_id, split.partition, timestamps=split.timestamps)
+    comparison: Comparison | NewestPerKeyComparison
     if split.method is Method.LATEST:
-        comparison = LatestComparison(split, source=of_source, target=of_target)
+        comparison = NewestPerKeyComparison(split, source=of_source, target=of_target)
     else:
-        comparison = Comparison(split, source=of_source, target=of_target, decode_all=terms.decode_all)
+        comparison = Comparison(
+            split, source=of_source, target=of_target, decode_all=compare_settings.decode_all
+        )
     reason = ""
     async with _readers(sides, settings, split) as readers:
         try:
-            await _walk(comparison, readers, terms.bytes_per_second)
+            await _walk(comparison, readers, compare_settings.bytes_per_second)
         except (DeletedMeanwhileError, CorruptRecordsError, NotAuthorizedError) as error:
             reason = str(error)
         except BrokerError as error:
@@ -154,7 +158,7 @@ async def compare_stretch(
 
 
 async def _walk(
-    comparison: Comparison | LatestComparison,
+    comparison: Comparison | NewestPerKeyComparison,
     readers: Mapping[str, StretchReader],
     bytes_per_second: float | None,
 ) -> None:
