@@ -195,9 +195,7 @@ class Comparison:
                 break
             self._level += 1
         else:
-            self._skip(
-                min(RESYNC_LEVELS[-1], len(source.head)), min(RESYNC_LEVELS[-1], len(target.head))
-            )
+            self._skip(min(RESYNC_LEVELS[-1], len(source.head)), min(RESYNC_LEVELS[-1], len(target.head)))
         self._level = 0
         return None
 
