@@ -185,7 +185,7 @@ class TopicSync:
                     f"Target topic {name} would be given {differences}, but settings are only reported."
                 )
             elif deleted := [one for one in accepted if one.value is None]:
-                # Somebody may have set them on the target, and would look for the reason.
+                # A user who set them on the target would look for the reason.
                 log.info(
                     "Settings of target topic %s were deleted, for %s has none of its own: %s; "
                     "mirrorflow.config.properties.exclude.by.topic (topics.configs.exceptions) keeps them.",
