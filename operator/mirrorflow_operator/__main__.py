@@ -30,7 +30,7 @@ def main() -> None:
         if (error.name or _OWN_PACKAGE).startswith(_OWN_PACKAGE):
             raise
         print(  # noqa: T201
-            f"The Python package {error.name} is not installed; in MirrorFlow's folder: pip install '.[operator]'.",
+            f"The Python package {error.name} is not installed; in MirrorFlow's folder, run pip install '.[operator]'.",
             file=sys.stderr,
         )
     sys.exit(2)
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mirrorflow-operator",
         description="Run the connectors of MirrorFlow resources on the cluster of KUBECONFIG or of this pod.",
-        epilog="All settings are variables of the environment: docs/operator.md.",
+        epilog="All settings are environment variables; see docs/operator.md.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     return parser

@@ -69,7 +69,7 @@ class NameConflictError(OperatorError):
     def __init__(self, kind: str, namespace: str, name: str) -> None:
         self.kind, self.namespace, self.name = kind, namespace, name
         super().__init__(
-            f"{kind} {name} of namespace {namespace} belongs to no MirrorFlow and was left as it is;"
+            f"{kind} {name} of namespace {namespace} belongs to no MirrorFlow and was not changed;"
             " delete or rename it, or give the MirrorFlow another name."
         )
 

@@ -80,7 +80,7 @@ class Operator:
         runner, port = await serve(
             self.settings.listener_host, self.settings.listener_port, self.metrics, self._sick, self._unready
         )
-        _LOG.info("Listening at port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
+        _LOG.info("Listening on port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
         try:
             return await self._terms(client, lease)
         finally:
@@ -90,7 +90,7 @@ class Operator:
 
     async def _terms(self, client: Client, lease: Lease) -> int:
         reconciler = self._reconciler(client, lease.identity)
-        about = "Flows whose newest status is held back for a while, for others may follow it."
+        about = "Flows whose newest status is held back for some seconds, to write several changes at once."
         self.metrics.gauge("statuses_held", about, lambda: float(reconciler.held if self.leader else 0))
         while not self._stop.is_set():
             if not await self._first(lease.acquire()):
@@ -115,14 +115,14 @@ class Operator:
                 task.cancel()
             await asyncio.wait({work, keeping, stopping}, timeout=STAND_DOWN_S)
             if not work.done():
-                _LOG.error("The work does not end; the process does.")
+                _LOG.error("The work did not stop in time; exiting.")
                 os._exit(1)
             lease.stood_down()
             self.leader = None
             if failed:
-                _LOG.error("The work has ended.", exc_info=work.exception())
+                _LOG.error("The leader's work has failed.", exc_info=work.exception())
                 return 1
-            _LOG.info("Not leading any more.")
+            _LOG.info("Stopped leading.")
         return 0
 
     async def _first(self, waited: Any) -> bool:
@@ -156,29 +156,33 @@ class Operator:
     def _gauges(self) -> None:
         gauge = self.metrics.gauge
         gauge("leader", "1 while this process leads.", lambda: float(self.leader is not None))
-        gauge("queue_depth", "Flows that are due or worked on.", lambda: float(len(self.queue)))
+        gauge("queue_depth", "Flows that are due or being reconciled.", lambda: float(len(self.queue)))
         gauge(
             "queue_oldest_seconds",
-            "For how long the oldest of them has been so.",
+            "Seconds since the oldest of them became due.",
             lambda: self.queue.oldest_s() if self.leader is not None else 0.0,
         )
-        gauge("polled_pods", "Pods whose progress is asked for.", lambda: float(len(self.poller)))
-        gauge("polls_total", "Questions to pods since the start.", lambda: float(self.poller.asked))
-        gauge("polls_failed_total", "Of these, without an answer.", lambda: float(self.poller.failed))
-        gauge("flows", "MirrorFlows that are known.", lambda: float(len(self.view.flows)))
-        gauge("flows_seed_failed", "Of these, whose seed failed.", lambda: self._told(Reason.SEED_FAILED))
+        gauge("polled_pods", "Pods whose progress is polled.", lambda: float(len(self.poller)))
+        gauge("polls_total", "Polls since the start.", lambda: float(self.poller.asked))
+        gauge("polls_failed_total", "Polls that failed.", lambda: float(self.poller.failed))
+        gauge("flows", "MirrorFlows in the watched namespaces.", lambda: float(len(self.view.flows)))
+        gauge(
+            "flows_seed_failed",
+            "MirrorFlows whose seed failed.",
+            lambda: self._flows_with(Reason.SEED_FAILED),
+        )
         gauge(
             "flows_different",
-            "Of these, whose verification found differences.",
-            lambda: self._told(Reason.DIFFERENCES_FOUND),
+            "MirrorFlows whose verification found differences.",
+            lambda: self._flows_with(Reason.DIFFERENCES_FOUND),
         )
         gauge(
             "flows_verification_overdue",
-            "Of these, whose schedule has not brought a verdict for too long.",
-            lambda: self._told(Reason.VERIFICATION_OVERDUE),
+            "MirrorFlows without a verification result for longer than their schedule allows.",
+            lambda: self._flows_with(Reason.VERIFICATION_OVERDUE),
         )
 
-    def _told(self, reason: Reason) -> float:
+    def _flows_with(self, reason: Reason) -> float:
         """Returns how many flows have a condition with that reason.
 
         0 while this process does not lead, because its view is stale then.
@@ -210,5 +214,5 @@ def _watchdog(lease: Lease) -> None:
         time.sleep(WATCHDOG_EVERY_S)
         until = lease.promised_until
         if until is not None and time.monotonic() > until - WATCHDOG_EVERY_S:
-            os.write(2, b"The Lease would expire under this process; it ends.\n")
+            os.write(2, b"The Lease is about to expire; exiting.\n")
             os._exit(1)

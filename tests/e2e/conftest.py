@@ -1,6 +1,6 @@
 """One node, two secured Kafka clusters, one release and one flow that all tests of this folder share.
 
-Whoever breaks something mends it before the end; whoever needs another flow makes one of another alias.
+A test that breaks something repairs it before its end; a test that needs another flow creates one with another alias.
 """
 
 from collections.abc import Callable, Generator, Iterator

@@ -79,7 +79,7 @@ def test_an_operator_that_is_killed_comes_back_and_touches_no_pod_but_those_that
 
 def test_records_go_on_while_no_api_server_answers(stage: Stage, flow: str):
     """A whole minute, frozen: its connections stay open and nothing comes. A connector that is killed meanwhile is started
-    again by its kubelet. Afterwards nothing rolls, nobody was started anew, and the status follows again.
+    again by its kubelet. Afterwards no pod is replaced or restarted, and the status is updated again.
     """
     topic = "orders.silence"
     with _producer(stage, topic) as producer:

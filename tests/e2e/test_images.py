@@ -1,4 +1,4 @@
-"""The images: small, and content with any user id and a file system that nobody may write to."""
+"""The images are small, and run with any user id and a read-only file system."""
 
 import json
 

@@ -158,7 +158,7 @@ def _is_beyond(end: Callable[[], int], count: int) -> bool:
 
 
 def _is_whole(stage: Stage, flow: str, wanted: dict[str, int]) -> bool:
-    """Whether there are these pods and no others, and every connector is told to run in one that is ready."""
+    """Whether there are these pods and no others, and the status has every connector in a ready one."""
     pods = stage.kubectl.get("pods", f"--selector=mirrorflow.io/flow={flow}")["items"]
     found = Counter(pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods)
     told = stage.resource(flow)["status"]["connectors"]

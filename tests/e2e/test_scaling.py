@@ -23,7 +23,7 @@ PARTITIONS = 4
 CONNECTOR = "MirrorSourceConnector"
 # On a machine that starts pods meanwhile; alone it is a tenth of this.
 STAYED_MOST_S, MOVED_MOST_S = 10.0, 60.0
-NOBODY: set[str] = set()
+NO_PODS: set[str] = set()
 OWN = "service,poddisruptionbudget,networkpolicy"
 
 
@@ -95,7 +95,7 @@ def _scale(stage: Stage, replicas: int) -> None:
     stage.kubectl("scale", "mirrorflow", FLOW, f"--replicas={replicas}")
 
 
-def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str] = NOBODY) -> None:
+def _wait_until_shared(stage: Stage, pulse: Pulse, count: int, *, after: set[str] = NO_PODS) -> None:
     """Until *count* pods, none of *after*, are ready and say the same of all tasks, which are spread evenly, and each partition flows."""
 
     def shared() -> bool:

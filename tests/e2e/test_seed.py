@@ -1,4 +1,4 @@
-"""A flow that is seeded in the cluster: Spark's executors fill the target, the connector goes on behind them, each record once."""
+"""A flow that is seeded in the cluster: Spark's executors fill the target, the connector continues after them, each record arrives once."""
 
 from collections.abc import Callable
 

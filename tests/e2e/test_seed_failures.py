@@ -46,7 +46,7 @@ def _topics(stage: Stage, name: str) -> dict[str, str]:
             headers=1,
             timestamp_ms=timestamp_ms,
         )
-    # Old ones are in transactions: one that nobody could commit is aborted, and who reads all sees those, too.
+    # Old ones are in transactions: a transaction that could not be committed is aborted, and read_uncommitted consumers see its records, too.
     return {fresh: "read_uncommitted", old: "read_committed"}
 
 
@@ -112,7 +112,7 @@ def test_a_seed_whose_job_driver_and_executor_go_one_after_the_other_goes_on_and
 
 
 def test_two_jobs_and_an_executor_that_was_frozen_write_each_record_once(stage: Stage, seed_image: str):
-    """A JVM is frozen until Spark gives it up while its Python goes on; others copy the same; then it is thawed."""
+    """A JVM is frozen until Spark gives it up, while its Python process continues; other tasks copy the same; then it is thawed."""
     topics, flow = _topics(stage, "frozen"), "frozen"
 
     def seed(run_id: str, executors: int, **more: str) -> AbstractContextManager[SeedPods]:

@@ -1,4 +1,4 @@
-{{/* The first part of all names, so that a suffix still fits. */}}
+{{/* Prefix of all names, short enough for a suffix. */}}
 {{- define "mirrorflow.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -13,7 +13,7 @@
 {{- include "mirrorflow.fullname" . }}-operator
 {{- end -}}
 
-{{/* Of what belongs to no namespace: two releases do not meet there. */}}
+{{/* Prefix of cluster-scoped names, unique for each release. */}}
 {{- define "mirrorflow.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "mirrorflow.operator" .) -}}
 {{- end -}}
@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end -}}
 
-{{/* The namespaces whose MirrorFlows are looked after, as a JSON list; empty: all of the cluster. */}}
+{{/* The watched namespaces as a JSON list; empty: the whole cluster. */}}
 {{- define "mirrorflow.namespaces" -}}
 {{- if .Values.watch.cluster -}}
 {{- if .Values.watch.namespaces -}}
@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end -}}
 
-{{/* What an admission policy is bound to, beside the resources that it is about. */}}
+{{/* The namespaces in which an admission policy applies. */}}
 {{- define "mirrorflow.namespaceSelector" -}}
 {{- with include "mirrorflow.namespaces" . | fromJsonArray -}}
 matchExpressions:
@@ -71,7 +71,7 @@ matchExpressions:
 {{- end -}}
 {{- end -}}
 
-{{/* For a monitor: where the connectors' pods are. */}}
+{{/* The namespaceSelector of a monitor: the namespaces of the connectors' pods. */}}
 {{- define "mirrorflow.monitoredNamespaces" -}}
 {{- with include "mirrorflow.namespaces" . | fromJsonArray -}}
 matchNames: {{ toJson . }}
@@ -80,7 +80,7 @@ any: true
 {{- end -}}
 {{- end -}}
 
-{{/* Of the operator's pods and the test's: what the restricted Pod Security Standard asks for. */}}
+{{/* Security context of the operator's and the test's pods: the restricted Pod Security Standard. */}}
 {{- define "mirrorflow.podSecurity" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
@@ -92,7 +92,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* The versions of replicators that the operator runs: its own and, so that an upgrade holds up no flow, the one before. */}}
+{{/* The replicator versions that the operator offers: its own and the previous one, so that an upgrade stops no flow. */}}
 {{- define "mirrorflow.versions" -}}
 {{- $before := index .Chart.Annotations "mirrorflow.io/previous-version" -}}
 {{- default (compact (list .Chart.AppVersion $before)) .Values.replicator.versions | toJson -}}

@@ -125,7 +125,7 @@ def flow_of(document: Mapping[str, Any]) -> MirrorFlow:
         flow = MirrorFlow.model_validate_json(json.dumps(document, default=str), strict=True)
     except ValidationError as error:
         raise InvalidSpecError(field_errors(error)) from error
-    slips = check(flow)
-    if slips:
-        raise InvalidSpecError(slips)
+    errors = check(flow)
+    if errors:
+        raise InvalidSpecError(errors)
     return flow

@@ -77,17 +77,17 @@ def read_document(text: str) -> Mapping[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "the file"
-        raise _slip(f"it is not YAML: {error.problem}", "correct the text there", path=where) from error
+        raise _error(f"it is not YAML: {error.problem}", "correct the text there", path=where) from error
     except yaml.YAMLError as error:
-        raise _slip("it holds characters that YAML does not allow", "save it as UTF-8 text") from error
+        raise _error("it holds characters that YAML does not allow", "save it as UTF-8 text") from error
     if len(documents) != 1:
         found = "it is empty" if not documents else f"it holds {len(documents)} documents"
-        raise _slip(found, "write one MirrorFlow in it")
+        raise _error(found, "write one MirrorFlow in it")
     document = documents[0]
     if not isinstance(document, dict):
-        raise _slip("it holds no object", "begin with apiVersion, kind, metadata, spec")
+        raise _error("it holds no object", "begin with apiVersion, kind, metadata, spec")
     return document
 
 
-def _slip(message: str, action: str, *, path: str = "the file") -> InvalidSpecError:
+def _error(message: str, action: str, *, path: str = "the file") -> InvalidSpecError:
     return InvalidSpecError([FieldError(path=path, message=message, action=action)])

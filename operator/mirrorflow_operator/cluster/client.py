@@ -59,7 +59,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 32
 CREDENTIALS_AGE_MAX_S: Final = 60.0
 CHUNK: Final = 200  # objects in one response to a list: 1 MB, and a few more while it is parsed
-ANSWER_MAX_LETTERS: Final = 1_000  # of a response quoted in an error; policies quote whole objects
+RESPONSE_QUOTE_MAX: Final = 1_000  # characters of a response quoted in an error; policies quote whole objects
 APPLY: Final = "application/apply-patch+yaml"
 _CLASSES: Final[Mapping[int, type[errors.ApiServerError]]] = {
     401: errors.ForbiddenError,
@@ -229,7 +229,7 @@ class Client:
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
             kind = errors.UnreachableError  # a truncated response, or one that another server sent
-        sentence = (str(said) or f"HTTP {status}")[:ANSWER_MAX_LETTERS]
+        sentence = (str(said) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
         raise kind(asked, sentence, status=status, retry_after_s=retry_after_s)
 
     def _connected(self) -> tuple[aiohttp.ClientSession, kopf.ConnectionInfo]:

@@ -70,7 +70,7 @@ class Events:
         except ConflictError:
             return  # another operator has written it within the same second
         except ApiServerError as error:
-            _LOG.warning("%s/%s: no event: %s", resource.namespace, resource.name, error)
+            _LOG.warning("%s/%s: cannot write an event: %s", resource.namespace, resource.name, error)
             return
         self.metrics.count("events_total", "Events written, by reason.", reason=reason)
 
@@ -78,7 +78,7 @@ class Events:
         self._left = min(float(BURST), self._left + (now - self._left_at) * PER_SECOND)
         self._left_at = now
         if self._left < 1:
-            self.metrics.count("events_dropped_total", "Events not written, because there were too many.")
+            self.metrics.count("events_dropped_total", "Events dropped by the rate limit.")
             return False
         self._left -= 1
         return True
@@ -159,7 +159,7 @@ class PodEvents:
         try:
             known = await self._read(namespace, uid)
         except ApiServerError as error:
-            _LOG.warning("%s/%s: its events cannot be read: %s", namespace, name, error)
+            _LOG.warning("%s/%s: cannot read its events: %s", namespace, name, error)
         if len(self._found) >= PODS_MAX:
             self._found.clear()
         self._found[uid] = (now, known)

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 CALL_TIMEOUT_PART: Final = 5  # of the duration: one lost response must not cost the Lease
 RENEWALS: Final = 3  # within the duration
 SILENT_DURATIONS: Final = 2  # a candidate reads the Lease several times within one duration
-RELEASE_TIMEOUT_S: Final = 2.0  # of a pod's grace period, which is short
+RELEASE_TIMEOUT_S: Final = 2.0  # a small part of a pod's grace period
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Waits, without a limit, until this candidate holds the Lease."""
-        while not await self._tried(self._timeout_s):  # noqa: ASYNC110  nobody else tells that it is free
+        while not await self._tried(self._timeout_s):  # noqa: ASYNC110  no event reports that it is free
             await asyncio.sleep(self.retry_s / 2)
 
     async def keep(self) -> None:

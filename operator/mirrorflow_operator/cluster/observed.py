@@ -89,7 +89,7 @@ def flow_seen(body: Object) -> FlowSeen:
     """Returns the facts of a MirrorFlow; an invalid one has its errors instead of a flow."""
     metadata, status = body["metadata"], body.get("status") or {}
     flow = None
-    slips: tuple[FieldError, ...] = ()
+    errors: tuple[FieldError, ...] = ()
     try:
         document = {
             "apiVersion": API_VERSION,
@@ -99,7 +99,7 @@ def flow_seen(body: Object) -> FlowSeen:
         }
         flow = flow_of(document)
     except InvalidSpecError as error:
-        slips = error.errors
+        errors = error.errors
     return FlowSeen(
         resource=Resource(
             namespace=metadata["namespace"],
@@ -108,7 +108,7 @@ def flow_seen(body: Object) -> FlowSeen:
             generation=metadata.get("generation", 0),
             created_s=_created_s(body),
             flow=flow,
-            errors=slips,
+            errors=errors,
             status=status_of(status),
         ),
         resource_version=metadata["resourceVersion"],

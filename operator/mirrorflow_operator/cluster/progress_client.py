@@ -103,11 +103,11 @@ async def ask(client: aiohttp.ClientSession, place: ScrapeTarget, *, now_s: floa
     except TimeoutError:
         return _unread(now_s, Unread.UNREACHABLE, f"it does not answer within {ANSWER_MAX_S:g} seconds")
     except (aiohttp.ClientSSLError, ssl.CertificateError):
-        return _unread(now_s, Unread.REFUSED, "its certificate is not one to be believed")
+        return _unread(now_s, Unread.REFUSED, "TLS certificate verification failed")
     except (OSError, aiohttp.ServerDisconnectedError):
         return _unread(now_s, Unread.UNREACHABLE, "the connection fails")
     except (aiohttp.ClientError, ValueError):
-        return _unread(now_s, Unread.UNREADABLE, "it does not speak HTTP as it should")
+        return _unread(now_s, Unread.UNREADABLE, "invalid HTTP response")
 
 
 async def _body(content: aiohttp.StreamReader) -> bytes:
@@ -140,10 +140,10 @@ class Authorities:
         """Loads the file."""
         try:
             self._seen = self._look()
-            self._context = _believing(self.file)
+            self._context = _tls_context(self.file)
         except OSError as error:  # ssl.SSLError is one
             raise SettingsError(
-                "MIRRORFLOW_PROGRESS_CA", self.file, f"name a file of certificates in PEM ({error})"
+                "MIRRORFLOW_PROGRESS_CA", self.file, f"set it to a PEM file of CA certificates ({error})"
             ) from error
 
     def verified(self, name: str) -> Verified:
@@ -152,9 +152,9 @@ class Authorities:
             seen = self._look()
             if seen != self._seen:
                 self._seen = seen  # before loading, so that a broken file is tried only once
-                self._context = _believing(self.file)
+                self._context = _tls_context(self.file)
         except OSError as error:
-            log.warning("The authorities of connectors stay those of before: %s: %s", self.file, error)
+            log.warning("Keeping the previous CA certificates of connectors: %s: %s", self.file, error)
         return Verified(context=self._context, name=name)
 
     def _look(self) -> tuple[int, int, int]:
@@ -162,7 +162,7 @@ class Authorities:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _believing(file: str) -> ssl.SSLContext:
+def _tls_context(file: str) -> ssl.SSLContext:
     # Not create_default_context: since Python 3.13 it is strict and refuses CAs without a key identifier,
     # which many private CAs lack.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

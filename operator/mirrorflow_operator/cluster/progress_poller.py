@@ -211,7 +211,7 @@ class Poller:
         digest = self.digest_of(reading)
         if digest != entry.digest:
             entry.digest = digest
-            log.debug("pod of %s says something else: %s", entry.key, reading)
+            log.debug("a pod of %s reports a change: %s", entry.key, reading)
             self.changed(entry.key)
 
     def _schedule(self, entry: _Entry) -> None:

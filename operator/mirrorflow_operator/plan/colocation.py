@@ -13,7 +13,7 @@ from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connect
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind
 
-CONNECTOR_FILE: Final = "connector.properties"  # of a connector that has a pod to itself
+CONNECTOR_FILE: Final = "connector.properties"  # the file of a connector that has its own pod
 _SUFFIX: Final = ".properties"
 Pods = Mapping[ConnectorKind, tuple[ConnectorKind, ...]]
 

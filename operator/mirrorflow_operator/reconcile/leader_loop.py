@@ -39,7 +39,7 @@ CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
 STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
 RESYNC_JITTER: Final = 0.2
 FAILED_LISTS: Final = "failed_lists_total"
-FAILED_LISTS_ABOUT: Final = "Times the cluster, or a namespace, could not be read, by reason."
+FAILED_LISTS_ABOUT: Final = "Failed attempts to list the cluster or a namespace, by reason."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Leader:
     companions: Sequence[
         Callable[[], Coroutine[Any, Any, None]]
     ] = ()  # further tasks that run while it leads
-    problem: str = "has not read the cluster yet"  # why it does not work; "" while it does
+    problem: str = "the cluster has not been read yet"  # why it does not work; "" while it does
     _since: float = field(default_factory=time.monotonic)
     _watches: Watches | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -68,7 +68,7 @@ class Leader:
             await self._wait_for_definition()
             await self._read_all()
             self._since = time.monotonic()
-            self._look_at_all()
+            self._queue_all()
             async with asyncio.TaskGroup() as tasks:
                 for companion in self.companions:
                     tasks.create_task(companion())
@@ -77,7 +77,7 @@ class Leader:
                 for _ in range(self.settings.workers):
                     tasks.create_task(self._work())
         finally:
-            self.problem = "does not lead"
+            self.problem = "this process does not lead"
             if self._watches is not None:
                 await self._watches.stop()
 
@@ -104,9 +104,9 @@ class Leader:
                 pass
             except ApiServerError as error:
                 _LOG.warning("Waiting for the API server: %s", error)
-            self.problem = "the cluster does not know MirrorFlows: apply crds/mirrorflows.yaml"
+            self.problem = "the MirrorFlow CRD is not installed: apply crds/mirrorflows.yaml"
             if not said:
-                _LOG.error("The cluster does not know MirrorFlows yet; waiting. Apply crds/mirrorflows.yaml.")
+                _LOG.error("The MirrorFlow CRD is not installed; waiting. Apply crds/mirrorflows.yaml.")
                 said = True
             await asyncio.sleep(DEFINITION_EVERY_S)
 
@@ -122,7 +122,7 @@ class Leader:
             except ApiServerError as error:
                 self.problem = f"cannot read the cluster: {error}"
                 self.metrics.count(FAILED_LISTS, FAILED_LISTS_ABOUT, reason=type(error).__name__)
-                _LOG.warning("Cannot read the cluster, trying again: %s", error)
+                _LOG.warning("Cannot read the cluster; retrying: %s", error)
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  jitter is no secret
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
             else:
@@ -147,7 +147,7 @@ class Leader:
             for key in listed.changed:
                 self.queue.add(key)
             if namespace is not None and self.unreadable.pop(namespace, None) is not None:
-                self._look_at_all(namespace)
+                self._queue_all(namespace)
         if refused is not None and not readable:
             raise refused
         return kinds
@@ -156,11 +156,11 @@ class Leader:
         """Records that one namespace is forbidden; only its flows are affected, and their status says why."""
         self.metrics.count(FAILED_LISTS, FAILED_LISTS_ABOUT, reason=type(error).__name__)
         if self.unreadable.get(namespace) != str(error):
-            _LOG.error("Namespace %s is not served: %s", namespace, error)
+            _LOG.error("Cannot read namespace %s; its flows are not reconciled: %s", namespace, error)
             self.unreadable[namespace] = str(error)
-            self._look_at_all(namespace)
+            self._queue_all(namespace)
 
-    def _look_at_all(self, namespace: str | None = None) -> None:
+    def _queue_all(self, namespace: str | None = None) -> None:
         for key in self.view.flows:
             if namespace in {None, key[0]}:
                 self.queue.add(key)
@@ -173,8 +173,8 @@ class Leader:
             self._watches = Watches(namespaces=readable, loop=asyncio.get_running_loop(), news=self.news)
             self._watches.start()
             await self._until_watches_end(readable)
-            _LOG.warning("The watches are begun anew.")
-            self.metrics.count("watch_restarts_total", "How often the watches were begun anew.")
+            _LOG.warning("Restarting the watches.")
+            self.metrics.count("watch_restarts_total", "Restarts of the watches.")
             await self._watches.stop()
             await self._read_all()
 
@@ -193,13 +193,13 @@ class Leader:
             await asyncio.sleep(every_s * random.uniform(1 - RESYNC_JITTER, 1 + RESYNC_JITTER))  # noqa: S311  jitter
             begun = time.monotonic()
             kinds = await self._read_all()
-            self._look_at_all()
+            self._queue_all()
             if kinds:
                 await asyncio.sleep(WATCH_GRACE_S)
             missed = {kind for kind in kinds if self.view.watched_at.get(kind, 0.0) < begun}
             for kind in missed:
                 self.metrics.count(
-                    "watch_misses_total", "Times a watch did not tell what a list showed.", kind=kind
+                    "watch_misses_total", "Changes that a list showed and the watch had missed.", kind=kind
                 )
             self._silent = bool(missed)
 
@@ -224,16 +224,16 @@ class Leader:
                 # A bug that one flow triggers must not stop the other flows.
                 result = "Bug"
                 self.queue.failed(key)
-                _LOG.exception("%s/%s: a bug of the operator", *key)
+                _LOG.exception("%s/%s: bug in the operator", *key)
             else:
                 self.queue.done(key, again_s)
                 if key not in self.view.flows:
                     self.queue.forget(key)
-            self.metrics.count("reconciles_total", "Passes over a flow, by what came of them.", result=result)
-            self.metrics.took("reconcile_seconds", "How long a pass takes.", time.monotonic() - begun)
+            self.metrics.count("reconciles_total", "Passes over a flow, by result.", result=result)
+            self.metrics.took("reconcile_seconds", "Duration of a pass.", time.monotonic() - begun)
 
     def _failed(self, key: Key, error: OperatorError) -> None:
         wait_s = self.queue.failed(key, getattr(error, "retry_after_s", 0.0))
         # Two writers changed one object at once; the next pass has the newer version, so this is no warning.
         level = logging.DEBUG if isinstance(error, ConflictError) else logging.WARNING
-        _LOG.log(level, "%s/%s: again in %.1f s: %s", *key, wait_s, error)
+        _LOG.log(level, "%s/%s: retrying in %.1f s: %s", *key, wait_s, error)

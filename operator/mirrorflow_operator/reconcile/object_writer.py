@@ -131,10 +131,10 @@ def news_of(
         return None
     why = _why_it_rolls(one, planned, before)
     if why:
-        return "Rolling", f"{name} gets new pods: {', '.join(why)}."
+        return "Rolling", f"Replacing the pods of {name}: {', '.join(why)}."
     count = one["spec"]["replicas"]
     if found.content()["spec"].get("replicas") != count:
-        return "Scaled", f"{name} is to have {count} pods."
+        return "Scaled", f"Scaled {name} to {count} replicas."
     return None
 
 
@@ -162,5 +162,5 @@ def removal_of(child: ChildSeen, homes: Mapping[str, str]) -> tuple[str, str]:
     """
     word = child.content()["metadata"]["labels"].get(CONNECTOR_LABEL, "")
     home = homes.get(word, word)
-    why = "the flow needs it no more" if home == word else f"{word} runs in the pod of {home}"
+    why = "the flow no longer needs it" if home == word else f"{word} runs in the pod of {home}"
     return "Removed", f"{child.kind.name} {child.name}: {why}."

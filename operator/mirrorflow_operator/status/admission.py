@@ -93,8 +93,8 @@ def _unknown_version(wanted: str, pinned: str, versions: Sequence[str]) -> Admis
     then = f"The flow keeps version {pinned} until then." if pinned else "Nothing is started until then."
     return AdmissionRefusal(
         reason=Reason.UNKNOWN_VERSION,
-        message=f"This operator has no replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
-        f"or install the operator that has it. {then}",
+        message=f"This operator does not offer replicator {wanted}, only {', '.join(versions)}; set spec.version to one of these, "
+        f"or install an operator that offers it. {then}",
     )
 
 

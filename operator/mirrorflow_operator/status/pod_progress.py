@@ -24,9 +24,9 @@ YOUNG_S: Final = 30.0
 _SIDES: Final = {ConditionType.SOURCE_REACHABLE: "source", ConditionType.TARGET_REACHABLE: "target"}
 _ACTIONS: Final = {
     Reason.UNREACHABLE: "no broker answers; check bootstrapServers, the network and the listener",
-    Reason.AUTHENTICATION_FAILED: "it refuses the credentials; check authentication and tls, and the Secrets they name",
+    Reason.AUTHENTICATION_FAILED: "it refuses the credentials; check authentication, tls and the Secrets that they name",
     Reason.NOT_AUTHORIZED: "an ACL is missing; `mirrorflow acls` prints what the flow needs",
-    Reason.UNSUPPORTED_BROKER: "its brokers are too old for what is asked",
+    Reason.UNSUPPORTED_BROKER: "its brokers are too old for a feature that the flow uses",
 }
 _BUCKETS: Final = (
     (1.0, Lag.UNDER_A_SECOND),
@@ -81,7 +81,7 @@ def reachable(observation: Observation, kind: ConditionType, alias: str) -> Find
         return no(kind, reason, f"Cluster {alias} cannot be used: {_ACTIONS[reason]}.")
     if any(side.reach is not SideReachability.UNKNOWN for side in sides):
         return yes(kind, Reason.REACHABLE, f"Cluster {alias} answers.")
-    return unknown(kind, Reason.NOT_ASKED, f"No connector has told whether cluster {alias} answers.")
+    return unknown(kind, Reason.NOT_ASKED, f"No connector has reported yet whether cluster {alias} answers.")
 
 
 def topics_selected(observation: Observation) -> Finding:
@@ -92,11 +92,14 @@ def topics_selected(observation: Observation) -> Finding:
         one for summary in found for one in summary.reasons if one.reason == Reason.NOTHING_MATCHES.value
     ]
     if nothing:
-        said = nothing[0].example or "No topic of the source is selected, or Describe on them is not granted."
+        said = (
+            nothing[0].example
+            or "spec.topics selects no topic of the source, or the flow may not describe the topics."
+        )
         return no(kind, Reason.NOTHING_MATCHES, f"{said} `mirrorflow check` lists what spec.topics selects.")
     if any(summary.partitions for summary in found):
         return yes(kind, Reason.SELECTED, "The source has topics that the flow copies.")
-    return unknown(kind, Reason.NOT_ASKED, "No connector has told yet which topics it copies.")
+    return unknown(kind, Reason.NOT_ASKED, "No connector has reported yet which topics it copies.")
 
 
 def _sides(observation: Observation, kind: ConditionType) -> Iterator[SideSummary]:

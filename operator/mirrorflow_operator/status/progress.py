@@ -256,9 +256,9 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return _unread(read_at_s, Unread.UNREADABLE, "it is no JSON")
+        return _unread(read_at_s, Unread.UNREADABLE, "it is not JSON")
     if not isinstance(value, dict):
-        return _unread(read_at_s, Unread.UNREADABLE, "it is no JSON object")
+        return _unread(read_at_s, Unread.UNREADABLE, "it is not a JSON object")
     version = value.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
         return _unread(read_at_s, Unread.UNREADABLE, "it has no version")
@@ -267,7 +267,9 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
     if "job" in value:
         report = read_report(value)
         if report is None:
-            return _unread(read_at_s, Unread.UNREADABLE, "it is of a job that this operator does not know")
+            return _unread(
+                read_at_s, Unread.UNREADABLE, "it belongs to a job that this operator does not support"
+            )
         return Reading(read_at_s=read_at_s, report=report)
     return Reading(read_at_s=read_at_s, summary=_summary(version, value))
 

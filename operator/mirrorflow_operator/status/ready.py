@@ -22,19 +22,19 @@ _ACCEPTED: Final = ConditionType.ACCEPTED
 _REFUSALS: Final = {
     "FlowExists": (
         Reason.FLOW_EXISTS,
-        "another flow, of whatever Kubernetes or laptop, copies a source of this alias to this target; stop it, or rename one",
+        "another flow, in this cluster or elsewhere, copies a source with this alias to this target; stop it, or rename one",
     ),
     "ClusterChanged": (
         Reason.CLUSTER_CHANGED,
-        "another cluster answers at an address of the flow; if that is meant, make a flow with another alias",
+        "another cluster answers at an address of the flow; if this is intended, create a flow with another alias",
     ),
     "StreamChanged": (
         Reason.IDENTITY_REFUSED,
-        "another copier of the flow goes on with other settings; stop it, or give both the same",
+        "another copier of the flow runs with other settings; stop it, or give both the same settings",
     ),
     "IdentityRefused": (Reason.IDENTITY_REFUSED, "the target refuses the flow's identity"),
-    "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting cannot be understood"),
-    "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting asks for what only a Java process can do"),
+    "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting is invalid"),
+    "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting needs a Java process"),
 }
 
 
@@ -50,9 +50,7 @@ def accepted(observation: Observation, workloads: Sequence[Workload]) -> Finding
     changed = pod_progress.changed_cluster(observation)
     if by_pods is None and changed is not None:
         return no(_ACCEPTED, Reason.CLUSTER_CHANGED, _cluster_changed(*changed))
-    return by_pods or (
-        yes(_ACCEPTED, Reason.ACCEPTED, "The spec is understood, and nothing speaks against it.")
-    )
+    return by_pods or (yes(_ACCEPTED, Reason.ACCEPTED, "The spec is valid and conflicts with no other flow."))
 
 
 def _by_pods(observation: Observation) -> Iterator[Finding]:
@@ -68,15 +66,15 @@ def _by_pods(observation: Observation) -> Iterator[Finding]:
 
 def _cluster_changed(side: str, before: str, now: str) -> str:
     return (
-        f"Cluster {before} was the {side} of this spec, and {now} answers at its address now; if that is meant, make a flow"
-        " with another alias, or set spec.restart.runId to go on with it."
+        f"Cluster {before} was the {side} of this spec, and {now} now answers at its address; if this is intended, create a flow"
+        " with another alias, or set spec.restart.runId to continue with it."
     )
 
 
 def _reference_missing(missing: MissingReference) -> str:
     kind = "Secret" if missing.is_secret else "ConfigMap"
     key = f"key {missing.key} of {kind} {missing.name}" if missing.key else f"{kind} {missing.name}"
-    return f"The pod does not find {key}; add it, and the connector goes on by itself."
+    return f"The pod does not find {key}; add it, and the connector continues without a restart."
 
 
 # Reasons that keep new pods from starting; running pods continue to replicate with the previous spec.
@@ -157,7 +155,7 @@ def reconciling(
     """Returns Reconciling: True until the cluster matches the spec; kstatus checks it before Stalled."""
     kind = ConditionType.RECONCILING
     if stalled.status is ConditionStatus.TRUE:
-        return no(kind, stalled.reason, "The flow has come to a stand; see Stalled.")
+        return no(kind, stalled.reason, "The flow cannot continue without a change; see Stalled.")
     if observation.refusal:
         return yes(kind, Reason.OBJECTS_REFUSED, _refused(observation))
     if observation.runs.holds_connector:
@@ -166,7 +164,7 @@ def reconciling(
     if not rolling and replicating.reason in _ENDING:
         return replace(replicating.as_of(kind), status=ConditionStatus.TRUE)
     if not rolling:
-        return no(kind, Reason.ROLLED_OUT, "The workloads are as the spec wants them.")
+        return no(kind, Reason.ROLLED_OUT, "The workloads match the spec.")
     words = " and ".join(connector_word(workload.seen.kind) for workload in rolling)
     troubled = next((one.trouble for one in rolling if one.trouble is not None), None)
     if troubled is not None:
@@ -185,7 +183,7 @@ def stalled(accepted: Finding, workloads: Sequence[Workload]) -> Finding:
             why = f" {workload.trouble.message}" if workload.trouble is not None else ""
             message = f"New pods of the {word} connector do not become ready.{why}"
             return yes(kind, Reason.DEADLINE_EXCEEDED, message)
-    return no(kind, Reason.NOT_STALLED, "Nothing has to be done.")
+    return no(kind, Reason.NOT_STALLED, "No action is needed.")
 
 
 def _refused(observation: Observation) -> str:

@@ -29,39 +29,39 @@ _WORST_FIRST: Final = (
     Replicating.UNKNOWN,
 )
 # States of a pod that copies none of its records, or does not know whether it does.
-_NO_WORD_OF_OTHERS: Final = frozenset({Replicating.STUCK, Replicating.WAITING, Replicating.UNKNOWN})
+_NOT_WORKING: Final = frozenset({Replicating.STUCK, Replicating.WAITING, Replicating.UNKNOWN})
 _NOT_COPIED: Final = "TopicNotCopied"
 _LOST: Final = "SourceDataLost"
 _DETAILS: Final = "GET /progress/partitions of its pod names them"
 # What the user can do, by the replicator's reason why a partition or a connector does not advance.
 _HINTS: Final = {
     "RecordTooLarge": "raise max.message.bytes of the target topic",
-    "UnsupportedBatch": "no copier reads its record format or compression: write those records anew, or delete them",
+    "UnsupportedBatch": "its record format or compression is not supported: write those records again, or delete them",
     "BatchRefused": "compare the settings of source and target topic",
-    "CorruptBatch": "the source's own checksums do not hold: check its disks",
+    "CorruptBatch": "the source's checksums do not match: check its disks",
     "NotAuthorized": "an ACL is missing: `mirrorflow acls` prints what the flow needs",
     "AuthenticationFailed": "the credentials are refused: check the Secrets",
     "TopicGone": "a topic was deleted",
-    "TargetDataLost": "the target lost what it had: spec.topics.onSourceLoss: Restart fills it again",
-    "TargetTaken": "another topic was copied into the same target topic: give one another name",
+    "TargetDataLost": "the target lost records: spec.topics.onSourceLoss: Restart copies them again",
+    "TargetTaken": "another topic was copied into the same target topic: rename one of them",
     "IdentityTaken": "another producer writes as the flow: stop it, then set spec.topics.onSourceLoss: Alert",
-    "Fenced": "another copier of the flow has taken over: stop the one that is not wanted",
-    "WritesRefused": "the target refuses writes: GET /progress/partitions has its answer",
-    "NoDecision": "the target does not settle where to continue: check that its replicas are in sync",
-    "Resuming": "the place to continue is still looked for in the logs: wait",
-    "WaitingForCopier": "another copier of the flow is at work: stop the one that is not wanted",
+    "Fenced": "another copier of the flow has taken over: stop one of them",
+    "WritesRefused": "the target refuses writes: GET /progress/partitions shows its error",
+    "NoDecision": "the target does not confirm where to continue: check that its replicas are in sync",
+    "Resuming": "the offset to continue from is still being searched for: wait",
+    "WaitingForCopier": "another copier of the flow is active: stop one of them",
     "CommitPending": "the target's transaction coordinator does not answer",
     "SourceNotAnswering": "the source has records and sends none: check the brokers that lead them",
     "TargetNotAnswering": "the target does not answer: check the brokers that lead the copies",
-    "Undecided": "it cannot be seen where to go on: choose spec.topics.onSourceLoss",
-    _LOST: "records were gone before they were copied: spec.topics.onSourceLoss says what to do then",
+    "Undecided": "the offset to continue from is unknown: set spec.topics.onSourceLoss",
+    _LOST: "records were deleted before they were copied: spec.topics.onSourceLoss defines what happens",
     _NOT_COPIED: "a topic has no copy on the target: see the connector's warnings",
 }
 _UNREAD: Final = {
     Unread.UNREACHABLE: "its pod does not answer the operator",
-    Unread.REFUSED: "its pod refuses to tell its progress",
-    Unread.UNREADABLE: "what its pod answers cannot be read",
-    Unread.UNKNOWN_VERSION: "its pod is of a version that this operator does not understand",
+    Unread.REFUSED: "its pod refuses to report its progress",
+    Unread.UNREADABLE: "the response of its pod cannot be read",
+    Unread.UNKNOWN_VERSION: "its pod reports in a version that this operator does not support",
 }
 # Checkpoints are stale after this many of the connector's intervals, but not before _STALE_AFTER_S.
 _INTERVALS_MISSED: Final = 3
@@ -75,7 +75,7 @@ def replicating(observation: Observation, state: State) -> Finding:
     if state is not State.RUNNING:
         return _halted(_KIND, state, observation, pod_progress.connector(observation, ConnectorKind.SOURCE))
     if observation.runs.holds_connector:
-        return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector goes on when it has ended.")
+        return no(_KIND, Reason.SEEDING, "A seed fills the target; the connector starts when it has ended.")
     seen = pod_progress.connector(observation, ConnectorKind.SOURCE)
     found = pod_progress.summaries(observation, seen)
     if seen is None or not found:
@@ -103,8 +103,8 @@ def _seen(found: Sequence[Summary], where: str) -> Finding:
 
 def _waiting() -> Finding:
     sentence = (
-        "The connector waits: it has just started, another copier of the flow is at work, or the source does not say"
-        " whether there is something to copy."
+        "The connector waits: it has just started, another copier of the flow is active, or the source does not report"
+        " whether there are records to copy."
     )
     return unknown(_KIND, Reason.WAITING, sentence)
 
@@ -125,14 +125,14 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     # Only one of several pods runs the task; the others stand by, and may have run for longer.
     at_work = [summary for summary in found if summary.checkpoints is not None]
     if not at_work and all(_stands_by(summary) for summary in found):
-        return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has taken up the work yet.")
+        return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has started the task yet.")
     newest = max(at_work or found, key=lambda summary: summary.uptime_s)
     failed = newest.state == "FAILED" and not pod_progress.is_young(newest)
     sentence = f"Consumer groups are not translated{_because([newest])}."
     stale = no(_FRESH, Reason.STALE, sentence, _causes([newest]))
     done = newest.checkpoints
     if done is None or done.age_s is None:
-        starting = unknown(_FRESH, Reason.STARTING, "No consumer group was looked at yet.")
+        starting = unknown(_FRESH, Reason.STARTING, "No consumer group has been checked yet.")
         return stale if failed or newest.uptime_s > stale_after_s(done) else starting
     if done.age_s > stale_after_s(done):
         return stale
@@ -165,11 +165,13 @@ def _halted(
     """
     admission = observation.admission
     if admission.has_conflict and admission.refusal is not None:
-        return no(kind, admission.refusal.reason, "The flow is not accepted: it has no pods.")
+        return no(kind, admission.refusal.reason, "The flow is not accepted, so it has no pods.")
     if state is State.PAUSED:
         if seen is not None and has_outdated_pods(seen):
-            return no(kind, Reason.PAUSING, "spec.state is Paused, and a pod of before has not ended yet.")
-        return no(kind, Reason.PAUSED, "spec.state is Paused: nothing is copied, the pods stay.")
+            return no(kind, Reason.PAUSING, "spec.state is Paused, and an earlier pod has not ended yet.")
+        return no(
+            kind, Reason.PAUSED, "spec.state is Paused: no records are copied, and the pods keep running."
+        )
     if seen is not None and has_pods(seen):
         return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
@@ -183,12 +185,14 @@ def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen |
     why = pod_progress.unread(observation, seen)
     if why is not None:
         return unknown(
-            kind, Reason.PROGRESS_UNKNOWN, f"It is not known whether the connector works: {_UNREAD[why]}."
+            kind, Reason.PROGRESS_UNKNOWN, f"It is unknown whether the connector works: {_UNREAD[why]}."
         )
     if seen is None or not any(pod.ready for pod in seen.pods):
         return unknown(kind, Reason.STARTING, "The connector's pod has not started yet.")
     return unknown(
-        kind, Reason.PROGRESS_UNKNOWN, "It is not known whether the connector works: it was not asked lately."
+        kind,
+        Reason.PROGRESS_UNKNOWN,
+        "It is unknown whether the connector works: it has not been polled recently.",
     )
 
 
@@ -203,8 +207,8 @@ def _stuck(found: Sequence[Summary], where: str) -> Finding:
     if stopped is not None:
         return stopped
     stuck = sum(summary.replicating is Replicating.STUCK for summary in found)
-    others = [summary for summary in found if summary.replicating not in _NO_WORD_OF_OTHERS]
-    what = f"{stuck} of {len(found)} pods copy none of theirs" if others else "none is copied"
+    others = [summary for summary in found if summary.replicating not in _NOT_WORKING]
+    what = f"{stuck} of {len(found)} pods copy none of their records" if others else "none are copied"
     message = f"The source has records and {what}{_because(found)}. See kubectl logs {where}."
     return no(_KIND, Reason.STUCK, message, _causes(found))
 
@@ -215,7 +219,7 @@ def _stopped(found: Sequence[Summary], where: str) -> Finding | None:
         message = f"Partitions have stopped{_because(found)}; {_DETAILS}."
         return no(_KIND, Reason.PARTITIONS_STOPPED, message, _causes(found))
     if any(one.reason == _NOT_COPIED for summary in found for one in summary.reasons):
-        message = f"Topics that the flow selects have no copy, or not all of their partitions; see kubectl logs {where}."
+        message = f"Topics that the flow selects have no copy, or a copy with too few partitions; see kubectl logs {where}."
         return no(_KIND, Reason.TOPICS_NOT_COPIED, message)
     return None
 
@@ -224,32 +228,32 @@ def _stalled(found: Sequence[Summary]) -> Finding | None:
     """Returns the finding for stalled partitions, None without any; other partitions may still advance."""
     if not any(summary.partitions_stalled for summary in found):
         return None
-    message = f"Partitions stand still{_because(found)}; {_DETAILS}."
+    message = f"Partitions are stalled{_because(found)}; {_DETAILS}."
     return no(_KIND, Reason.PARTITIONS_STALLED, message, _causes(found))
 
 
 def _lost(found: Sequence[Summary], worst: Summary) -> Finding:
     """Returns the finding for lost source data: by policy, partitions stopped or continued without it."""
-    sentence = "Records of the source were gone before they were copied"
+    sentence = "The source deleted records before they were copied"
     others = [one for one in _reason_counts(found) if one.reason != _LOST]
     causes = [one.reason for one in others]
     besides = f" Other causes: {_explained(others)}." if others else ""
     stands = worst.lag_records and not worst.records_per_s
     if stands or any(summary.partitions_stopped for summary in found):
-        policy = "and their partitions have stopped: spec.topics.onSourceLoss says how to go on"
+        policy = "and their partitions have stopped: set spec.topics.onSourceLoss to continue"
         message = f"{sentence}, {policy}; {_DETAILS}.{besides}"
         return no(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
-    message = f"{sentence}; the flow went on, as spec.topics.onSourceLoss says.{besides}"
+    message = f"{sentence}; the flow continued, as spec.topics.onSourceLoss defines.{besides}"
     return yes(_KIND, Reason.SOURCE_DATA_LOST, message, causes)
 
 
 def _throttled(found: Sequence[Summary]) -> Finding:
     if any(summary.records_per_s for summary in found):
-        return yes(_KIND, Reason.THROTTLED, "Records are copied as fast as a broker's quota lets them.")
+        return yes(_KIND, Reason.THROTTLED, "Records are copied as fast as a broker's quota allows.")
     return no(
         _KIND,
         Reason.THROTTLED,
-        "A broker's quota lets no record through; raise the quota of the flow's user or client id.",
+        "A broker's quota blocks all records; raise the quota of the flow's user or client id.",
     )
 
 

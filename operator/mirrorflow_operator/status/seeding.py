@@ -47,9 +47,9 @@ def totals(before: SeedStatus, reports: Iterable[tuple[PodSeen, Report]]) -> dic
 
 _KIND: Final = ConditionType.SEEDED
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
-_DELETED: Final = "Its Job was deleted before it ended; another one goes on where it was."
-_ANOTHER: Final = "It went on in another Job: the one before was deleted, or the spec was changed."
-_AGAIN: Final = "Another spec.seed.runId seeds again."
+_DELETED: Final = "Its Job was deleted before it ended; a new one continues from there."
+_ANOTHER: Final = "It continued in another Job: the previous one was deleted, or the spec was changed."
+_AGAIN: Final = "Set another spec.seed.runId to seed again."
 
 
 def seed_status(observation: Observation, flow: MirrorFlow | None) -> SeedStatus | None:
@@ -109,7 +109,7 @@ def _message(job: JobSeen, report: Report | None, found: SeedStatus) -> str:
     is_another = began_s is not None and job.created_s > began_s
     said = (
         _ANOTHER if is_another else "",
-        f"It took {drivers} drivers; cost and rates are of the last." if drivers > 1 else "",
+        f"It took {drivers} drivers; cost and rates are those of the last one." if drivers > 1 else "",
         report.message,
     )
     return bounded(" ".join(one for one in said if one))
@@ -141,13 +141,15 @@ def seeded(observation: Observation, flow: MirrorFlow | None, status: SeedStatus
             return no(
                 _KIND,
                 Reason.SEED_FAILED,
-                f"{status.message.rstrip('.')}. The connector goes on. {_AGAIN}{hint}",
+                f"{status.message.rstrip('.')}. The connector continues. {_AGAIN}{hint}",
             )
         case RunPhase.PAUSED.value:
-            return no(_KIND, Reason.PAUSED, f"The flow is not Running, so its seed rests{_left(status)}.")
+            return no(
+                _KIND, Reason.PAUSED, f"The flow is not Running, so its seed is suspended{_left(status)}."
+            )
     trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
     if trouble is not None:
-        beside = "" if observation.runs.holds_connector else " The connector goes on meanwhile."
+        beside = "" if observation.runs.holds_connector else " The connector continues."
         return no(_KIND, trouble.reason, f"{trouble.message.rstrip('.')}.{beside}")
     if status.phase == RunPhase.RUNNING.value:
         return _running(observation, status)
@@ -161,18 +163,20 @@ def _succeeded(status: SeedStatus) -> Finding:
         return yes(
             _KIND,
             Reason.SOURCE_DATA_LOST,
-            f"{done}; the source had lost {gap:,} offsets of {lost:,} partitions before they could be.",
+            f"{done}; the source had deleted {gap:,} offsets of {lost:,} partitions before they could be copied.",
         )
-    return yes(_KIND, Reason.SEEDED, f"{done}; the connector goes on from there. {status.message}".rstrip())
+    return yes(_KIND, Reason.SEEDED, f"{done}; the connector continues from there. {status.message}".rstrip())
 
 
 def _running(observation: Observation, status: SeedStatus) -> Finding:
     if status.partitions is None:
-        return no(_KIND, Reason.SEEDING, "The seed looks at both clusters.")
+        return no(_KIND, Reason.SEEDING, "The seed examines both clusters.")
     rate = f", {status.records_per_second:,} records a second" if status.records_per_second else ""
     ends = "" if status.estimated_seconds is None else _more(status.estimated_seconds)
     beside = (
-        "" if observation.runs.holds_connector else " It makes no step, so the connector goes on meanwhile."
+        ""
+        if observation.runs.holds_connector
+        else " It makes no progress, so the connector continues beside it."
     )
     told = (
         f" {status.message.rstrip('.')}." if status.message else ""

@@ -150,9 +150,9 @@ _FINAL: Final = {
     "Failed": RunPhase.FAILED,
 }
 _GIVEN_UP: Final = {
-    "BackoffLimitExceeded": "its driver failed again and again",
-    "DeadlineExceeded": "it took longer than it may",
-    "PodFailurePolicy": "its driver gave up for good",
+    "BackoffLimitExceeded": "its driver failed repeatedly",
+    "DeadlineExceeded": "it exceeded its deadline",
+    "PodFailurePolicy": "its driver reported an error that a retry cannot fix",
 }
 
 
@@ -188,13 +188,13 @@ def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[W
 
 def _why_failed(job: JobSeen) -> str:
     """Returns, as part of a sentence, why Kubernetes gave up the job."""
-    return _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes does not say why")
+    return _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
 
 
 def failure(job: JobSeen, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     said = "" if report is None or not report.message else f": {report.message}"
-    return f"It failed, for {_why_failed(job)}{said}"
+    return f"It failed: {_why_failed(job)}{said}"
 
 
 def see(job: str) -> str:

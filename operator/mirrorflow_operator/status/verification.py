@@ -106,7 +106,7 @@ def verify_status(observation: Observation, flow: MirrorFlow | None) -> VerifySt
     if job is not None and (before is None or not _is_older(job, before)):
         found = _with_job(job, found, observation)
     elif found.phase in _MOVING and found.job:
-        message = "Its Job was deleted before it told what came of it."
+        message = "Its Job was deleted before it reported a result."
         found = found.model_copy(update={"phase": RunPhase.LOST.value, "message": message})
     asked = newest(observation.jobs, RunKind.VERIFY, verify.run_id) if verify.run_id else None
     if asked is not None and asked.outcome:
@@ -168,7 +168,7 @@ def _verdict(status: VerifyStatus) -> Finding | None:
     if windows is None:
         return None
     if _differs_in(status):
-        text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} have another order"
+        text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} are in another order"
         count = f": {status.differences:,} records" if status.differences else ""
         return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {see(status.job)}")
     if status.phase != RunPhase.SUCCEEDED.value:
@@ -198,7 +198,7 @@ def verified(
             _KIND,
             Reason.VERIFICATION_OVERDUE,
             f"The last verification ended {'' if status is None else status.verdict_time}, longer ago than spec.verify.schedule"
-            " leaves between two.",
+            " allows.",
         )
     return found
 
@@ -206,13 +206,13 @@ def verified(
 def _asked(observation: Observation, flow: MirrorFlow | None, verify: Verify) -> Finding:
     """Returns the finding while the run of runId has not ended."""
     if observation.runs.seed:
-        return unknown(_KIND, Reason.SEEDING, "The verification begins when the seed has ended.")
+        return unknown(_KIND, Reason.SEEDING, "The verification starts when the seed has ended.")
     job = newest(observation.jobs, RunKind.VERIFY, verify.run_id)
     trouble = None if job is None else trouble_of(job, flow=flow, now_s=observation.now_s)
     if trouble is not None:
         return unknown(_KIND, trouble.reason, trouble.message)
     if job is not None and job.suspended:
-        return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification rests.")
+        return unknown(_KIND, Reason.STOPPED, "spec.state is Stopped: the verification is suspended.")
     return unknown(_KIND, Reason.VERIFYING, f"Both sides are being compared{_so_far(job)}.")
 
 
@@ -229,7 +229,7 @@ def _so_far(job: JobSeen | None) -> str:
 def _last(observation: Observation, flow: MirrorFlow | None, status: VerifyStatus | None) -> Finding:
     """Returns the finding of the last run; while a scheduled run is in progress, the reported verdict."""
     if status is None or not status.job:
-        return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has begun yet.")
+        return unknown(_KIND, Reason.NOT_VERIFIED_YET, "No verification has started yet.")
     if status.phase in _MOVING:
         before = _told(observation)
         if before is not None:

@@ -135,7 +135,7 @@ def pod_troubles(
             pod.waiting_message,
         )
     if pod.waiting_reason in _CONTAINER:
-        what = f"The {who}'s container cannot be made ({pod.waiting_reason})"
+        what = f"The {who}'s container cannot be created ({pod.waiting_reason})"
         yield _quoting(Reason.CONTAINER_NOT_CREATED, what, pod.waiting_message)
     yield from _ended(pod, who, path)
     mounts = [
@@ -164,7 +164,7 @@ def _ended(pod: PodSeen, who: str, path: str) -> Iterator[WorkloadTrouble]:
     elif pod.waiting_reason == "CrashLoopBackOff":
         yield WorkloadTrouble(
             reason=Reason.CONNECTOR_CRASHING,
-            message=f"The {who} ends with exit status {pod.exit_code} again and again; its last words: "
+            message=f"The {who} ends with exit status {pod.exit_code} repeatedly; its last log lines: "
             f"kubectl logs --previous {bounded(pod.name, QUOTE_MAX)}",
         )
 
@@ -177,7 +177,7 @@ def _quoting(reason: Reason, what: str, said: str) -> WorkloadTrouble:
 def _missing(kind: str, name: str, who: str, flow: MirrorFlow | None) -> str:
     keys = needed_keys(flow, name, is_secret=kind == "secret")
     what = f" its {'key' if len(keys) == 1 else 'keys'} {', '.join(keys)}" if keys else " it"
-    return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts when it is there."
+    return f"{_KINDS[kind]} {name} is missing; the {who} needs{what}. The pod starts once it exists."
 
 
 def is_rolling(seen: ConnectorSeen) -> bool:

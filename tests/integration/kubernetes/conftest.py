@@ -25,7 +25,7 @@ def built() -> None:
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Shared: whoever kills or freezes one starts its own."""
+    """Shared: a test that kills or freezes an API server starts its own."""
     skip_without(require_control_plane)
     with ApiServer(folder=tmp_path_factory.mktemp("api-server")) as server:
         yield server

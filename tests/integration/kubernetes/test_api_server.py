@@ -108,7 +108,7 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path):
 
 
 def _lives(pid: int) -> bool:
-    """Where nobody reaps orphans a zombie stays, which has no command any more."""
+    """Where no process reaps orphans a zombie remains, which has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
@@ -116,7 +116,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_what_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Whoever has no Go reads what to do."""
+    """Without Go the message says what to do."""
     monkeypatch.setattr(installation, "CONTROL", tmp_path)
 
     with pytest.raises(HarnessError, match=r"setup\.sh"):

@@ -16,7 +16,7 @@ from tests.harness.kubernetes.requests import Requests
 from tests.integration.kubernetes.controlled import events, manifest, there
 
 NAME = "east-to-west"
-NOBODY = "127.0.0.2"  # where no connector listens
+UNREACHABLE = "127.0.0.2"  # no connector listens there
 WAIT_S = 90.0  # some seconds alone
 APART = {"source": ["connector"], "checkpoint": ["connector"], "heartbeat": ["connector"]}
 TOGETHER = {"source": ["connector"], "checkpoint": ["checkpoint", "heartbeat"]}
@@ -49,7 +49,7 @@ def _wait_for(namespace: Kubectl, wanted: dict[str, list[str]]) -> None:
     """No kubelet runs: pods are said to be ready here, or no roll would end."""
 
     def moved() -> bool:
-        run_pods(Requests(namespace.kubeconfig), iter([NOBODY] * 9), namespace=namespace.namespace)
+        run_pods(Requests(namespace.kubeconfig), iter([UNREACHABLE] * 9), namespace=namespace.namespace)
         return _files(namespace) == wanted
 
     wait_until(f"pods run {wanted}", moved, timeout_s=WAIT_S)
@@ -74,15 +74,17 @@ def test_connectors_move_into_one_pod_and_out_of_it_and_nobody_goes_before_the_n
 
     _colocate(namespace, "checkpoint", "heartbeat")
     wait_until("the new pod is asked for", lambda: _files(namespace) == APART | TOGETHER)
-    wait_until("it is told", lambda: _rolls("connectors checkpoint -> checkpoint and heartbeat", namespace))
+    wait_until(
+        "the event is written", lambda: _rolls("connectors checkpoint -> checkpoint and heartbeat", namespace)
+    )
     config = there(namespace)[f"ConfigMap {NAME}-checkpoint"]["data"]
     assert set(config) == {"worker.properties", "checkpoint.properties", "heartbeat.properties"}
-    wait_until("each is told of by its new pod", lambda: _told(namespace) == {"source", "checkpoint"})
+    wait_until("each new pod reports its connector", lambda: _told(namespace) == {"source", "checkpoint"})
     assert "heartbeat" in _files(namespace)
 
     _wait_for(namespace, TOGETHER)
     wait_until(
-        "it is told",
+        "the event is written",
         lambda: (
             f"Deployment {NAME}-heartbeat: heartbeat runs in the pod of checkpoint."
             in events(namespace, "Removed")

@@ -22,7 +22,7 @@ from tests.harness.kubernetes.stub_connectors import addresses, stub_command
 from tests.integration.kubernetes.controlled import manifest, names, planned, there, unchanging
 
 STRIKES = 2
-STATUS_WRITES_MAX = 6  # of a flow whose pods are made and nothing more
+STATUS_WRITES_MAX = 6  # for a flow whose pods are created and nothing else
 QUIET_FLOWS = 10
 SCRAPE_S = 0.5
 QUIET_S = 8.0  # eight polls and four readings of everything

@@ -1,4 +1,4 @@
-"""What goes wrong around the operator: killed at any write, no API server, no definition, no rights, watches that end. It says so and goes on."""
+"""Faults around the operator: killed at any write, no API server, no CRD, no rights, watches that end. It reports them and continues."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
                 kubeconfig=proxy.kubeconfig,
                 folder=tmp_path,
                 namespaces=[namespace.namespace],
-                environment={"MIRRORFLOW_LEASE": f"life-{life}"},  # nobody waits for the dead
+                environment={"MIRRORFLOW_LEASE": f"life-{life}"},  # no process waits for a dead one's Lease
             )
             with operator:
                 rule = proxy.on(Match(write=True), blow(then=operator.child.kill), skip=skip)
@@ -90,8 +90,11 @@ def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
             wait_until("the first flow is there", _complete(server.kubectl, first))
 
             server.api.kill()
-            wait_until("it does not lead any more", lambda: operator.metric("leader") == 0)
-            wait_until("it says that nobody answers", lambda: operator.answers("/readyz")[0] == 503)
+            wait_until("it this process does not lead any more", lambda: operator.metric("leader") == 0)
+            wait_until(
+                "it reports that the API server does not answer",
+                lambda: operator.answers("/readyz")[0] == 503,
+            )
             assert "has not answered" in operator.answers("/readyz")[1]
             assert operator.answers("/healthz")[0] == 200
             server.restart_api()

@@ -1,4 +1,4 @@
-"""Several operators: one leads, the others are ready, and whoever ends in whatever way is followed. Two at once harm nothing."""
+"""Several operators: one leads, the others are ready and take over after any kind of end. Two leaders at once do no harm."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -196,7 +196,7 @@ def test_what_somebody_changes_by_hand_is_mended(namespace: Kubectl, settled: Ca
 
 
 def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
-    """The stranger's ConfigMap keeps its data; the flow says whose name it wants, and goes on when it is free."""
+    """A foreign ConfigMap keeps its data; the status names the conflict, and the flow continues once the name is free."""
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -217,7 +217,9 @@ def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
     assert "Deployment east-to-west-source" not in there(namespace)
 
     namespace("delete", "configmap", "east-to-west-source")
-    wait_until("it goes on", lambda: "Deployment east-to-west-source" in there(namespace), timeout_s=90)
+    wait_until(
+        "the flow continues", lambda: "Deployment east-to-west-source" in there(namespace), timeout_s=90
+    )
 
 
 def test_stopped_means_no_pods_and_running_brings_them_back(
@@ -419,6 +421,6 @@ def test_of_two_flows_that_collide_the_younger_has_no_pods_until_the_older_is_go
     assert deployments("a-older") == [1, 1, 1]
 
     namespace("delete", "mirrorflow", "a-older")
-    wait_until("the later one goes on", lambda: deployments("b-later") == [1, 1, 1])
+    wait_until("the later flow runs", lambda: deployments("b-later") == [1, 1, 1])
     namespace("delete", "mirrorflow", "b-later")
     wait_until("the last one begins", lambda: deployments("c-never") == [1, 1, 1])

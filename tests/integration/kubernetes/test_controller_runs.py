@@ -63,7 +63,7 @@ def test_a_seed_runs_once_and_the_connector_goes_on_behind_it(flows: Kubectl):
     with answering(HALFWAY):
         run(flows, pod)
         wait_until(
-            "its progress is told",
+            "the status has its progress",
             lambda: (
                 "3 of 16 partitions" in condition(flows.get("mirrorflow", FLOW), "Seeded").get("message", "")
             ),
@@ -79,7 +79,7 @@ def test_a_seed_runs_once_and_the_connector_goes_on_behind_it(flows: Kubectl):
     end(flows, pod, FILLED)
 
     until_told(flows, "Seeded", "True", "Seeded")
-    wait_until("the connector goes on", lambda: pods_wanted(flows) == 1)
+    wait_until("the connector continues", lambda: pods_wanted(flows) == 1)
     seed = flows.get("mirrorflow", FLOW)["status"]["seed"]
     assert (seed["phase"], seed["records"], seed["cost"]["executorSeconds"]) == ("Succeeded", 5_000, 12)
     assert [job] == [one["metadata"]["name"] for one in jobs(flows)]
@@ -97,7 +97,7 @@ def test_a_seed_runs_once_and_the_connector_goes_on_behind_it(flows: Kubectl):
 
 
 def test_a_seed_that_failed_stops_no_replication(flows: Kubectl):
-    """A slip that no retry mends: the Job fails at once, the connector goes on, and the status says what the driver said."""
+    """An error that no retry fixes: the Job fails at once, the connector continues, and the status has the driver's error."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
     end(
@@ -108,12 +108,12 @@ def test_a_seed_that_failed_stops_no_replication(flows: Kubectl):
     )
 
     until_told(flows, "Seeded", "False", "SeedFailed")
-    wait_until("the connector goes on", lambda: pods_wanted(flows) == 1)
+    wait_until("the connector continues", lambda: pods_wanted(flows) == 1)
     assert "sample: it is no number" in condition(flows.get("mirrorflow", FLOW), "Seeded")["message"]
 
 
 def test_a_paused_flow_suspends_its_seed_and_another_spec_is_another_job(flows: Kubectl):
-    """The same Job rests and goes on; what its pods are told anew takes a new one, once the old driver has gone."""
+    """The same Job is suspended and resumed; changed settings need a new Job, once the old driver has ended."""
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
     job = one_job(flows)
@@ -149,13 +149,14 @@ def test_a_paused_flow_suspends_its_seed_and_another_spec_is_another_job(flows: 
 
 
 def test_a_job_that_somebody_deletes_is_made_again(flows: Kubectl):
-    """Of an unfinished run; what was copied is there, and nobody says that it has ended."""
+    """A deleted Job of an unfinished run: the copied records remain, and the status does not report an end."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
     uid = jobs(flows)[0]["metadata"]["uid"]
     run(flows, driver(flows, job))
     wait_until(
-        "it is told to run", lambda: flows.get("mirrorflow", FLOW)["status"]["seed"]["phase"] == "Running"
+        "the status shows it running",
+        lambda: flows.get("mirrorflow", FLOW)["status"]["seed"]["phase"] == "Running",
     )
 
     flows("delete", "job", job, "--wait=true")
@@ -175,7 +176,7 @@ def test_a_missing_account_is_told(flows: Kubectl):
 
 
 def test_a_scheduled_verification_tells_what_differs(flows: Kubectl):
-    """Never two at once; begun by hand from its CronJob it is told as any other."""
+    """Never two at once; one created by hand from the CronJob is reported like any other."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}))
     wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
     spec = flows.get("cronjob", f"{FLOW}-verify")["spec"]
@@ -214,11 +215,13 @@ def test_a_verification_by_run_id_and_one_of_the_schedule_take_turns(flows: Kube
     wait_until("the other begins", lambda: len(jobs(flows, "verify")) == 2)
     [name] = {one["metadata"]["name"] for one in jobs(flows, "verify")} - {"by-hand"}
     end(flows, driver(flows, name), DIFFERENT, exit_code=1)
-    wait_until("the schedule goes on", lambda: not flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"])
+    wait_until(
+        "the schedule is resumed", lambda: not flows.get("cronjob", f"{FLOW}-verify")["spec"]["suspend"]
+    )
 
 
 def test_a_verification_that_was_deleted_says_so(flows: Kubectl):
-    """Nobody knows what it would have found."""
+    """Its result is unknown."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *"}))
     wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)
     flows("create", "job", "by-hand", f"--from=cronjob/{FLOW}-verify")

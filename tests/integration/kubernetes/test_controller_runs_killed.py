@@ -23,7 +23,7 @@ from tests.integration.kubernetes.spark_jobs import (
 def test_an_operator_killed_at_any_write_begins_each_run_once(
     mirrorflows: ApiServer, team: Kubectl, tmp_path: Path
 ):
-    """kill -9 after the first objects, after the Job, and before its end is written: one Job, and its end is told."""
+    """kill -9 after the first objects, after the Job, and before its end is written: one Job, and its end is reported."""
     user = mirrorflows.user("operator-that-dies", groups=["system:masters"])
 
     def until(about: str, reached: Callable[[], bool]) -> None:
@@ -42,7 +42,9 @@ def test_an_operator_killed_at_any_write_begins_each_run_once(
     job = one_job(team)
     uid = jobs(team)[0]["metadata"]["uid"]
     end(team, driver(team, job), FILLED)
-    until("the end is told", lambda: told(team, "Seeded") == ("True", "Seeded") and pods_wanted(team) == 1)
+    until(
+        "the end is reported", lambda: told(team, "Seeded") == ("True", "Seeded") and pods_wanted(team) == 1
+    )
 
     assert [uid] == [one["metadata"]["uid"] for one in jobs(team)]
     assert len(events(team, "Started")) <= 1

@@ -1,4 +1,4 @@
-"""The operator, as a process, on a real API server: a connector's pods become several and one again, by the user's word or its own."""
+"""The operator process on a real API server: scaling a connector to several pods and back to one."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.integration.kubernetes.controlled import events, manifest, there
 
 NAME = "east-to-west"
 SOURCE = f"{NAME}-source"
-NOBODY = "127.0.0.2"  # where no connector listens
+UNREACHABLE = "127.0.0.2"  # no connector listens there
 OF_SEVERAL = {f"{kind} {SOURCE}" for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")}
 
 
@@ -27,7 +27,7 @@ Start = Callable[[], OperatorProcess]
 
 @pytest.fixture
 def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterator[Start]:
-    """Starts an operator for the test's namespace; whoever is started ends with the test."""
+    """Starts operators for the test's namespace; they end with the test."""
     user = mirrorflows.user("operator-that-scales", groups=["system:masters"])
     with ExitStack() as ends:
 
@@ -49,7 +49,7 @@ def _wait_for_replicas(namespace: Kubectl, count: int, *, form: str = "distribut
     """No kubelet runs: pods are said to be ready here, or no roll would end."""
 
     def scaled() -> bool:
-        run_pods(Requests(namespace.kubeconfig), itertools.repeat(NOBODY), namespace=namespace.namespace)
+        run_pods(Requests(namespace.kubeconfig), itertools.repeat(UNREACHABLE), namespace=namespace.namespace)
         spec = _deployment(namespace).get("spec")
         return spec is not None and (spec["replicas"], _form(spec)) == (count, form)
 
@@ -73,7 +73,7 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     three = _wait_for_replicas(namespace, 3)
 
     assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
-    wait_until("it is told", lambda: f"{SOURCE} is to have 3 pods." in events(namespace, "Scaled"))
+    wait_until("the event is written", lambda: f"{SOURCE} is to have 3 pods." in events(namespace, "Scaled"))
     assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
 
     def counted() -> bool:

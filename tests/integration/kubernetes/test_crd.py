@@ -228,7 +228,7 @@ def test_two_managers_of_one_word_are_told(cluster: Kubectl):
 def test_the_first_list_of_ones_own_is_the_whole_list(
     cluster: Kubectl, field: tuple[str, str], written: list[str]
 ):
-    """Members that a default had put there would belong to nobody and stay: a flow of one topic would copy all."""
+    """List members from a default would have no owner and stay: a flow of one topic would copy all."""
     part, name = field
     cluster.apply(SMALLEST)
     cluster.apply(_flow(**{part: {name: written}}))

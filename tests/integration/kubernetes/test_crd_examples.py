@@ -85,7 +85,7 @@ def test_valid_example_is_accepted(requests: Requests, path: Path, form: str):
 @pytest.mark.parametrize("form", ["create", "apply"])
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
 def test_invalid_example_is_refused_for_the_field_it_announces(requests: Requests, path: Path, form: str):
-    """Whoever reads the answer knows where to look."""
+    """The response names the field."""
     text = path.read_text()
     found = FIELD.match(text)
 
@@ -109,7 +109,7 @@ def _slips(path: Path) -> list[FieldError]:
 
 @pytest.mark.parametrize("path", [path for path in INVALID if _slips(path)], ids=lambda path: path.stem)
 def test_the_server_says_what_validate_says(requests: Requests, path: Path):
-    """Which key or entry is wrong, and what to write instead: whoever asks kubectl knows no less."""
+    """The response of kubectl names the wrong key or entry and the remedy."""
     message = _sent(requests, path.read_text(), "create").message
 
     for slip in _slips(path):
@@ -122,7 +122,7 @@ def test_the_server_says_what_validate_says(requests: Requests, path: Path):
 
 
 def test_a_secret_written_by_mistake_is_not_repeated(requests: Requests):
-    """Answers are logged by whoever applies."""
+    """Responses are logged by the client that applies."""
     for name in ("password-in-plain-text", "custom-with-plain-secret"):
         answer = _sent(requests, (EXAMPLES / "invalid" / f"{name}.yaml").read_text(), "create")
 

@@ -195,7 +195,7 @@ def test_watches_pass_and_can_be_cut(proxy: FaultProxy, through: Kubectl, namesp
 def test_a_watch_falls_silent_and_does_not_close(
     proxy: FaultProxy, through: Kubectl, namespace: Kubectl, tmp_path: Path
 ):
-    """Half-open: later events are not seen, and nobody is told."""
+    """Half-open: later events are lost without an error."""
     with _Watching(through, tmp_path) as watching:
         wait_until("the watch runs", lambda: "configmaps" in proxy.watched())
         assert proxy.silence_watches() == 1

@@ -1,6 +1,6 @@
 """Spark's Kubernetes backend as the image has it: its jars alone, a real API server, executors that are processes beside it.
 
-No pod runs here. Whoever makes executors of pods is this test: it starts the image's own command with what Spark has written
+No pod runs here. This test acts as the kubelet: it starts the image's own command with the arguments that Spark has written
 into each pod. So the jars, the conf, the executor's command, RPC with its key, and the driver's rights are the real ones.
 """
 

@@ -1,4 +1,4 @@
-"""Which version runs, and what the controller is to do with a flow that is not accepted."""
+"""Admission: the version of a flow, and what runs of a flow that is not accepted."""
 
 import pytest
 
@@ -20,7 +20,7 @@ LOOP = AdmissionRefusal(reason=Reason.LOOP_FOUND, message="Flows a and b make a 
         ("1.0.0", "1.1.0", ("1.1.0", "1.0.0"), "1.0.0"),  # and back
     ],
 )
-def test_a_flow_keeps_its_version_until_it_is_told_another(
+def test_a_flow_keeps_its_version_until_the_spec_names_another(
     wanted: str, pinned: str, offered: tuple[str, ...], version: str
 ) -> None:
     """spec.version, else the pinned one, else the operator's default."""
@@ -31,7 +31,7 @@ def test_a_flow_keeps_its_version_until_it_is_told_another(
 
 
 @pytest.mark.parametrize(("wanted", "pinned"), [("9.0.0", "1.0.0"), ("", "0.9.0")])
-def test_a_flow_of_an_unknown_version_keeps_the_one_that_it_runs(wanted: str, pinned: str) -> None:
+def test_a_running_flow_with_an_unknown_version_keeps_its_version(wanted: str, pinned: str) -> None:
     """All else of its spec is carried out; the sentence names what there is."""
     flow = mirror_flow(version=wanted)
     found = admit(resource(flow, status=Status(version=pinned)), versions=("1.1.0", "1.0.0"))
@@ -43,7 +43,7 @@ def test_a_flow_of_an_unknown_version_keeps_the_one_that_it_runs(wanted: str, pi
     assert f"keeps version {pinned}" in found.refusal.message
 
 
-def test_a_new_flow_of_an_unknown_version_is_not_started() -> None:
+def test_a_new_flow_with_an_unknown_version_is_not_started() -> None:
     """There is no image that it could be started with."""
     found = admit(resource(mirror_flow(version="9.0.0")), versions=("1.1.0", "1.0.0"))
 
@@ -52,7 +52,7 @@ def test_a_new_flow_of_an_unknown_version_is_not_started() -> None:
     assert "Nothing is started" in found.refusal.message
 
 
-def test_a_flow_that_must_not_run_beside_another_is_planned_as_stopped() -> None:
+def test_a_conflicting_flow_is_planned_as_stopped() -> None:
     """Its pods go and its objects stay; with the version that it would have."""
     found = admit(resource(status=Status(version="1.0.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
 
@@ -61,7 +61,7 @@ def test_a_flow_that_must_not_run_beside_another_is_planned_as_stopped() -> None
     assert found.has_conflict
 
 
-def test_a_flow_that_is_stopped_for_another_keeps_a_version_that_is_unknown() -> None:
+def test_a_conflicting_flow_keeps_an_unknown_version() -> None:
     """Its objects must not change to a version that no user chose."""
     found = admit(resource(status=Status(version="0.9.0")), versions=("1.1.0", "1.0.0"), conflict=LOOP)
 

@@ -1,4 +1,4 @@
-"""Whatever is seen, a status comes of it that the CRD takes, that changes as conditions may, and that comes to rest.
+"""Every observation gives a status that the CRD accepts, whose conditions settle.
 
 The states of a hundred minutes are drawn at random; `test_statuses` says what single situations mean.
 """
@@ -225,7 +225,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
         st.tuples(_observations(), st.sampled_from([0.0, 5.0, 30.0, 70.0, -40.0])), min_size=1, max_size=6
     )
 )
-def test_every_observation_gives_a_status_that_the_api_server_takes(
+def test_every_observation_gives_a_status_that_the_crd_accepts(
     steps: list[tuple[Observation, float]],
 ) -> None:
     """One after the other, and with a clock that is set back; and once nothing changes any more, neither does the status."""
@@ -294,7 +294,7 @@ def test_ready_never_changes_twice_within_a_minute(
     assert len(changes) <= 1 + 2 * len(known)
 
 
-def test_ready_stays_for_a_minute_and_then_says_why_not() -> None:
+def test_ready_stays_true_for_a_minute_and_then_has_the_reason() -> None:
     """A flow whose records do not advance while its source has data is not Ready."""
     life = _Life()
     life.see(WELL, 0)
@@ -304,7 +304,7 @@ def test_ready_stays_for_a_minute_and_then_says_why_not() -> None:
     assert ("Stuck", moment(life.last.now_s - 20)) == (told[-1].reason, told[-1].last_transition_time)
 
 
-def test_what_comes_back_is_ready_after_a_minute_of_it() -> None:
+def test_a_recovered_flow_is_ready_after_a_minute() -> None:
     """Not with the first good answer."""
     life = _Life()
     life.see(STUCK, 0)
@@ -313,7 +313,7 @@ def test_what_comes_back_is_ready_after_a_minute_of_it() -> None:
 
 
 def test_pods_that_cannot_be_reached_are_unknown_and_not_false() -> None:
-    """Nobody knows that they do not copy."""
+    """They may still copy."""
     life = _Life()
     life.see(WELL, 0)
     told = [life.see(SILENT, 30) for _ in range(4)]
@@ -322,7 +322,7 @@ def test_pods_that_cannot_be_reached_are_unknown_and_not_false() -> None:
     assert ("ProgressUnknown", None) == (told[-1].reason, life.status.lag)
 
 
-def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minute() -> None:
+def test_a_restarted_operator_keeps_conditions_for_a_minute() -> None:
     """It has asked no pod yet, and must neither say that all is lost nor for ever that all is well."""
     life = _Life()
     life.see(WELL, 0)
@@ -337,8 +337,8 @@ def test_a_restarted_operator_keeps_what_was_told_until_it_has_looked_for_a_minu
     assert "Unknown" == life.see(unasked, 60).status.value
 
 
-def test_what_fails_in_the_first_seconds_may_still_be_on_its_way() -> None:
-    """A checkpoint connector waits for the source connector's topic; nobody is to wait a minute for that."""
+def test_failures_of_a_young_connector_are_reported_as_waiting() -> None:
+    """A checkpoint connector waits for the source connector's topic; this must not delay Ready by a minute."""
     early: dict[str, Any] = {"uptime_s": 9.0, "state": "FAILED"}
     told = [
         _ready(assess(observed({"reading": reading(replicating=Replicating.STUCK, **early)})).status),
@@ -360,8 +360,8 @@ def test_what_fails_in_the_first_seconds_may_still_be_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
-def test_what_somebody_has_decided_is_told_at_once(state: str) -> None:
-    """And so is that he has decided otherwise: nobody waits a minute for what he has asked for."""
+def test_changes_by_a_user_show_at_once(state: str) -> None:
+    """Reverting the change shows at once, too."""
     life = _Life()
     life.see(WELL, 0)
     halted = observed(flow=mirror_flow(state=state))
@@ -372,8 +372,8 @@ def test_what_somebody_has_decided_is_told_at_once(state: str) -> None:
     assert "True" == life.see(WELL, 1).status.value
 
 
-def test_a_pod_that_was_made_by_another_spec_says_nothing_of_the_clusters_of_this_one() -> None:
-    """Another address was written: the pod of before names the cluster that is behind the old one."""
+def test_a_pod_of_an_earlier_spec_does_not_set_cluster_ids() -> None:
+    """The address was changed: an earlier pod still reports the cluster behind the old one."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="west-id"))
     replaced = deployment(generation=2, observed_generation=2, replicas=2, updated=1)
     rolling = tuple(connector(kind, deployment=replace(replaced, name=kind.value)) for kind in ConnectorKind)
@@ -389,7 +389,7 @@ def test_a_pod_that_was_made_by_another_spec_says_nothing_of_the_clusters_of_thi
     assert "ClusterChanged" not in {one.reason for one in after.conditions}
 
 
-def test_a_cluster_that_was_replaced_is_the_flows_own_as_soon_as_somebody_writes_the_spec() -> None:
+def test_a_replaced_cluster_is_accepted_once_the_spec_is_written_again() -> None:
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
     before = assess(observed(resource=resource(status=status))).status
     after = assess(observed(resource=resource(status=before, generation=2))).status
@@ -400,8 +400,8 @@ def test_a_cluster_that_was_replaced_is_the_flows_own_as_soon_as_somebody_writes
     assert after.cluster_ids == ClusterIds(source="east-id", target="west-id")
 
 
-def test_assess_says_when_to_look_again() -> None:
-    """Else nobody would, where nothing else happens."""
+def test_assess_returns_when_to_assess_again() -> None:
+    """Otherwise no event would trigger the next assessment."""
     life = _Life()
     life.see(WELL, 0)
     seen = advanced(STUCK, life.last, life.status, life.memory, after_s=1)
@@ -421,7 +421,7 @@ def test_short_timings_are_a_setting() -> None:
     assert ["True", "False"] == [life.see(quick, 2).status.value for _ in range(2)]
 
 
-def test_the_first_status_of_a_flow_is_of_its_generation_and_unknown() -> None:
+def test_the_first_status_has_the_generation_and_is_unknown() -> None:
     """kstatus takes a resource without either for finished."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     seen = observed(connectors=(connector(deployment=new, pods=()),), resource=resource(generation=7))
@@ -441,7 +441,7 @@ def test_a_new_spec_does_not_keep_the_ids_of_the_old_ones_clusters() -> None:
     assert assess(silent).status.cluster_ids is None
 
 
-def test_figures_are_written_once_a_minute_and_meaning_at_once() -> None:
+def test_figures_are_written_once_a_minute_and_changes_of_meaning_at_once() -> None:
     """With traffic, records come and go and the lag with them."""
     old = settled(WELL)
     busy = old.model_copy(update={"lag": Lag.UNDER_A_MINUTE})
@@ -456,7 +456,7 @@ def test_figures_are_written_once_a_minute_and_meaning_at_once() -> None:
     assert worth_writing(old, busy, last_write_s=NOW_S + 10_000, now_s=NOW_S)
 
 
-def test_traffic_costs_at_most_a_write_a_minute() -> None:
+def test_traffic_causes_at_most_one_write_a_minute() -> None:
     """An hour of polls every half minute, with records now and then."""
     life = _Life()
     life.see(WELL, 0)
@@ -474,7 +474,7 @@ def test_traffic_costs_at_most_a_write_a_minute() -> None:
 
 
 def test_a_status_of_another_release_is_read_field_by_field() -> None:
-    """The pinned version must not be lost for a field that nobody here knows."""
+    """An unknown field must not cost the pinned version."""
     found = status_of(
         {
             "version": "1.0.0",
@@ -490,7 +490,7 @@ def test_a_status_of_another_release_is_read_field_by_field() -> None:
 
 
 @given(st.floats(0, 4e9))
-def test_moments_are_read_as_they_were_written(at_s: float) -> None:
+def test_timestamps_survive_a_round_trip(at_s: float) -> None:
     """To the second."""
     assert int(at_s) == seconds(moment(at_s))
     assert seconds("yesterday") is None
@@ -505,7 +505,7 @@ def test_every_condition_and_reason_is_documented() -> None:
     assert {kind.value for kind in ConditionType} <= set(re.findall(r"^## (\w+)", text, re.MULTILINE))
 
 
-def test_the_crd_takes_every_word() -> None:
+def test_the_crd_accepts_every_reason() -> None:
     """The pattern of a condition's words is the schema's."""
     crd: dict[str, Any] = yaml.safe_load((ROOT / "crds" / "mirrorflows.yaml").read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

@@ -1,4 +1,4 @@
-"""Connectors that share a pod: what is planned, how they move without a gap, and what is said of each."""
+"""Connectors that share a pod: their plan, moves without a gap, and the status of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ def _words(found: Mapping[tuple[str, str], Object]) -> dict[str, tuple[str, ...]
 
 
 @given(listed=_lists, running=_running, source_waits=st.booleans())
-def test_each_connector_that_runs_has_one_pod(
+def test_each_active_connector_has_one_pod(
     *, listed: tuple[ConnectorName, ...], running: set[ConnectorKind], source_waits: bool
 ):
     """Whatever is listed; the source connector's is its own while a seed does its work."""
@@ -77,8 +77,8 @@ def test_each_connector_that_runs_has_one_pod(
     assert not source_waits or found.get(SOURCE, (SOURCE,)) == (SOURCE,)
 
 
-def test_two_connectors_are_one_deployment_and_the_third_keeps_every_byte():
-    """Neither Service nor PodDisruptionBudget nor a policy of its own: it is one pod, which nobody else calls."""
+def test_two_connectors_share_a_deployment_and_the_third_is_unchanged():
+    """No Service, PodDisruptionBudget or policy of its own: it is one pod, which no other pod calls."""
     apart, shared = _objects(_flow([])), _objects(_flow(BOTH))
 
     assert apart.keys() - shared.keys() == {("ConfigMap", "heartbeat"), ("Deployment", "heartbeat")}
@@ -90,7 +90,7 @@ def test_two_connectors_are_one_deployment_and_the_third_keeps_every_byte():
     assert _words(shared) == {"source": ("source",), "checkpoint": ("checkpoint", "heartbeat")}
 
 
-def test_the_roll_says_which_connectors_come_and_go_and_not_their_properties():
+def test_the_event_names_the_connectors_that_move_and_not_their_properties():
     apart, shared = _objects(_flow([])), _objects(_flow(BOTH))
     key, files = ("Deployment", "checkpoint"), ("ConfigMap", "checkpoint")
 
@@ -111,7 +111,7 @@ def test_the_replicator_reads_every_connector_of_a_shared_pod():
     assert [one.name for one in settings.connectors] == [kind.value for kind in ConnectorKind]
 
 
-def test_the_pod_is_as_the_first_one_listed_says_also_where_that_has_no_work():
+def test_the_first_listed_connector_configures_the_pod_even_without_work():
     flow = mirror_flow(
         groups={"include": []},
         connectors={"colocate": BOTH, "checkpoint": {"resources": {"limits": {"memory": "99Mi"}}}},
@@ -123,7 +123,7 @@ def test_the_pod_is_as_the_first_one_listed_says_also_where_that_has_no_work():
     assert container["resources"]["limits"]["memory"] == "99Mi"
 
 
-def test_a_seed_that_does_the_source_connectors_work_leaves_the_others_a_pod():
+def test_a_seed_keeps_the_other_connectors_of_the_shared_pod():
     flow = _flow(["source", *BOTH], source={"resources": {"limits": {"memory": "99Mi"}}})
 
     found = _objects(flow, source_waits=True)
@@ -134,7 +134,7 @@ def test_a_seed_that_does_the_source_connectors_work_leaves_the_others_a_pod():
         assert container["resources"]["limits"]["memory"] == "99Mi"
 
 
-def test_nodes_of_several_pods_run_nobody_elses_connectors():
+def test_distributed_pods_run_only_their_own_connector():
     """On the way back from several pods the form comes first: what is in a config topic every node runs."""
     shared = {SOURCE: Shape(is_shared=True, replicas=1)}
 
@@ -207,7 +207,7 @@ def test_no_connector_is_without_a_ready_pod_while_they_move(
 @pytest.mark.parametrize(
     ("state", "left"), [("Running", {HEARTBEAT}), ("Paused", {HEARTBEAT}), ("Stopped", set())]
 )
-def test_a_pod_that_does_not_come_up_takes_nothing_away_but_a_flow_that_is_stopped_waits_for_none(
+def test_a_pod_that_never_starts_removes_nothing_and_a_stopped_flow_waits_for_none(
     state: str, left: set[ConnectorKind]
 ):
     flow = mirror_flow(state=state, connectors={"colocate": BOTH})
@@ -220,7 +220,7 @@ def test_a_pod_that_does_not_come_up_takes_nothing_away_but_a_flow_that_is_stopp
     assert left_alone(flow, pods(flow.spec.connectors, ALL), live) == left
 
 
-def test_what_moves_is_told_as_rolling_until_its_old_pod_has_gone():
+def test_a_moving_connector_is_rolling_until_its_old_pod_has_ended():
     flow = _flow(BOTH)
     wanted = pods(flow.spec.connectors, ALL)
     home = _live(CHECKPOINT, "checkpoint", "heartbeat")
@@ -257,7 +257,7 @@ def _phases(status: Status) -> dict[str, tuple[Phase, int]]:
     return {word: (one.phase, one.replicas) for word, one in found}
 
 
-def test_each_has_its_own_phase_by_what_is_said_of_it():
+def test_each_connector_of_a_shared_pod_has_its_own_phase():
     """A pod that is not ready because heartbeats cannot begin says nothing of checkpoints."""
     lost = SideSummary(reach=SideReachability.UNREACHABLE, reason="Unreachable", since_s=300.0)
 
@@ -270,7 +270,7 @@ def test_each_has_its_own_phase_by_what_is_said_of_it():
     }
 
 
-def test_what_a_pod_lacks_is_to_be_set_where_its_resources_are_said():
+def test_the_message_names_the_connector_that_configures_the_shared_pod():
     observation = _shared(ready=True)
     *others, heartbeats = observation.connectors
     killed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Each file of tests/examples is accepted, or refused with the sentence that it announces; both are also documentation."""
+"""Each file of tests/examples is accepted, or refused with the error in its first line; both are also documentation."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_valid_example_is_accepted_and_survives_a_round_trip(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
-def test_invalid_example_is_refused_with_the_sentence_it_announces(path: Path) -> None:
+def test_invalid_example_is_refused_with_the_expected_error(path: Path) -> None:
     """The first line of the file says which field is named, and how."""
     text = path.read_text()
     expected = text.splitlines()[0].removeprefix("# expect: ")
@@ -42,8 +42,8 @@ def test_a_secret_written_by_mistake_is_not_repeated() -> None:
         assert "hunter2" not in str(raised.value)
 
 
-def test_all_slips_are_reported_at_once() -> None:
-    """Nobody has to run a command five times to find five slips."""
+def test_all_errors_are_reported_at_once() -> None:
+    """One run reports every error."""
     text = (EXAMPLES / "valid" / "smallest.yaml").read_text()
     text += '  topics: {include: ["*", "a,b"], replicationFactor: 0}\n'
 

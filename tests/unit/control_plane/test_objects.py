@@ -1,4 +1,4 @@
-"""The Kubernetes objects of each valid example, and what must hold for all of them.
+"""The Kubernetes objects of each valid example, and invariants of all of them.
 
 Goldens are `golden/<example>.objects.yaml`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
 """
@@ -92,7 +92,7 @@ def test_pods_pass_the_restricted_standard_and_fix_no_user(name: str) -> None:
         }
 
 
-def test_what_is_mounted_is_what_the_properties_refer_to() -> None:
+def test_a_pod_mounts_exactly_what_its_properties_reference() -> None:
     """Each referenced Secret, and no other, stands where the reference looks for it."""
     source = _deployments(_objects(_example("client-certificates")))
     for deployment in source.values():
@@ -109,7 +109,7 @@ def test_what_is_mounted_is_what_the_properties_refer_to() -> None:
             assert path.rpartition("/")[2] == name
 
 
-def test_changing_one_connector_rolls_that_one_alone() -> None:
+def test_changing_one_connector_rolls_only_that_one() -> None:
     """Its own workload changes; the two others keep every byte."""
     before = _deployments(_objects(_example("smallest")))
     after = _deployments(
@@ -136,7 +136,7 @@ def _differing(before: list[Object], after: list[Object]) -> set[tuple[str, str]
     return {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
 
 
-def test_another_number_of_several_pods_rolls_none() -> None:
+def test_scaling_between_several_pods_rolls_none() -> None:
     """Neither the template nor the properties know how many there are."""
     before, after = _scaled(2), _scaled(3)
 
@@ -146,7 +146,7 @@ def test_another_number_of_several_pods_rolls_none() -> None:
     assert old == new
 
 
-def test_a_second_pod_takes_another_form_and_its_objects_and_the_last_one_leaves_them() -> None:
+def test_a_second_pod_adds_the_distributed_form_and_its_objects() -> None:
     """The roll says why; the other connectors keep every byte."""
     one, two = _scaled(1), _scaled(2)
     kinds = ("Service", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "Deployment")
@@ -167,7 +167,7 @@ def test_a_stopped_flow_of_several_pods_keeps_its_form() -> None:
     }
 
 
-def test_pods_of_several_connectors_do_not_meet() -> None:
+def test_connectors_have_separate_groups_and_topics() -> None:
     """A node runs whatever its config topic names: each connector has a group and topics of its own."""
     files = [one["data"]["worker.properties"] for one in _objects(_example("several-pods")) if "data" in one]
     told = [parse_properties(text) for text in files]
@@ -178,7 +178,7 @@ def test_pods_of_several_connectors_do_not_meet() -> None:
     assert len({properties["offset.storage.topic"] for properties in told}) == 1
 
 
-def test_a_replicator_reads_what_several_pods_are_told_as_nodes_of_one_worker(
+def test_the_replicator_reads_the_properties_of_several_pods_as_one_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a warning, so that nothing is planned in vain; each resolves its own address."""

@@ -1,4 +1,4 @@
-"""What the operator keeps of an object of the API."""
+"""The facts that the operator keeps of an API object."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command `mirrorflow-operator`: its arguments, and what it prints where a package or a setting is wrong."""
+"""The command `mirrorflow-operator`: its arguments, and its messages for a missing package or an invalid setting."""
 
 import os
 import subprocess
@@ -38,23 +38,25 @@ def started(*arguments: str, code: str = "", **environment: str) -> subprocess.C
 @pytest.mark.parametrize("code", ["", WITHOUT_EXTRAS], ids=["installed", "without extras"])
 @pytest.mark.parametrize(("argument", "words"), [("--help", "usage: mirrorflow-operator"), ("--version", "")])
 def test_help_needs_no_package(argument: str, words: str, code: str) -> None:
-    """Whoever asks what the command does need not have installed what it does it with."""
+    """--help works without the operator's packages."""
     ended = started(argument, code=code)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(words or "mirrorflow-operator ")
 
 
-def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
+def test_a_missing_package_is_named_with_the_remedy() -> None:
     ended = started(code=WITHOUT_EXTRAS)
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("The Python package ")
-    assert ended.stderr.endswith(" is not installed; in MirrorFlow's folder: pip install '.[operator]'.\n")
+    assert ended.stderr.endswith(
+        " is not installed; in MirrorFlow's folder, run pip install '.[operator]'.\n"
+    )
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_setting_that_makes_no_sense_is_a_sentence() -> None:
+def test_an_invalid_setting_is_an_error_message() -> None:
     ended = started(MIRRORFLOW_WORKERS="many")
 
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)

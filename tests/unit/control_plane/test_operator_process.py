@@ -17,7 +17,7 @@ from mirrorflow_operator.settings import Settings, from_environment
 KEY = ("here", "flow")
 
 
-def test_nothing_set_is_the_default():
+def test_an_empty_environment_gives_the_defaults():
     assert from_environment({"MIRRORFLOW_NAMESPACES": "", "PATH": "/bin"}) == Settings()
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_setting_is_named(name: str, value: str):
         from_environment({name: value})
 
 
-def test_metrics_are_a_page_that_prometheus_reads():
+def test_metrics_have_prometheus_text_format():
     """Every sample has its HELP and TYPE; buckets add up."""
     metrics = Metrics()
     metrics.count("things_total", "Things.", kind="a")
@@ -117,7 +117,7 @@ def _object(version: int, *, uid: str = "uid", name: str = "flow", **more: Any) 
     ("job", "ending"), [("seed", {}), ("seed", {"deletionTimestamp": "now"}), ("verify", {})]
 )
 def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str]):
-    """Also one whose Job is gone, and one that is told to end: it may still write."""
+    """Also one whose Job is deleted, and one that is terminating: it may still write."""
     labels = {
         "mirrorflow.io/flow": "flow",
         "mirrorflow.io/run": job,
@@ -131,7 +131,7 @@ def test_drivers_are_alive_until_they_have_ended(job: str, ending: dict[str, str
         assert view.drivers_alive(KEY) == alive
 
 
-def test_flows_with_bad_news_of_their_runs_are_counted_by_who_leads():
+def test_the_leader_counts_flows_with_failed_runs():
     """The three figures that alerts of Spark jobs are about."""
     operator = Operator(settings=Settings())
     operator._gauges()
@@ -161,8 +161,8 @@ def test_flows_with_bad_news_of_their_runs_are_counted_by_who_leads():
     assert figures() == ["1", "2", "0"]
 
 
-def test_old_news_change_nothing():
-    """Own writes are known before the watch tells them."""
+def test_an_outdated_event_changes_nothing():
+    """Own writes are cached before the watch reports them."""
     view = View()
 
     assert view.put(CONFIG_MAP, _object(5, data={"a": "new"})) == {KEY}
@@ -172,7 +172,7 @@ def test_old_news_change_nothing():
     assert (child.resource_version, child.content()["data"]) == ("6", {"a": "new"})
 
 
-def test_one_of_a_name_that_is_deleted_is_not_the_other():
+def test_deleting_an_object_keeps_a_newer_one_of_the_same_name():
     view = View()
     view.put(CONFIG_MAP, _object(5, uid="first"))
     view.put(CONFIG_MAP, _object(7, uid="second"))
@@ -183,7 +183,7 @@ def test_one_of_a_name_that_is_deleted_is_not_the_other():
     assert not view.children(KEY)
 
 
-def test_what_a_whole_list_did_not_have_is_gone_unless_it_is_newer():
+def test_objects_missing_from_a_full_list_are_removed_unless_newer():
     view = View()
     for number in (1, 2, 9):
         view.put(POD, _object(number, uid=f"uid-{number}", name=f"pod-{number}", spec={"containers": []}))
@@ -193,7 +193,7 @@ def test_what_a_whole_list_did_not_have_is_gone_unless_it_is_newer():
     assert view.absent(POD, "elsewhere", set(), 50) == frozenset()
 
 
-def test_a_flow_that_cannot_be_read_is_there_with_its_errors():
+def test_an_invalid_flow_is_cached_with_its_errors():
     view = View()
 
     view.put(MIRROR_FLOW, _object(1, spec={"source": {}}, status={"lag": "nonsense"}))

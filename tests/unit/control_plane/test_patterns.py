@@ -1,4 +1,4 @@
-"""Java's regular expressions in the operator: which are refused, and that none of them holds the operator up."""
+"""Java's regular expressions in the operator: which are refused, and that none blocks the operator."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.samples import samples
 from mirrorflow_operator.status.admission import Resource
 from mirrorflow_operator.status.cross_flow_checks import CrossFlowChecks
-from tests.unit.control_plane.test_together import resource
+from tests.unit.control_plane.test_cross_flow_checks import resource
 
 
 def document(*include: str) -> dict[str, Any]:
@@ -31,12 +31,12 @@ def document(*include: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<x>a)", "[a-z&&[^b]]", "a(?i)b", "a++", "(?<=a)b"]
 )
-def test_what_java_takes_is_valid(pattern: str) -> None:
+def test_patterns_valid_in_java_are_accepted(pattern: str) -> None:
     flow_of(document(pattern))
 
 
 @pytest.mark.parametrize("pattern", ["(?P<x>a)", "(?#x)a", "a**", r"\y", "(", "(?(1)a)"])
-def test_what_java_refuses_is_refused(pattern: str) -> None:
+def test_patterns_invalid_in_java_are_refused(pattern: str) -> None:
     """Python takes some of these."""
     with pytest.raises(
         InvalidSpecError, match=r"spec\.topics\.include\[0\]: .* is not a Java regular expression"
@@ -59,7 +59,7 @@ def test_samples_of_java_s_expressions_match_them(pattern: str) -> None:
     assert samples([pattern])
 
 
-def test_a_slow_expression_stops_no_flow_and_does_not_hold_the_operator_up() -> None:
+def test_a_slow_pattern_stops_no_flow_and_does_not_block_the_operator() -> None:
     """A sample is a guess at a name: the flow's connector judges by the real ones."""
     include = ("(a|a)*", "a" * 200 + "-1")
     flows: list[Resource] = [

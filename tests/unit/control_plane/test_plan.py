@@ -83,9 +83,7 @@ def _changed(**spec: object) -> Plan:
     ],
     ids=["all three", "no groups", "no heartbeats", "no offset syncs"],
 )
-def test_connector_that_has_nothing_to_do_is_left_out(
-    spec: dict[str, object], kinds: list[str], noted: str
-) -> None:
+def test_connector_without_work_is_not_planned(spec: dict[str, object], kinds: list[str], noted: str) -> None:
     """With a note where the spec asks for what cannot be done."""
     planned = _changed(**spec)
 
@@ -94,7 +92,7 @@ def test_connector_that_has_nothing_to_do_is_left_out(
     assert noted in " ".join(planned.notes)
 
 
-def test_naming_in_the_source_connectors_config_is_all_connectors() -> None:
+def test_naming_in_the_source_connectors_config_applies_to_all_connectors() -> None:
     """One that names topics otherwise would look for the others' in vain."""
     key = "replication.policy.internal.topic.separator.enabled"
 
@@ -103,7 +101,7 @@ def test_naming_in_the_source_connectors_config_is_all_connectors() -> None:
     assert ["false"] * 3 == [connector.connector_properties[key] for connector in planned.connectors]
 
 
-def test_transformations_of_the_source_connector_are_told_to_the_checkpoint_connector() -> None:
+def test_transformations_of_the_source_connector_reach_the_checkpoint_connector() -> None:
     """It has to know what copies are called; heartbeats pass through none."""
     lines = {
         "transforms": "r",

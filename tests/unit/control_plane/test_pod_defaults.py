@@ -1,4 +1,4 @@
-"""What a connector's pod has unless the spec says otherwise, and that no upgrade of the operator replaces pods for it."""
+"""Defaults of a connector's pod; an upgrade of the operator replaces no pod because of them."""
 
 import copy
 from collections.abc import Mapping
@@ -35,16 +35,16 @@ def resources(**given: Any) -> Any:
     return template(resources=given)["spec"]["containers"][0]["resources"]
 
 
-def test_a_pod_asks_for_what_it_needs() -> None:
+def test_a_pod_has_default_requests() -> None:
     """Without requests it is the first that a node under pressure evicts."""
     assert resources() == {"requests": {"cpu": "100m", "memory": "96Mi"}}
 
 
-def test_what_the_spec_says_of_a_resource_wins() -> None:
+def test_resources_in_the_spec_override_the_defaults() -> None:
     assert resources(requests={"cpu": "2"}) == {"requests": {"cpu": "2", "memory": "96Mi"}}
 
 
-def test_a_limit_is_a_request_as_well() -> None:
+def test_a_limit_replaces_the_default_request() -> None:
     """Kubernetes refuses a request above its limit."""
     assert resources(limits={"memory": "64Mi"}) == {
         "requests": {"cpu": "100m"},
@@ -52,13 +52,13 @@ def test_a_limit_is_a_request_as_well() -> None:
     }
 
 
-def test_the_cluster_autoscaler_may_evict_a_pod_unless_the_spec_says_otherwise() -> None:
+def test_the_cluster_autoscaler_may_evict_a_pod_by_default() -> None:
     assert template()["metadata"]["annotations"][SAFE] == "true"
     said = template(template={"annotations": {SAFE: "false"}})
     assert said["metadata"]["annotations"][SAFE] == "false"
 
 
-def test_pods_that_share_the_work_are_spread_over_nodes() -> None:
+def test_pods_of_one_connector_are_spread_over_nodes() -> None:
     """Their number is in no template, so another number replaces none."""
     (spread,) = template(replicas=2)["spec"]["topologySpreadConstraints"]
 
@@ -70,7 +70,7 @@ def test_pods_that_share_the_work_are_spread_over_nodes() -> None:
     assert "topologySpreadConstraints" not in template()["spec"]
 
 
-def test_a_spread_of_the_spec_takes_the_place_of_the_default() -> None:
+def test_a_spread_in_the_spec_replaces_the_default() -> None:
     zones = {"topologySpread": [{"topologyKey": "topology.kubernetes.io/zone"}]}
     (spread,) = template(replicas=2, template=zones)["spec"]["topologySpreadConstraints"]
 
@@ -91,7 +91,7 @@ def test_an_upgrade_replaces_no_pod(source: dict[str, Any]) -> None:
     assert applied(earlier, **source) == earlier
 
 
-def test_another_number_of_pods_replaces_none() -> None:
+def test_scaling_adds_no_defaults_to_running_pods() -> None:
     earlier = deployment(planned(has_defaults=False, replicas=2))
     more = applied(earlier, replicas=3)
 
@@ -102,7 +102,7 @@ def test_another_number_of_pods_replaces_none() -> None:
 @pytest.mark.parametrize(
     "source", [{"image": "replicator:2"}, {"tasks": 2}, {"template": {"labels": {"team": "data"}}}]
 )
-def test_the_defaults_come_with_pods_that_are_replaced_anyway(source: dict[str, Any]) -> None:
+def test_pods_replaced_for_another_reason_get_the_defaults(source: dict[str, Any]) -> None:
     earlier = deployment(planned(has_defaults=False))
     new = applied(earlier, **source)
 
@@ -110,11 +110,11 @@ def test_the_defaults_come_with_pods_that_are_replaced_anyway(source: dict[str, 
     assert applied(new, **source) == new
 
 
-def test_a_new_flow_has_them() -> None:
+def test_a_new_flow_has_the_defaults() -> None:
     assert applied(None) == deployment(planned())
 
 
-def test_what_the_api_server_fills_in_is_no_difference() -> None:
+def test_defaults_of_the_api_server_are_no_difference() -> None:
     earlier = deployment(planned(has_defaults=False))
     live = copy.deepcopy(earlier)
     live["spec"]["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}

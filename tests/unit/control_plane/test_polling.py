@@ -1,4 +1,4 @@
-"""The poller reads connectors over real sockets: what fails is said, what is unchanged wakes nobody, nobody waits for the dead."""
+"""The poller reads connectors over real sockets: failures are reported, unchanged readings queue no flow, silent pods delay no other."""
 
 import asyncio
 import ssl
@@ -65,7 +65,7 @@ def test_a_summary_is_read():
     ],
     ids=["503", "redirect", "html", "long", "cut", "zipped", "long-head", "ssh", "other-version"],
 )
-def test_what_is_no_summary_has_a_reason(said: bytes, unread: Unread):
+def test_an_unreadable_response_has_a_reason(said: bytes, unread: Unread):
     """Never an exception, and no redirect is followed."""
     reading = _asked_once(said)
 
@@ -74,14 +74,14 @@ def test_what_is_no_summary_has_a_reason(said: bytes, unread: Unread):
     assert reading.problem
 
 
-def test_a_body_without_end_is_not_read_to_its_end():
+def test_an_endless_body_is_not_read_to_its_end():
     """The bound holds, whatever the pod promises."""
     endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000_000
 
     assert _asked_once(endless).unread is Unread.UNREADABLE
 
 
-def test_of_several_connectors_in_one_pod_each_is_asked_for_by_its_name():
+def test_each_connector_of_a_shared_pod_is_polled_by_name():
     """Their answers are kept apart, and what is changed in the one leaves the other."""
 
     async def run() -> None:
@@ -98,7 +98,7 @@ def test_of_several_connectors_in_one_pod_each_is_asked_for_by_its_name():
     asyncio.run(run())
 
 
-def test_nobody_there_is_unreachable():
+def test_a_refused_connection_is_unreachable():
     """A refused connection is data."""
 
     async def once() -> Reading:
@@ -108,14 +108,14 @@ def test_nobody_there_is_unreachable():
     assert asyncio.run(once()).unread is Unread.UNREACHABLE
 
 
-def test_who_accepts_and_says_nothing_is_unreachable(monkeypatch: pytest.MonkeyPatch):
+def test_a_pod_that_accepts_and_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch):
     """Within the time that an answer may take."""
     monkeypatch.setattr(progress_client, "ANSWER_MAX_S", 0.1)
 
     assert _asked_once(SILENT).unread is Unread.UNREACHABLE
 
 
-def test_a_certificate_must_be_for_the_name(tmp_path: Path):
+def test_a_certificate_must_have_the_name(tmp_path: Path):
     """Where a place has one: an address that another pod got meanwhile does not answer for it."""
     authority = Authority(tmp_path)
     identity = authority.server("pod", "right.example")
@@ -167,8 +167,8 @@ def _word(reading: Reading) -> object:
     return reading.unread if reading.summary is None else reading.summary.replicating
 
 
-def test_a_pod_is_asked_again_and_again_and_wakes_nobody_while_it_says_the_same():
-    """The flow is told of the first answer and of another one, not of figures."""
+def test_unchanged_readings_queue_no_flow():
+    """The first reading and a changed one queue the flow; moving figures do not."""
 
     async def scenario() -> None:
         async with _Polling() as polling:
@@ -188,7 +188,7 @@ def test_a_pod_is_asked_again_and_again_and_wakes_nobody_while_it_says_the_same(
     asyncio.run(scenario())
 
 
-def test_a_pod_that_is_gone_is_not_asked():
+def test_a_removed_pod_is_not_polled():
     """Nor is what it said kept."""
 
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def test_a_pod_that_is_gone_is_not_asked():
     asyncio.run(scenario())
 
 
-def test_a_pod_that_turns_ready_is_asked_soon():
+def test_a_pod_that_becomes_ready_is_polled_soon():
     """Long before its interval is over; nothing else makes a put ask anybody."""
 
     async def scenario() -> None:
@@ -222,8 +222,8 @@ def test_a_pod_that_turns_ready_is_asked_soon():
     asyncio.run(scenario())
 
 
-def test_a_starting_pod_is_asked_sooner_than_one_at_work():
-    """Whoever waits for Ready waits for seconds, not for a whole interval."""
+def test_a_starting_pod_is_polled_more_often():
+    """Ready follows within seconds, not after a whole interval."""
 
     async def scenario() -> None:
         async with _Polling(interval_s=3.0) as polling:
@@ -235,7 +235,7 @@ def test_a_starting_pod_is_asked_sooner_than_one_at_work():
     asyncio.run(scenario())
 
 
-def test_pods_that_do_not_answer_are_few_at_a_time_and_do_not_hold_up_the_others(
+def test_silent_pods_are_limited_and_do_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A bound on what is under way, and on how long."""

@@ -1,4 +1,4 @@
-"""Which troubles a new status has that the one before had not: each becomes a Warning event, once."""
+"""New problems in a status: each becomes one Warning event."""
 
 from typing import Any
 
@@ -44,12 +44,12 @@ def condition(kind: str, status: ConditionStatus, reason: str, message: str = "A
         (condition("Ready", NO, "Seeding"), False),
     ],
 )
-def test_what_somebody_has_to_know_is_trouble(now: Condition, *, told: bool) -> None:
-    """Neither what was asked for nor what nobody knows yet."""
+def test_conditions_that_need_attention_are_problems(now: Condition, *, told: bool) -> None:
+    """Requested and unknown states are no problems."""
     assert told == bool(list(new_troubles([], [now], {})))
 
 
-def test_a_trouble_that_stays_is_not_told_again() -> None:
+def test_a_lasting_problem_is_reported_once() -> None:
     """Whatever figures its sentence holds."""
     before = condition("Replicating", NO, "PartitionsStalled", "1 WritesRefused.")
     now = condition("Replicating", NO, "PartitionsStalled", "2 WritesRefused.")
@@ -57,7 +57,7 @@ def test_a_trouble_that_stays_is_not_told_again() -> None:
     assert [] == list(new_troubles([before], [now], {}))
 
 
-def test_another_warning_is_told() -> None:
+def test_another_warning_is_reported() -> None:
     """They share one reason."""
     before = condition("Degraded", YES, "Warnings", "An ACL is missing.")
     now = condition("Degraded", YES, "Warnings", "Two ACLs are missing.")
@@ -91,8 +91,8 @@ def warnings(
     )
 
 
-def test_a_second_cause_of_the_same_trouble_is_a_second_warning() -> None:
-    """Whoever was warned of too large a record does not know that another producer writes as the flow."""
+def test_a_second_cause_of_the_same_problem_is_a_second_warning() -> None:
+    """A warning about a large record does not cover another producer."""
     first, told = warnings(TOO_LARGE, before=Status())
     assert [reason for reason, _ in told] == ["PartitionsStopped"]
 
@@ -124,7 +124,7 @@ def test_lost_records_do_not_hide_a_second_cause() -> None:
     assert [("SourceDataLost", True)] == [(reason, "IdentityTaken" in message) for reason, message in told]
 
 
-def test_a_sentence_names_every_cause() -> None:
+def test_a_message_names_every_cause() -> None:
     """However long the examples are: a cause that is cut off would be a new warning each time."""
     causes = [ReasonCount(f"Cause{number}", 1, "x" * 200) for number in range(20)]
     first, _ = warnings(*causes, before=Status())
@@ -136,7 +136,7 @@ def test_a_sentence_names_every_cause() -> None:
 
 
 @pytest.mark.parametrize("cause", ["IdentityTaken", "Fenced", "UnsupportedBatch"])
-def test_a_cause_that_needs_somebody_says_what_to_do(cause: str) -> None:
+def test_a_cause_that_needs_a_user_has_a_remedy(cause: str) -> None:
     status, _ = warnings(ReasonCount(cause, 1), before=Status())
 
     message = next(one.message for one in status.conditions if one.type == "Replicating")

@@ -1,4 +1,4 @@
-"""Where a flow has a certificate and the operator an authority: what the plan writes serves TLS, and the operator verifies it.
+"""A flow with a certificate and an operator with its CA: the planned pods serve TLS, and the operator verifies it.
 
 Real on both sides: the properties of a planned ConfigMap start the replicator's own server, which the operator's own client asks.
 """
@@ -97,7 +97,7 @@ def test_the_operator_reads_progress_over_tls_and_verifies_the_connectors_name(
     assert (of_another_name.unread, by_another.unread) == (Unread.REFUSED, Unread.REFUSED)
 
 
-def test_a_pod_that_speaks_tls_is_probed_over_tls_and_says_so(layout: SecretLayout) -> None:
+def test_a_tls_pod_is_annotated_and_probed_over_tls(layout: SecretLayout) -> None:
     template = _planned(layout, "Deployment")["spec"]["template"]
     container = template["spec"]["containers"][0]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
@@ -107,7 +107,7 @@ def test_a_pod_that_speaks_tls_is_probed_over_tls_and_says_so(layout: SecretLayo
     assert any(one.get("secret", {}).get("secretName") == SECRET for one in template["spec"]["volumes"])
 
 
-def test_an_operator_without_an_authority_leaves_pods_at_plain_http(layout: SecretLayout) -> None:
+def test_without_a_ca_pods_serve_plain_http(layout: SecretLayout) -> None:
     """It could not verify what it asks."""
     worker = parse_properties(_planned(layout, "ConfigMap", verifies=False)["data"]["worker.properties"])
     template = _planned(layout, "Deployment", verifies=False)["spec"]["template"]
@@ -116,7 +116,7 @@ def test_an_operator_without_an_authority_leaves_pods_at_plain_http(layout: Secr
     assert names.SCHEME_ANNOTATION not in template["metadata"]["annotations"]
 
 
-def test_a_renewed_authority_is_believed_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+def test_a_renewed_ca_is_used_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
     authorities = Authorities(file=str(file))
@@ -135,7 +135,7 @@ def test_a_renewed_authority_is_believed_and_a_broken_file_changes_nothing(tmp_p
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_an_authority_that_cannot_be_read_stops_the_start(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_ca_prevents_the_start(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "ca.crt"
     if content is not None:
         file.write_text(content)

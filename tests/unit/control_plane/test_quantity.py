@@ -1,4 +1,4 @@
-"""Quantities come to what Kubernetes makes of them."""
+"""Quantities have the values that Kubernetes gives them."""
 
 import re
 from decimal import Decimal
@@ -47,7 +47,7 @@ UNITS = [
         ("2Ei", str(2 * 1024**6)),
     ],
 )
-def test_a_quantity_comes_to(written: int | str, expected: str) -> None:
+def test_a_quantity_has_the_value(written: int | str, expected: str) -> None:
     """Units of ten, units of two, exponents."""
     assert amount(written) == Decimal(expected)
 
@@ -66,6 +66,6 @@ def test_a_count_is_rounded_up(written: int | str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "fast", "-1", "1K", "1ki", "1e", "1e100", "1 Mi", ".", "1.2.3"])
-def test_what_kubernetes_refuses_is_no_quantity(written: str) -> None:
+def test_quantities_invalid_in_kubernetes_are_refused(written: str) -> None:
     """Negative ones, and exponents beyond all counts, besides."""
     assert re.match(PATTERN, written) is None

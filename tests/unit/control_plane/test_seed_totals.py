@@ -1,4 +1,4 @@
-"""What a seed has copied: the sum over its drivers, whichever of them are still there when the operator looks."""
+"""Totals of a seed: the sum over its drivers, whichever of them still exist."""
 
 import json
 from dataclasses import replace
@@ -50,8 +50,8 @@ def figures(status: SeedStatus) -> tuple[int, int]:
     return status.records, status.bytes
 
 
-def test_the_next_driver_goes_on_where_the_first_ended() -> None:
-    """And the first's last words count, though nobody asked it any more."""
+def test_totals_continue_with_the_next_driver() -> None:
+    """The first driver's last report counts, though it was not polled any more."""
     first = status_after(None, at_work(1, 100))
     second = status_after(first, ended(1, 150), at_work(2, 0))
     third = status_after(second, at_work(2, 30))
@@ -61,7 +61,7 @@ def test_the_next_driver_goes_on_where_the_first_ended() -> None:
     assert (180, 1_800) == figures(third)
 
 
-def test_a_driver_without_a_word_takes_nothing_away() -> None:
+def test_a_driver_without_a_report_changes_no_total() -> None:
     first = status_after(None, at_work(1, 100))
 
     assert (100, 1_000) == figures(
@@ -78,14 +78,14 @@ def test_an_older_driver_is_not_counted_twice() -> None:
     assert (130, 1_300) == figures(status_after(second, ended(1, 100)))
 
 
-def test_a_status_of_an_earlier_release_is_of_the_driver_that_runs() -> None:
+def test_totals_of_an_earlier_release_belong_to_the_running_driver() -> None:
     """It does not say which driver its figures are of."""
     assert (120, 1_200) == figures(
         status_after(SeedStatus(run_id="1", phase="Running", records=100, bytes=1_000), at_work(1, 120))
     )
 
 
-def test_another_run_begins_at_nothing() -> None:
+def test_another_run_starts_at_zero() -> None:
     done = status_after(None, ended(1, 100)).model_copy(update={"run_id": "0"})
 
     assert (7, 70) == figures(status_after(done, at_work(2, 7)))

@@ -1,4 +1,4 @@
-"""What is told of a connector with several pods: the worst of those that work, and nothing of those that wait."""
+"""The status of a connector with several pods: the worst of the pods with work, ignoring standby pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ def _told(status: Status, kind: str) -> tuple[ConditionStatus, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_a_pod_without_work_says_nothing_about_those_that_work():
+def test_a_pod_without_work_does_not_affect_the_status():
     status = settled(_source(reading(**STANDS_BY), reading(**ADVANCES, lag_records=9, lag_s=3.0)))
 
     assert _told(status, "Replicating")[:2] == (ConditionStatus.TRUE, "Advancing")
@@ -64,7 +64,7 @@ def test_the_lag_is_that_of_the_pod_that_is_furthest_behind():
     assert status.lag is Lag.UNDER_TEN_MINUTES
 
 
-def test_one_that_is_stuck_beside_others_is_told_as_one_of_them():
+def test_one_stuck_pod_is_reported_as_one_of_several():
     status = settled(
         _source(
             reading(**ADVANCES),
@@ -78,7 +78,7 @@ def test_one_that_is_stuck_beside_others_is_told_as_one_of_them():
     assert "1 of 3 pods" in message
 
 
-def test_a_pod_that_cannot_be_asked_leaves_the_word_to_the_others():
+def test_an_unreachable_pod_does_not_hide_the_others():
     silent = Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)
 
     status = settled(_source(silent, reading(**ADVANCES)))
@@ -100,7 +100,7 @@ def _checkpoints(*readings: Reading) -> Observation:
     return replace(observed(), connectors=(connector(), second, connector(HEARTBEAT)))
 
 
-def test_groups_are_fresh_by_the_pod_that_translates_them_however_long_others_have_waited():
+def test_freshness_comes_from_the_pod_that_translates_groups():
     done = Checkpoints(groups=3, age_s=20.0, interval_s=60.0)
 
     status = settled(
@@ -117,7 +117,7 @@ def test_a_missing_certificate_is_named_with_its_keys():
     assert needed_keys(flow, "pods", is_secret=False) == ()
 
 
-def test_groups_that_nobody_translates_yet_are_not_called_stale():
+def test_groups_without_a_translating_pod_are_not_stale():
     both = _checkpoints(reading(**STANDS_BY, uptime_s=9e5), reading(**STANDS_BY, uptime_s=9e5))
 
     found = next(one for one in assess(both).status.conditions if one.type == "CheckpointsFresh")
@@ -133,7 +133,7 @@ def test_groups_that_nobody_translates_yet_are_not_called_stale():
         ({"lag_records": 5, "lag_s": 3.0, "lags_unknown": 1}, Lag.UNDER_TEN_SECONDS),
     ],
 )
-def test_a_lag_that_is_not_known_is_not_called_nothing(changes: dict[str, Any], lag: Lag | None):
+def test_an_unknown_lag_is_not_zero(changes: dict[str, Any], lag: Lag | None):
     assert settled(_source(reading(**ADVANCES, **changes))).lag == lag
 
 

@@ -1,4 +1,4 @@
-"""Typical situations, the status that each of them gets, and that a person finds the cause in it.
+"""Typical situations and the recorded status of each, which names the cause.
 
 Each is recorded whole in tests/examples/statuses/<situation>.yaml, which other tests read too (Argo CD's health check);
 `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
@@ -78,7 +78,7 @@ PENDING = {"phase": "Pending", "ready": False, "started_s": None, "reading": Non
 
 
 def _starting(**changes: Any) -> Observation:
-    """Just applied: Deployments that nobody has looked at."""
+    """Just applied: Deployments that their controller has not observed."""
     new = deployment(observed_generation=0, replicas=0, updated=0, ready=0, conditions=())
     connectors = tuple(
         connector(kind, deployment=replace(new, name=deployment(kind).name), pods=())
@@ -130,7 +130,7 @@ def _paused() -> Observation:
 
 
 def _ending(found: Observation, **changes: Any) -> Observation:
-    """The source connector's pod of before has not ended yet, and copies."""
+    """An earlier pod of the source connector has not ended yet, and copies."""
     copies = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
     old = pod(name="east-to-west-source-7d9f-old", deleting=True, reading=copies)
     first, *others = found.connectors
@@ -665,7 +665,7 @@ def _status_of(situation: str) -> Status:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_status_of(situation: str) -> None:
+def test_the_status_of_a_situation_is_the_recorded_one(situation: str) -> None:
     """Ready, and the whole of it as it is recorded."""
     make, status, reason = SITUATIONS[situation]
     observation = make()
@@ -681,13 +681,13 @@ def test_status_of(situation: str) -> None:
     assert text == path.read_text()
 
 
-def test_every_recorded_status_is_one_of_a_situation() -> None:
+def test_every_recorded_status_belongs_to_a_situation() -> None:
     """A file that nothing writes any more would still be believed."""
     assert set(SITUATIONS) == {path.stem for path in STATUSES.glob("*.yaml")}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_status_that_was_written_is_read_again(situation: str) -> None:
+def test_a_status_survives_a_round_trip(situation: str) -> None:
     """From the document in the cluster, with what a later release may have added."""
     found = _status_of(situation)
     written = status_document(found)
@@ -697,7 +697,7 @@ def test_a_status_that_was_written_is_read_again(situation: str) -> None:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_what_stays_as_it_is_writes_nothing(situation: str) -> None:
+def test_an_unchanged_situation_writes_nothing(situation: str) -> None:
     """Time alone changes no status, and leaves nothing to wait for."""
     observation = SITUATIONS[situation][0]()
 
@@ -710,7 +710,7 @@ def test_what_stays_as_it_is_writes_nothing(situation: str) -> None:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_programs_that_wait_are_told_one_thing(situation: str) -> None:
+def test_reconciling_and_stalled_are_never_both_true(situation: str) -> None:
     """kstatus looks at Reconciling first: what has come to a stand must not look as if it were on its way."""
     told = {one.type: one.status.value for one in _status_of(situation).conditions}
 

@@ -1,4 +1,4 @@
-"""Host aliases and ids of the pod's template: in every pod of a flow, and never against the restricted Pod Security Standard."""
+"""Host aliases and ids of the pod template: in every pod of a flow, within the restricted Pod Security Standard."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def deployment(template: dict[str, Any]) -> Object:
     return next(one for one in found if one["kind"] == "Deployment")
 
 
-def test_a_connectors_pod_has_them() -> None:
+def test_a_connectors_pod_has_host_aliases_and_ids() -> None:
     pod = deployment(TEMPLATE)["spec"]["template"]["spec"]
 
     assert pod["hostAliases"] == ALIASES
@@ -38,7 +38,7 @@ def test_a_connectors_pod_has_them() -> None:
     }
 
 
-def test_a_driver_and_its_executors_have_them() -> None:
+def test_driver_and_executors_have_host_aliases_and_ids() -> None:
     """All pods of a job read the same brokers."""
     flow = mirror_flow(seed={"runId": "1", "template": TEMPLATE})
     found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"), layout=POD_LAYOUT)
@@ -50,7 +50,7 @@ def test_a_driver_and_its_executors_have_them() -> None:
         assert (pod["hostAliases"], pod["securityContext"]["runAsUser"]) == (ALIASES, 10_001)
 
 
-def test_a_template_without_them_is_planned_as_before() -> None:
+def test_a_template_without_them_adds_nothing() -> None:
     """Another template would replace pods when the operator is upgraded."""
     pod = deployment({})["spec"]["template"]["spec"]
 
@@ -72,9 +72,7 @@ def test_a_template_without_them_is_planned_as_before() -> None:
         ({"hostAliases": [{"ip": "10.0.0.7", "hostnames": ["A_b"]}]}, "hostAliases[0].hostnames[0]"),
     ],
 )
-def test_what_a_restricted_namespace_would_refuse_is_refused_by_field(
-    template: dict[str, Any], path: str
-) -> None:
+def test_ids_that_a_restricted_namespace_refuses_are_refused(template: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidSpecError) as found:
         flow_of(document(connectors={"source": {"template": template}}))
 
@@ -84,14 +82,14 @@ def test_what_a_restricted_namespace_would_refuse_is_refused_by_field(
 @pytest.mark.parametrize(
     ("part", "word"), [("hostAliases", "host aliases"), ("securityContext", "security context")]
 )
-def test_another_of_them_is_why_pods_are_replaced(part: str, word: str) -> None:
+def test_a_change_of_them_replaces_pods(part: str, word: str) -> None:
     old, new = deployment({}), deployment({part: TEMPLATE[part]})
 
     assert reasons_to_roll(old, new, {}, {}) == (word,)
 
 
 @pytest.mark.parametrize("part", ["hostAliases", "securityContext"])
-def test_who_shares_a_pod_says_it_of_the_pod(part: str) -> None:
+def test_connectors_of_a_shared_pod_use_the_hosts_template(part: str) -> None:
     connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": {part: TEMPLATE[part]}}}
 
     with pytest.raises(InvalidSpecError, match="the connector runs in the pod of source"):

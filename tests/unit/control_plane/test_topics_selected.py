@@ -45,13 +45,13 @@ def test_topics_selected_is_what_the_connector_reports(
     assert answer(status, "TopicsSelected") == expected
 
 
-def test_a_pod_that_cannot_be_reached_says_nothing_of_topics() -> None:
+def test_an_unreachable_pod_leaves_topics_selected_unknown() -> None:
     away = Reading(read_at_s=NOW_S - 5, unread=Unread.UNREACHABLE)
 
     assert answer(assess(observed({"reading": away})).status, "TopicsSelected") == ("Unknown", "NotAsked")
 
 
-def test_a_mistyped_topic_is_not_ready_and_names_the_topic_that_is_meant() -> None:
+def test_a_mistyped_topic_is_not_ready_and_names_a_similar_one() -> None:
     """Ready has the reason and the sentence of the condition that it fails for."""
     status = settled(observed({"reading": reading(partitions=0, reasons=(MISTYPED,))}))
     found = conditions(status)

@@ -1,4 +1,4 @@
-"""Flows looked at together: which topologies may run, which sentence the others get."""
+"""Topologies of flows: which may run, and the message for the others."""
 
 import pytest
 
@@ -228,9 +228,7 @@ def test_sound_topologies_have_no_conflict(flows: tuple[MirrorFlow, ...]) -> Non
         "names kept along a diamond",
     ],
 )
-def test_conflict_is_told_with_its_flows_topics_and_clusters(
-    flows: tuple[MirrorFlow, ...], expected: str
-) -> None:
+def test_a_conflict_names_its_flows_topics_and_clusters(flows: tuple[MirrorFlow, ...], expected: str) -> None:
     """One sentence that starts with the flows and ends with what to do."""
     conflict = found(*flows)[0]
 
@@ -238,7 +236,7 @@ def test_conflict_is_told_with_its_flows_topics_and_clusters(
     assert {one.metadata.name for one in flows} >= set(conflict.flows)
 
 
-def test_cluster_ids_tell_what_addresses_hide() -> None:
+def test_cluster_ids_reveal_equal_clusters() -> None:
     """Two addresses, one cluster; one address (a proxy's), two clusters."""
     there, back = flow("a", "b", identity=True), flow("x", "y", identity=True)
     hidden = [route(there, ids=("1", "2")), route(back, ids=("2", "1"))]
@@ -251,14 +249,14 @@ def test_cluster_ids_tell_what_addresses_hide() -> None:
     assert () == conflicts(proxied, ["orders"])
 
 
-def test_source_that_is_its_own_target_is_told() -> None:
+def test_a_source_that_is_its_own_target_is_reported() -> None:
     """By cluster id, since addresses are compared by the resource's own rules."""
     assert "its source and its target are one cluster, a/b" in (
         conflicts([route(flow("a", "b"), ids=("1", "1"))], ["orders"])[0].sentence
     )
 
 
-def test_topics_that_are_there_count_more_than_what_could_be() -> None:
+def test_existing_topics_take_precedence_over_samples() -> None:
     """Patterns that meet do no harm as long as no topic is in both."""
     flows = flow("a", "hub", identity=True), flow("b", "hub", identity=True)
     apart = [
@@ -270,12 +268,12 @@ def test_topics_that_are_there_count_more_than_what_could_be() -> None:
     assert "topic orders of cluster hub" in conflicts(shared, ["any-topic"])[0].sentence
 
 
-def test_samples_match_the_patterns_they_stand_for() -> None:
+def test_samples_match_their_patterns() -> None:
     """The plainest name of each alternative."""
     assert ("orders", "pay-1", "a.b", "any-topic") == samples(["orders.*", r"pay-\d+", "(a.b|.*)"])[:4]
 
 
-def test_a_slow_pattern_ends_the_search_with_a_sentence() -> None:
+def test_a_slow_pattern_ends_the_search_with_an_error() -> None:
     """Neither a hang nor a clean result: what this flow copies is not known."""
     slow = flow("east", "west", include=("(a|a)*",))
     back = flow("west", "east", include=("(a|a)*",))

@@ -1,4 +1,4 @@
-"""What holds for every type of the resource, because the CRD is generated from them."""
+"""Invariants of every type of the resource, because the CRD is generated from them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_every_list_text_and_map_is_bounded() -> None:
         ),
     ],
 )
-def test_a_value_of_another_type_is_refused_as_by_the_api_server(line: str, field: str) -> None:
+def test_a_value_of_another_type_is_refused(line: str, field: str) -> None:
     """Or a file that `mirrorflow validate` calls good would be refused by kubectl."""
     with pytest.raises(InvalidSpecError) as raised:
         load_flow(f"{SMALLEST}{line}\n")
@@ -92,7 +92,7 @@ def test_a_value_of_another_type_is_refused_as_by_the_api_server(line: str, fiel
     assert [field] == [error.path for error in raised.value.errors]
 
 
-def test_bare_numbers_are_quantities_and_a_bare_off_is_a_word() -> None:
+def test_bare_numbers_are_quantities_and_a_bare_off_is_a_text() -> None:
     """`cpu: 1` is what most people write; `Off` is ours alone (docs/mirrorflow-resource.md)."""
     flow = load_flow(
         f"{SMALLEST}  topics: {{acls: {{sync: Off}}}}\n"

@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster, from lists, watches and the answers to its own writes, in whatever order they arrive."""
+"""The cache of the cluster's state, from lists, watches and responses to own writes, in any order."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def uids(view: View) -> set[str]:
     return {child.uid for child in view.children(KEY).values()}
 
 
-def test_the_answer_to_a_write_that_arrives_after_the_deletion_brings_nothing_back():
+def test_a_late_response_to_a_write_does_not_revive_a_deleted_object():
     """A flow was deleted while a pass wrote its objects; each later write to such an object would be refused as a conflict."""
     view = View()
 
@@ -40,7 +40,7 @@ def test_the_answer_to_a_write_that_arrives_after_the_deletion_brings_nothing_ba
     assert uids(view) == set()
 
 
-def test_another_object_of_a_deleted_ones_name_is_known():
+def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
     view = View()
     view.put(CONFIG_MAP, config_map(uid="a", version=7))
     view.news(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))

@@ -1,4 +1,4 @@
-"""The queue of flows: each once, never by two workers, nothing lost that came meanwhile, later and later after failures."""
+"""The work queue: each key once, never with two workers, no change lost, backoff after failures."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ def test_a_thousand_requests_are_one_pass():
     assert case.queue.take() is None
 
 
-def test_who_is_asked_for_while_it_is_worked_on_comes_again_and_never_twice_at_once():
+def test_a_key_added_during_its_pass_is_queued_again_and_never_processed_twice_at_once():
     case = Case()
     case.queue.add("a")
     case.queue.take()
@@ -49,7 +49,7 @@ def test_who_is_asked_for_while_it_is_worked_on_comes_again_and_never_twice_at_o
     assert case.queue.take() == "a"
 
 
-def test_one_key_is_not_looked_at_more_often_than_its_interval():
+def test_a_key_has_at_most_one_pass_per_interval():
     case = Case()
     case.queue.add("a")
     case.queue.take()
@@ -61,7 +61,7 @@ def test_one_key_is_not_looked_at_more_often_than_its_interval():
     assert case.queue.take() == "a"
 
 
-def test_failures_wait_longer_each_time_up_to_a_bound_and_success_forgets_them():
+def test_backoff_grows_to_a_bound_and_success_resets_it():
     case = Case()
     waits = []
     for _ in range(12):
@@ -81,7 +81,7 @@ def test_failures_wait_longer_each_time_up_to_a_bound_and_success_forgets_them()
     assert case.queue.failed("a") == 0.5
 
 
-def test_what_the_server_asks_for_is_waited_for():
+def test_retry_after_is_obeyed():
     """Retry-After is the least, whatever the back-off says."""
     case = Case()
     case.queue.add("a")
@@ -94,7 +94,7 @@ def test_what_the_server_asks_for_is_waited_for():
     assert case.queue.take() == "a"
 
 
-def test_news_of_a_failing_key_end_its_wait():
+def test_an_event_for_a_failing_key_ends_its_wait():
     """A user who has mended his spec does not wait for the back-off of the one before."""
     case = Case()
     case.queue.add("a")
@@ -107,7 +107,7 @@ def test_news_of_a_failing_key_end_its_wait():
     assert case.queue.take() == "a"
 
 
-def test_the_oldest_tells_of_work_that_hangs():
+def test_the_oldest_key_shows_a_hanging_pass():
     case = Case()
     case.queue.add("a")
     assert case.queue.take() == "a"
@@ -119,7 +119,7 @@ def test_the_oldest_tells_of_work_that_hangs():
     assert case.queue.oldest_s() == 0
 
 
-def test_work_that_hangs_is_told_from_work_that_is_much():
+def test_a_hanging_pass_differs_from_a_long_queue():
     """A thousand flows wait for their turn; that is no reason to begin anew."""
     case = Case()
     for number in range(100):
@@ -133,7 +133,7 @@ def test_work_that_hangs_is_told_from_work_that_is_much():
     assert case.queue.oldest_s() == 900
 
     case.clock.now_s += 400
-    assert case.queue.stuck_s() == 410  # nobody takes the others
+    assert case.queue.stuck_s() == 410  # no worker takes the others
     case.queue.take()
     assert case.queue.stuck_s() == 0
     case.clock.now_s += 400
@@ -161,7 +161,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_nothing_is_lost_and_nobody_works_on_one_key_twice(steps: list[tuple[str, str]]):
+def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]]):
     """Whatever is asked for after the last time that it was taken is taken once more; the heap does not grow for ever."""
     case = Case()
     working: set[str] = set()

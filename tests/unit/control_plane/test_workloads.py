@@ -1,4 +1,4 @@
-"""What keeps a pod from running, by what Kubernetes reports of it."""
+"""Why a pod does not run, from what Kubernetes reports."""
 
 import pytest
 
@@ -16,14 +16,14 @@ def reasons(message: str) -> list[Reason]:
 
 
 @pytest.mark.parametrize("kind", ["configmap", "secret"])
-def test_a_kubelet_whose_cache_is_behind_is_no_trouble(kind: str) -> None:
+def test_an_outdated_kubelet_cache_is_no_problem(kind: str) -> None:
     """It tries again within seconds."""
     said = f'MountVolume.SetUp failed for volume "a" : failed to sync {kind} cache: timed out waiting for the condition'
 
     assert [] == reasons(said)
 
 
-def test_a_volume_that_cannot_be_mounted_is_trouble() -> None:
+def test_a_volume_that_cannot_be_mounted_is_a_problem() -> None:
     assert [Reason.VOLUME_NOT_MOUNTED] == reasons(
         'MountVolume.SetUp failed for volume "a" : permission denied'
     )

@@ -1,4 +1,4 @@
-"""An API server on which Helm has installed the chart, for the whole cluster; no pod runs, so nobody is at work."""
+"""An API server on which Helm has installed the chart for the whole cluster; no pod runs, so no operator is active."""
 
 from collections.abc import Iterator
 

@@ -95,7 +95,7 @@ def test_a_right_elsewhere_is_none_here(alice: Kubectl, installed: ApiServer):
 
 @pytest.fixture
 def foreign(administrator: Kubectl) -> Iterator[str]:
-    """A flow with SECRET, written by somebody who may."""
+    """A flow with SECRET, written by a user with the right to read it."""
     flow = _flow(authentication=PLAIN)
     flow["metadata"]["name"] = "foreign"
     administrator.apply(flow)

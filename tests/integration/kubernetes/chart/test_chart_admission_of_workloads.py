@@ -255,7 +255,7 @@ def test_what_is_somebody_elses_is_left_alone(bounded: Kubectl, administrator: K
 
 
 def test_a_role_too_many_opens_nothing(bounded: Kubectl, installed: ApiServer):
-    """Whoever binds the operator's account to cluster-admin, or takes its token, still cannot write other things by it."""
+    """Even with cluster-admin, the operator's account cannot write other objects."""
     installed.kubectl(
         "create", "clusterrolebinding", "mistake", "--clusterrole=cluster-admin",
         f"--serviceaccount={NAMESPACE}:{OPERATOR}",

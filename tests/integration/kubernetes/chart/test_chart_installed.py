@@ -72,7 +72,7 @@ def _versions(kubectl: Kubectl) -> dict[str, str]:
 
 
 def test_flows_outlive_the_release(installed: ApiServer):
-    """Without it nobody looks after them, and nobody has deleted anything; the next release takes over."""
+    """Without the release no operator reconciles them, and nothing is deleted; the next release takes over."""
     namespace = "second"
     helm = Helm(kubectl=installed.kubectl.within(namespace))
     first = Helm(kubectl=installed.kubectl.within(NAMESPACE))

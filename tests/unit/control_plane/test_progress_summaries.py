@@ -1,4 +1,4 @@
-"""What a pod answers to GET /progress, as the operator reads it: our own replicator's, an older one's, and anybody's."""
+"""Responses to GET /progress: the replicator's, an older release's, and arbitrary ones."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def _summary(report) -> Summary:
     return reading.summary
 
 
-def test_what_the_replicator_tells_is_what_the_operator_reads() -> None:
+def test_the_operator_reads_the_replicators_summary() -> None:
     """Both clusters, what is missing, checkpoints, and the sums."""
     report = replace(
         connector(task(partition(), state="RUNNING")),
@@ -76,7 +76,7 @@ def test_what_the_replicator_tells_is_what_the_operator_reads() -> None:
     )
 
 
-def test_a_missing_file_elsewhere_is_no_secret() -> None:
+def test_a_missing_file_outside_the_mounts_is_no_secret() -> None:
     """What is not below the mounts of Secrets and ConfigMaps is not named as one."""
     paths = ["/etc/east-mirror", f"{POD_LAYOUT.secrets}/..", f"{POD_LAYOUT.secrets}/a/b", "east-mirror", "/"]
 
@@ -85,7 +85,7 @@ def test_a_missing_file_elsewhere_is_no_secret() -> None:
     assert MissingReference(name="east-ca", key="ca.crt", is_secret=False) == certificate
 
 
-def test_a_replicator_of_the_release_before_is_understood() -> None:
+def test_a_summary_of_the_previous_release_is_read() -> None:
     """What it does not tell is unknown, and the rest counts."""
     found = read_summary(OF_BEFORE, read_at_s=1.0).summary
 
@@ -118,7 +118,7 @@ def test_a_replicator_of_the_release_before_is_understood() -> None:
         (b'{"version":1}\xff', Unread.UNREADABLE),
     ],
 )
-def test_what_is_no_summary_is_said_to_be_none(body: bytes, unread: Unread) -> None:
+def test_an_invalid_summary_is_unreadable(body: bytes, unread: Unread) -> None:
     """With the reason; nothing of the body is repeated."""
     reading = read_summary(body, read_at_s=1.0)
 

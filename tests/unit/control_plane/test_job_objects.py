@@ -1,4 +1,4 @@
-"""The objects of Spark jobs: what each valid example that asks for them gets, and what must hold for all of them.
+"""The objects of Spark jobs: a golden file for each valid example, and invariants.
 
 Goldens are `golden/<example>.jobs.yaml`; `MIRRORFLOW_REWRITE_GOLDENS=1 pytest tests/unit/control_plane` writes them anew.
 """
@@ -97,7 +97,7 @@ def test_pods_pass_the_restricted_standard_and_only_the_driver_has_a_token(name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_driver_and_executors_have_what_the_connectors_pod_has(name: str) -> None:
+def test_driver_and_executors_mount_the_connectors_files(name: str) -> None:
     """The same Secrets at the same places, and nothing of them in a variable, an argument or a file."""
     flow = _example(name)
     connector = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
@@ -144,7 +144,7 @@ def test_the_job_reads_the_files_that_were_written(name: str, tmp_path: Path) ->
     assert (verified.run_id, verified.sample) == ("scheduled", float(flow.spec.verify.sample))
 
 
-def test_results_are_kept_on_the_claim_that_the_driver_alone_mounts() -> None:
+def test_only_the_driver_mounts_the_claim_for_results() -> None:
     """In a folder of the flow, by the group that may write there; each time of a schedule is a run of its own."""
     found = _jobs("seeded-and-verified", Runs(verify=True))
     config = next(one for one in _of_kind(found, "ConfigMap") if one["metadata"]["name"].endswith("-verify"))
@@ -163,7 +163,7 @@ def test_results_are_kept_on_the_claim_that_the_driver_alone_mounts() -> None:
     assert "persistentVolumeClaim" not in json.dumps(_jobs("everything"))
 
 
-def test_a_seed_is_as_large_as_the_spec_says() -> None:
+def test_the_spec_sets_the_size_of_a_seed() -> None:
     """Executors, their cores and memory, the rate of the whole job, and whether foreign records are borne."""
     config = next(
         one
@@ -184,7 +184,7 @@ def test_a_seed_is_as_large_as_the_spec_says() -> None:
     }.items() <= lines.items()
 
 
-def test_another_run_or_another_spec_is_another_job_and_a_pause_is_not() -> None:
+def test_a_new_run_or_spec_is_a_new_job_and_a_pause_is_not() -> None:
     """Kubernetes changes nothing in a Job's pods, but suspends them."""
     job = _job()
     other_run = _job(seed={"runId": "2"})
@@ -199,7 +199,7 @@ def test_another_run_or_another_spec_is_another_job_and_a_pause_is_not() -> None
     assert paused["spec"]["suspend"] is True
 
 
-def test_names_fit_whatever_the_flow_is_called() -> None:
+def test_names_fit_for_the_longest_flow_name() -> None:
     """63 letters for a Job and the pods it makes, 52 for a CronJob."""
     document = yaml.safe_load((EXAMPLES / "everything.yaml").read_text())
     document["metadata"]["name"] = "f" * 40
@@ -209,7 +209,7 @@ def test_names_fit_whatever_the_flow_is_called() -> None:
     assert max(len(one["metadata"]["name"]) for one in _of_kind(found, "CronJob")) <= 52
 
 
-def test_a_verification_goes_on_while_the_flow_is_paused_and_waits_for_a_seed() -> None:
+def test_a_verification_continues_while_the_flow_is_paused_and_waits_for_a_seed() -> None:
     """Before a cut-over a flow is paused and compared; a target that is being filled differs."""
     runs = Runs(verify=True)
     paused, stopped = (_jobs("everything", runs, state=state) for state in ("Paused", "Stopped"))
@@ -222,7 +222,7 @@ def test_a_verification_goes_on_while_the_flow_is_paused_and_waits_for_a_seed() 
     assert _of_kind(seeding, "CronJob")[0]["spec"]["concurrencyPolicy"] == "Forbid"
 
 
-def test_differences_are_no_failure_to_be_tried_again() -> None:
+def test_a_verification_with_differences_is_not_retried() -> None:
     """And a driver that was told to end, by a drained node or a pause, does not count as failed."""
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
@@ -240,7 +240,7 @@ def test_differences_are_no_failure_to_be_tried_again() -> None:
     assert "ttlSecondsAfterFinished" not in seed["spec"]
 
 
-def test_sparks_ports_are_for_the_jobs_own_pods() -> None:
+def test_only_pods_of_the_job_may_reach_sparks_ports() -> None:
     """Driver and executors of one kind of job of one flow; its progress is for who reads a connector's."""
     policies = _of_kind(_jobs("everything"), "NetworkPolicy")
     selector = {"matchLabels": {"mirrorflow.io/run-of": "east-to-west", "mirrorflow.io/run": "seed"}}
@@ -253,8 +253,8 @@ def test_sparks_ports_are_for_the_jobs_own_pods() -> None:
             assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_connector_that_is_held_back_has_no_pods_and_keeps_everything_else() -> None:
-    """So its pods are the same when it goes on."""
+def test_a_held_connector_has_no_pods_and_keeps_its_other_objects() -> None:
+    """So its pods are the same when it is resumed."""
     flow = _example("everything")
     planned = objects(flow, plan(flow, POD_LAYOUT), image="x:1", layout=POD_LAYOUT)
     held = held_back(planned, flow)
@@ -265,8 +265,8 @@ def test_a_connector_that_is_held_back_has_no_pods_and_keeps_everything_else() -
     assert differing[0][0]["spec"]["template"] == differing[0][1]["spec"]["template"]
 
 
-def test_a_new_job_waits_until_drivers_of_others_have_ended() -> None:
-    """Two seeds at once would refuse each other's records; what is there already goes on being applied."""
+def test_a_new_job_waits_until_other_drivers_have_ended() -> None:
+    """Two seeds at once would refuse each other's records; an existing Job is still applied."""
     planned = _jobs("everything", Runs(seed=True))
     rest, name = [one for one in planned if one["kind"] != "Job"], _job()["metadata"]["name"]
     before = frozenset({"east-to-west-seed-before"})
@@ -279,7 +279,7 @@ def test_a_new_job_waits_until_drivers_of_others_have_ended() -> None:
 
 
 @pytest.mark.parametrize("other", ["east-to-west-verify-29387460", "by-hand", "east-to-west-seed-1"])
-def test_a_verification_waits_for_one_of_the_schedule_and_the_schedule_for_it(other: str) -> None:
+def test_requested_and_scheduled_verifications_exclude_each_other(other: str) -> None:
     """Never two at once; a seed that has not quite ended makes the target differ."""
     planned = _jobs("everything", Runs(verify=True))
 
@@ -291,7 +291,7 @@ def test_a_verification_waits_for_one_of_the_schedule_and_the_schedule_for_it(ot
     assert _of_kind(_jobs("everything", Runs()), "CronJob")[0]["spec"]["suspend"] is False
 
 
-def test_a_flow_that_asks_for_nothing_gets_nothing() -> None:
+def test_a_flow_without_runs_has_no_jobs() -> None:
     """No Job, no policy, no ConfigMap."""
     assert _jobs("smallest", Runs(seed=True, verify=True)) == []
     assert [] == [one for one in _jobs("everything", Runs()) if "seed" in one["metadata"]["name"]]

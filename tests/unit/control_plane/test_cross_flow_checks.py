@@ -1,4 +1,4 @@
-"""All flows of the cluster at once: who is refused, with which sentence, and that it is the same in whatever order they come."""
+"""Conflicts between flows: which flow is refused and why, independent of the order of arrival."""
 
 import time
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def refused(*resources: Resource) -> dict[str, Reason]:
     return {name: refusal.reason for name, refusal in found.items() if refusal is not None}
 
 
-def test_the_younger_of_two_that_make_a_loop_is_refused_and_told_of_the_other() -> None:
+def test_the_younger_flow_of_a_loop_is_refused_and_names_the_other() -> None:
     """Names are kept both ways: every record would come back for ever."""
     there = resource("east-to-west", "east", "west", identity=True, age_s=200)
     back = resource("west-to-east", "west", "east", identity=True)
@@ -84,15 +84,15 @@ def test_the_younger_of_two_that_make_a_loop_is_refused_and_told_of_the_other() 
     assert refusal.message.endswith("This flow is the youngest of them and does not run.")
 
 
-def test_of_one_age_the_name_decides() -> None:
-    """Both came by one `kubectl apply`, within the second that Kubernetes tells."""
+def test_equal_age_ties_break_by_name() -> None:
+    """Both were created by one `kubectl apply`, within the second that Kubernetes records."""
     one = resource("a", "east", "west", identity=True)
     other = resource("b", "west", "east", identity=True)
 
     assert {"b": Reason.LOOP_FOUND} == refused(one, other) == refused(other, one)
 
 
-def test_one_alias_twice_on_one_target_is_refused() -> None:
+def test_two_flows_with_one_alias_and_target_conflict() -> None:
     """Positions and identity are kept there by that name."""
     first = resource("first", "east", "west", age_s=200)
     second = resource("second", "east", "west", namespace="others", include=("orders",))
@@ -100,7 +100,7 @@ def test_one_alias_twice_on_one_target_is_refused() -> None:
     assert {"second": Reason.FLOW_EXISTS} == refused(first, second)
 
 
-def test_two_that_write_to_one_topic_are_refused() -> None:
+def test_two_flows_that_write_one_topic_conflict() -> None:
     """Names are kept, and both sources have it."""
     first = resource("first", "east", "hub", identity=True, include=("orders",), age_s=200)
     second = resource("second", "west", "hub", identity=True, include=("orders",))
@@ -109,17 +109,17 @@ def test_two_that_write_to_one_topic_are_refused() -> None:
     assert {"second": Reason.TOPIC_COLLISION} == refused(first, second, apart)
 
 
-def test_source_and_target_that_are_one_cluster_are_refused() -> None:
+def test_a_flow_within_one_cluster_is_refused() -> None:
     """By the id that both sides told, whatever they are called."""
     assert {"self": Reason.LOOP_FOUND} == refused(resource("self", "east", "west", ids=("one", "one")))
 
 
-def test_both_ways_with_prefixes_run_together() -> None:
+def test_both_directions_with_prefixes_run_together() -> None:
     """Active-active, as MM2 means it."""
     assert {} == refused(resource("there", "east", "west"), resource("back", "west", "east"))
 
 
-def test_a_stopped_flow_is_in_nobodys_way() -> None:
+def test_a_stopped_flow_conflicts_with_none() -> None:
     """Prepared for the way back, or left from before: it copies nothing."""
     there = resource("there", "east", "west", identity=True, age_s=200, state="Stopped")
     back = resource("back", "west", "east", identity=True)
@@ -127,8 +127,8 @@ def test_a_stopped_flow_is_in_nobodys_way() -> None:
     assert {} == refused(there, back)
 
 
-def test_the_refused_one_runs_when_the_other_goes_or_changes() -> None:
-    """Whose refusal has changed is told, so that it is looked at again."""
+def test_a_refused_flow_runs_once_the_other_is_deleted_or_changed() -> None:
+    """Flows whose refusal changed are returned, so that they are reconciled again."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True, include=("orders",))
     together = CrossFlowChecks()
@@ -145,8 +145,8 @@ def test_the_refused_one_runs_when_the_other_goes_or_changes() -> None:
     assert together.refusal(back.key) is None
 
 
-def test_a_third_is_free_where_the_second_was_refused() -> None:
-    """Who does not run is in nobody's way either."""
+def test_a_refused_flow_does_not_block_a_third() -> None:
+    """A flow that does not run blocks no other."""
     first = resource("first", "east", "hub", identity=True, age_s=300)
     second = resource("second", "hub", "east", identity=True, age_s=200)
     third = resource("third", "hub", "north", identity=True)
@@ -154,7 +154,7 @@ def test_a_third_is_free_where_the_second_was_refused() -> None:
     assert {"second": Reason.LOOP_FOUND} == refused(first, second, third)
 
 
-def test_a_spec_that_cannot_be_read_any_more_counts_as_it_was() -> None:
+def test_an_unreadable_spec_counts_as_the_last_readable_one() -> None:
     """Its pods are left as they are, so they still copy."""
     there = resource("there", "east", "west", identity=True, age_s=200)
     back = resource("back", "west", "east", identity=True)
@@ -166,7 +166,7 @@ def test_a_spec_that_cannot_be_read_any_more_counts_as_it_was() -> None:
     assert together.refusal(back.key) is not None
 
 
-def test_short_names_are_of_the_namespace() -> None:
+def test_short_host_names_belong_to_the_namespace() -> None:
     """`kafka:9092` of two namespaces are two clusters, and of one namespace one."""
     hosts = ("kafka", "copy")
     one = resource("one", "east", "west", at=hosts, age_s=200)
@@ -177,8 +177,8 @@ def test_short_names_are_of_the_namespace() -> None:
     assert {} == refused(one, apart)
 
 
-def test_ids_of_other_addresses_say_nothing() -> None:
-    """The spec was changed to end a loop; the ids in the status are still those of before."""
+def test_cluster_ids_of_an_earlier_spec_are_ignored() -> None:
+    """The spec was changed to end a loop; the status still has the earlier ids."""
     there = resource("there", "east", "west", identity=True, age_s=200, ids=("1", "2"))
     back = resource("back", "west", "east", identity=True, at=("w", "e"), ids=("2", "1"))
 
@@ -209,7 +209,7 @@ _RESOURCES = st.lists(
 
 @settings(max_examples=40)
 @given(_RESOURCES, st.data())
-def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
+def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
     """Put, replaced, taken away: what is left decides; and whose refusal changed was told at each step."""
     together, known = CrossFlowChecks(), dict[Key, Resource]()
     refusals: dict[Key, object] = {}
@@ -233,7 +233,7 @@ def test_the_order_in_which_they_come_does_not_matter(resources: list[Resource],
     assert refusals == {each: again.refusal(each) for each in known}
 
 
-def test_a_thousand_flows_into_one_cluster_cost_little() -> None:
+def test_a_thousand_flows_into_one_cluster_are_checked_quickly() -> None:
     """Each of an alias of its own: nothing to look at closely."""
     together = CrossFlowChecks()
     flows = [resource(f"flow-{at}", f"source-{at}", "hub") for at in range(1000)]
@@ -244,7 +244,7 @@ def test_a_thousand_flows_into_one_cluster_cost_little() -> None:
     assert time.process_time() - began < 15
 
 
-def test_many_that_may_collide_are_looked_at_within_a_second_or_two() -> None:
+def test_many_possibly_colliding_flows_are_checked_quickly() -> None:
     """The most that are looked at at once, in a ring."""
     together = CrossFlowChecks()
     names = [f"c{at}" for at in range(CLOSELY_MAX)]

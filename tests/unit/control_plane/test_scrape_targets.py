@@ -1,4 +1,4 @@
-"""Which pods the operator asks, where, and by which certificate."""
+"""Which pods the operator polls, at which address and with which certificate."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +30,11 @@ def asked(
     )
 
 
-def test_a_pod_of_one_connector_is_asked_without_its_name() -> None:
+def test_a_pod_with_one_connector_is_polled_without_its_name() -> None:
     assert asked(POD) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True)]
 
 
-def test_a_shared_pod_is_asked_about_each_of_its_connectors_by_name() -> None:
+def test_a_shared_pod_is_polled_for_each_connector_by_name() -> None:
     shared = replace(POD, connectors=("source", "checkpoint", "heartbeat"))
     assert [place.connector for place in asked(shared)] == ["Source", "Check", "Beat"]
 
@@ -42,16 +42,16 @@ def test_a_shared_pod_is_asked_about_each_of_its_connectors_by_name() -> None:
 @pytest.mark.parametrize(
     "change", [{"ip": ""}, {"phase": "Pending"}, {"phase": "Failed"}, {"deleting": True}], ids=str
 )
-def test_a_pod_that_cannot_answer_is_not_asked(change: dict[str, str | bool]) -> None:
+def test_a_pod_that_cannot_answer_is_not_polled(change: dict[str, str | bool]) -> None:
     changed = replace(POD, **change)  # type: ignore[arg-type]
     assert asked(changed, drivers=(changed,)) == []
 
 
-def test_a_driver_of_spark_is_asked_at_its_own_port() -> None:
+def test_a_spark_driver_is_polled_at_its_own_port() -> None:
     assert asked(drivers=(POD,)) == [ScrapeTarget(uid="u1", host="10.0.0.1", ready=True, port=PROGRESS_PORT)]
 
 
-def test_only_a_secure_pod_is_asked_over_tls_and_by_the_name_of_its_service(tmp_path: Path) -> None:
+def test_only_a_secure_pod_is_polled_over_tls_with_its_service_name(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(authority().pem)
     authorities = Authorities(file=str(file))

@@ -1,4 +1,4 @@
-"""Which Spark jobs should be there: each run once, whatever is lost, and no connector waits for ever."""
+"""Which Spark jobs are due: each run once, whatever is lost, and no connector waits forever."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def _decide(
     return decide(flow or _flow(), status or Status(), jobs, None, now_s)
 
 
-def test_a_run_is_wanted_until_it_has_ended() -> None:
+def test_a_run_is_due_until_it_has_ended() -> None:
     """In the status or in a Job: either of them may be lost, and the run is not begun again."""
     ended = job(outcome="Complete")
     failed = replace(ended, outcome="Failed")
@@ -46,21 +46,21 @@ def test_a_run_is_wanted_until_it_has_ended() -> None:
     assert not decide(None, Status(), (), None, NOW_S).runs.seed
 
 
-def test_a_job_that_was_deleted_before_it_ended_is_wanted_again() -> None:
-    """What it has copied is there; it goes on."""
+def test_a_job_deleted_before_its_end_is_due_again() -> None:
+    """The copied records remain, so the new Job continues."""
     running = Status(seed=SeedStatus(run_id="1", phase="Running"))
 
     assert _decide(status=running).runs.seed
 
 
-def test_the_connector_waits_for_the_seed_and_goes_on_whatever_came_of_it() -> None:
+def test_the_connector_waits_for_the_seed_and_continues_after_any_result() -> None:
     """A seed that failed stops no replication."""
     assert _decide(job()).runs.holds_connector
     for outcome in ("Complete", "Failed"):
         assert not _decide(job(outcome=outcome)).runs.holds_connector
 
 
-def test_the_connector_does_not_wait_for_a_seed_that_makes_no_step() -> None:
+def test_the_connector_does_not_wait_for_a_seed_without_progress() -> None:
     """Its image cannot be pulled, its executors do not come, its driver hangs: after ten minutes both work."""
     still = job(pods=())
     first = decide(_flow(), Status(), (still,), None, NOW_S)
@@ -74,7 +74,7 @@ def test_the_connector_does_not_wait_for_a_seed_that_makes_no_step() -> None:
 
 
 @pytest.mark.parametrize("state", ["Paused", "Stopped"])
-def test_a_flow_that_rests_keeps_its_run_and_holds_nothing(state: str) -> None:
+def test_a_paused_flow_keeps_its_run_and_holds_no_connector(state: str) -> None:
     """The Job is suspended; a paused connector's pods show the lag."""
     runs = _decide(job(suspended=True), flow=_flow(state=state)).runs
 
@@ -94,7 +94,7 @@ def test_a_verification_waits_for_the_seed() -> None:
     ).runs.verify
 
 
-def test_the_last_jobs_that_ended_are_kept_and_those_of_a_schedule_are_not_ours() -> None:
+def test_the_last_ended_jobs_are_kept_except_scheduled_ones() -> None:
     """Their logs say more than the status."""
     ended = [
         job(name=f"seed-{at}", run_id=str(at), outcome="Complete", ended_s=NOW_S - at) for at in range(9)
@@ -134,7 +134,7 @@ flows = st.builds(
 
 
 @given(flows, statuses, st.lists(jobs, max_size=5), st.floats(0, 5_000))
-def test_whatever_is_there_no_run_is_begun_twice_and_no_connector_waits_for_ever(
+def test_no_run_starts_twice_and_no_connector_waits_forever(
     flow: MirrorFlow, status: Status, found: list[JobSeen], later_s: float
 ) -> None:
     """What has ended is over; what holds the connector ends by itself."""
@@ -151,7 +151,7 @@ def test_whatever_is_there_no_run_is_begun_twice_and_no_connector_waits_for_ever
     assert (first.again_after_s is not None) == runs.holds_connector
 
 
-def test_what_a_driver_says_is_understood() -> None:
+def test_a_drivers_report_is_parsed() -> None:
     """The writer's own words, over HTTP and from a termination message."""
     seed = SeedReport(
         run_id="1",
@@ -203,7 +203,7 @@ def test_what_a_driver_says_is_understood() -> None:
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
-def test_whatever_a_driver_says_is_a_report_or_none(text: str) -> None:
+def test_any_driver_output_is_a_report_or_none(text: str) -> None:
     """Its last words may be anything."""
     found = report_of(text)
 
@@ -211,7 +211,7 @@ def test_whatever_a_driver_says_is_a_report_or_none(text: str) -> None:
 
 
 @pytest.mark.parametrize("estimate", ["NaN", "Infinity", "true", "null", '"soon"'])
-def test_an_estimate_that_is_no_number_is_none(estimate: str) -> None:
+def test_an_invalid_estimate_is_none(estimate: str) -> None:
     """Zero would be told as less than a minute."""
     found = report_of(f'{{"version": 1, "job": "seed", "estimatedSeconds": {estimate}}}')
 
@@ -238,6 +238,6 @@ def test_an_estimate_that_is_no_number_is_none(estimate: str) -> None:
         ("words that say nothing here", None),
     ],
 )
-def test_how_far_apart_the_days_of_a_schedule_may_be(schedule: str, days: int | None) -> None:
+def test_the_longest_gap_of_a_schedule(schedule: str, days: int | None) -> None:
     """What is later than that is overdue."""
     assert days == days_between_max(schedule)

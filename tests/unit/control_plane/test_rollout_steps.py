@@ -1,4 +1,4 @@
-"""A connector's form changes while it has one pod; whatever else is wanted, it is reached."""
+"""Rollout steps: a connector's form changes while it has one pod, and every spec is reached."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ STEPS_MAX = 4  # to one pod, its form, its number, and one pass that finds it so
 
 
 @given(_shapes, _shapes)
-def test_what_is_wanted_is_reached_and_forms_change_with_one_pod(begin: Shape, wanted: Shape):
+def test_the_spec_is_reached_and_the_form_changes_with_one_pod(begin: Shape, wanted: Shape):
     """No template comes together with another number: a Deployment would add pods of the old one."""
     now = begin
     for _ in range(STEPS_MAX):
@@ -30,13 +30,13 @@ def test_what_is_wanted_is_reached_and_forms_change_with_one_pod(begin: Shape, w
     assert now == wanted
 
 
-def test_a_new_connector_is_made_as_it_is_wanted():
+def test_a_new_connector_starts_in_its_final_form():
     wanted = Shape(is_shared=True, replicas=3)
 
     assert next_shape(wanted, None) == wanted
 
 
-def test_a_second_pod_comes_when_the_first_is_of_the_new_form_and_the_old_one_has_gone():
+def test_a_second_pod_is_added_after_the_first_has_the_new_form():
     flow = mirror_flow(connectors={"source": {"replicas": 2}})
     alone = deployment(form="standalone")
     rolling = deployment(form="distributed", generation=2, observed_generation=2, replicas=2)
@@ -47,7 +47,7 @@ def test_a_second_pod_comes_when_the_first_is_of_the_new_form_and_the_old_one_ha
     assert [(one.is_shared, one.replicas) for one in steps] == [(True, 1), (True, 1), (True, 2)]
 
 
-def test_the_last_pod_changes_its_form_when_the_others_have_gone():
+def test_the_last_pod_changes_its_form_after_the_others_have_ended():
     several: dict[str, Any] = {"form": "distributed", "generation": 2}
     three = deployment(**several, observed_generation=2, wanted=3, replicas=3, updated=3, ready=3)
     going = deployment(**several, observed_generation=1, replicas=3, updated=3, ready=3)

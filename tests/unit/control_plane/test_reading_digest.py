@@ -1,4 +1,4 @@
-"""What the poller need not tell of, `assess` does not see; what a person would want to know is told."""
+"""Readings with equal digests give equal assessments; relevant changes change the digest."""
 
 from dataclasses import replace
 from typing import Any
@@ -73,7 +73,7 @@ def _observation(said: Summary) -> Observation:
         lambda names: st.fixed_dictionaries({name: FIGURES[name] for name in names})
     ),
 )
-def test_what_is_not_told_is_not_assessed(first: dict[str, Any], changes: dict[str, Any]):
+def test_readings_with_equal_digests_give_equal_assessments(first: dict[str, Any], changes: dict[str, Any]):
     """Two readings that tell the same give the same status, whatever the figures."""
     one = replace(summary(), **first)
     other = replace(one, **changes)
@@ -100,15 +100,15 @@ def test_what_is_not_told_is_not_assessed(first: dict[str, Any], changes: dict[s
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_matters_is_told(changes: dict[str, Any]):
+def test_a_relevant_change_changes_the_digest(changes: dict[str, Any]):
     """Each of these is worth a look."""
     before, after = (Reading(read_at_s=0.0, summary=summary(**one)) for one in ({}, changes))
 
     assert reading_digest(before) != reading_digest(after)
 
 
-def test_figures_that_move_are_not_told():
-    """A flow with steady traffic wakes nobody."""
+def test_moving_figures_keep_the_digest():
+    """Steady traffic queues no flow."""
     moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, bytes_per_s=3.0, lag_s=0.4)
 
     assert reading_digest(Reading(read_at_s=0.0, summary=summary())) == reading_digest(
@@ -116,7 +116,7 @@ def test_figures_that_move_are_not_told():
     )
 
 
-def test_why_a_pod_cannot_be_read_is_told_as_a_word():
+def test_the_reason_of_a_failed_poll_is_part_of_the_digest():
     """Not with the wording of an error, which may differ each time."""
     first, again = (Reading(read_at_s=0.0, unread=Unread.UNREACHABLE, problem=text) for text in "ab")
     other = Reading(read_at_s=0.0, unread=Unread.REFUSED)

@@ -1,4 +1,4 @@
-"""Whether an object still is what was planned: what the API server adds and rewrites is no difference, what somebody changed is one."""
+"""Drift: what the API server adds and rewrites is no difference, what a user changed is one."""
 
 import copy
 from typing import Any
@@ -49,7 +49,7 @@ def _live() -> dict[str, Any]:
     return live
 
 
-def test_what_the_server_fills_in_and_rewrites_is_no_difference():
+def test_server_defaults_and_rewritten_values_are_no_difference():
     assert holds(_live(), PLANNED)
 
 
@@ -67,7 +67,7 @@ def test_what_the_server_fills_in_and_rewrites_is_no_difference():
         lambda live: live.pop("spec"),
     ],
 )
-def test_what_somebody_changed_is_one(change: Any):
+def test_a_changed_field_is_a_difference(change: Any):
     live = _live()
     change(live)
 
@@ -88,7 +88,7 @@ def test_quantities_are_compared_as_amounts(live: str, planned: str, *, same: bo
     assert holds({"limits": {"memory": live}}, {"limits": {"memory": planned}}) is same
 
 
-def test_only_quantities_are():
+def test_other_texts_are_not_compared_as_amounts():
     assert not holds({"name": "1"}, {"name": "1000m"})
 
 
@@ -102,10 +102,10 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_everything_holds_itself(value: Any):
+def test_an_object_matches_itself(value: Any):
     assert holds(value, value)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), _VALUES), st.dictionaries(st.sampled_from("wxyz"), _VALUES))
-def test_more_is_no_difference(planned: dict[str, Any], more: dict[str, Any]):
+def test_additional_fields_are_no_difference(planned: dict[str, Any], more: dict[str, Any]):
     assert holds({**planned, **more}, planned)

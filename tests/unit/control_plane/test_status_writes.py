@@ -1,4 +1,4 @@
-"""A status that is held back comes later, never not at all, and pods are counted once for many of them."""
+"""Statuses that are held back are written later, and pod counts are written together."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def _status(*, lag: Lag = Lag.NONE, **source: Any) -> Status:
     ],
     ids=["same", "lag", "count", "count-and-lag", "phase"],
 )
-def test_what_moves_is_held_back_for_so_long(new: Status, expected_s: float | None):
+def test_changes_of_figures_are_held_back(new: Status, expected_s: float | None):
     """Two seconds after the last write; the caller looks again by then."""
     assert expected_s == held_s(_status(), new, last_write_s=NOW_S - 2, now_s=NOW_S)
 
 
 @pytest.mark.parametrize("last_write_s", [None, NOW_S - FIGURES_EVERY_S, NOW_S + 5])
-def test_nothing_is_held_back_for_ever(last_write_s: float | None):
+def test_no_status_is_held_back_forever(last_write_s: float | None):
     """Not by a process that has written nothing, not by a clock that was set back, not after its time."""
     assert held_s(_status(), _status(lag=Lag.MORE), last_write_s=last_write_s, now_s=NOW_S) == 0

@@ -1,4 +1,4 @@
-"""Why a connector's pods are replaced, in words: names of settings, never their values."""
+"""Why a connector's pods are replaced: names of settings, never their values."""
 
 import copy
 from typing import Any
@@ -56,7 +56,7 @@ def test_many_properties_are_counted():
     assert found.endswith(f" and {40 - NAMED_MAX} more")
 
 
-def test_everything_else_has_its_word():
+def test_every_other_part_of_a_pod_is_named():
     new = _changed(
         annotations={RESTART_ANNOTATION: "7"},
         container={
@@ -78,7 +78,7 @@ def test_everything_else_has_its_word():
     )
 
 
-def test_what_the_server_filled_in_is_no_reason():
+def test_defaults_of_the_api_server_are_no_reason_to_roll():
     old = _changed(
         container={"resources": {}, "terminationMessagePath": "/dev"}, terminationGracePeriodSeconds=30
     )
