@@ -6,7 +6,7 @@
     python -m benchmarks executors                  # and another, on a node: see executors.py
 
 Writes benchmarks/RESULTS.md when all cases ran in full, else (and always as JSON) .cache/benchmarks/. A case that fails
-says so in the results, and the next one goes on. Exit status 1 if a demand was missed.
+is noted in the results, and the next one runs. Exit status 1 if a demand was missed.
 """
 
 import argparse

@@ -27,7 +27,7 @@ BROKER_HEAP_MIB = 2048
 BROKER_CONFIG = {"log.segment.delete.delay.ms": "1000"}  # a removed copy gives its page cache back at once
 CLEAN_WAIT_S = 120.0
 DELETE_AT_ONCE = 200
-# What a run may end with that is no fault of this program: it is noted, and the next one goes on.
+# Errors of a run that are not this program's fault: they are noted, and the next run starts.
 FAILURES = (HarnessError, KafkaException, OSError, subprocess.SubprocessError)
 _runs = itertools.count(1)
 
@@ -111,7 +111,7 @@ class Arena:
         self.sweep()
 
     def flow(self, topics: str, *, records: int = 0, source: str = "", target: str = "") -> Flow:
-        """A flow with aliases that nobody has used; *source* and *target* name listeners."""
+        """A flow with unused aliases; *source* and *target* name listeners."""
         number = next(_runs)
         return Flow(
             source=self.east,

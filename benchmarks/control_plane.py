@@ -277,13 +277,13 @@ def _demand_rest(stand: Stand, operator: OperatorProcess, polled: str, busy: str
 
 
 def quiescence(stand: Stand, seconds: float) -> None:
-    """Ready flows that nobody touches, for as long as that: whatever is written then is written for ever."""
+    """Measures Ready flows without changes for this time: what is written then would be written for ever."""
     stand.create_flows()
     with stand.operator("only") as operator:
         stand.settled(operator, 0)
         with _connectors(stand):
             _settle_ready(stand, operator, 0)
-            row = f"{stand.flows} Ready flows, nobody touches them"
+            row = f"{stand.flows} Ready flows, no changes"
             with stand.measured(operator, row):
                 time.sleep(seconds)
     stand.result.demand("writes but Leases", "writes", row, sense="<=", limit=0, unit="")

@@ -28,7 +28,7 @@ MM2_JVM = (
 # Strimzi's advice for the producer, and fetches to feed it.
 TUNED_PRODUCER = {"batch.size": "327680", "linger.ms": "100"}
 TUNED_CONSUMER = {"max.partition.fetch.bytes": str(10 << 20), "fetch.max.bytes": str(50 << 20)}
-# Looked at every second by both, so that nobody waits for a minute's turn.
+# Both check every second, so that neither waits for a pass of a minute.
 GROUPS_MOVED_ON = {
     "sync.group.offsets.enabled": "true",
     "sync.group.offsets.interval.seconds": "1",
@@ -154,7 +154,7 @@ def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
 
 
 def files_of_ours(flow: Flow) -> tuple[str, str]:
-    """Of a connector that is not started here: worker.properties and its own."""
+    """Returns worker.properties and the connector properties of a connector that is not started here."""
     worker, connector = _files_of_ours(flow, _stem(flow), "", 1)
     return worker, connector
 

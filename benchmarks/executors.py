@@ -5,7 +5,7 @@
 Node, operator, driver, executors and the two secured brokers share this machine's cores. So each is measured twice: with
 executors that may use what is left, and with executors that are held to a part of a core each, as if they had nodes of
 their own. Only then is it the executors, and not the machine, that a second one adds to. What else is measured goes into the
-calculation of a cluster that nobody has at hand (`machinery`). Needs root and what the end-to-end tests need.
+calculation for a cluster of any size (`machinery`). Needs root and what the end-to-end tests need.
 """
 
 import argparse

@@ -13,7 +13,7 @@ CALLS = 1_000_000
 
 
 def load_average() -> float:
-    """Of the last minute: more than a few tenths before a run, and the figures are someone else's."""
+    """The load of the last minute; above a few tenths before a run, other processes distort the figures."""
     return os.getloadavg()[0]
 
 

@@ -20,7 +20,7 @@ ROW = f"{PODS:,} pods"
 
 
 def polling(result: Result, seconds: float) -> None:
-    """Demands a tenth of a core at most, and that nobody is told of pods that say the same."""
+    """Demands a tenth of a core at most, and that unchanged reports of pods cause no call."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stubs.log"
         stubs = start("stubs", stub_command(HTTP_PORT, BLOCK, PODS), log=log)

@@ -30,7 +30,7 @@ def race(
     """Adds each run's throughput and cost to *result*; a run that fails is a note there, and the others go on.
 
     GB and MB are of record values before compression; *markers* of transactions are among the records. *source* and *target* name listeners. The order turns with each
-    repetition, and one copy by the relay before the first lets the brokers' compilers do their work for nobody's account.
+    repetition, and one copy by the relay before the first warms up the brokers' compilers without being measured.
     """
     for turn in range(-1, repeat):
         begin = turn % len(copiers)

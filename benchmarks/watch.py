@@ -1,7 +1,7 @@
 """A copy as it grows, seen from outside: the end offsets of the target topic, and what the copier's processes cost.
 
 The clock runs from the first record seen on the target to the last, and so does the CPU, so that the start of a JVM or
-of an interpreter counts for nobody here (`cases.start` measures it).
+of an interpreter is not counted here (`cases.start` measures it).
 """
 
 import time

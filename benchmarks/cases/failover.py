@@ -1,4 +1,4 @@
-"""How many records a group reads again that goes on on the target, after the other side was lost, by how far it was behind."""
+"""How many records a group reads again on the target after the source was lost, by how far it was behind."""
 
 import time
 

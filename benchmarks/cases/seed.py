@@ -1,6 +1,6 @@
 """4 GB in 16 partitions, seeded by Spark tasks on this machine's cores, beside the connector on the same ones, and MM2.
 
-Throughput counts from the first record on the target to the last, so that a start counts for nobody; what starts cost
+Throughput counts from the first record on the target to the last, so that it excludes starts; what starts cost
 is noted beside it.
 """
 

@@ -1,6 +1,6 @@
 """Those who suffer: two clusters, the copiers of one flow, and the producers that never stop.
 
-Nothing here waits, except for a broker's answer: whoever is away is brought back by `tick`, when its time has come.
+Nothing here waits, except for a broker's response: `tick` brings stopped processes back when their time has come.
 """
 
 import os

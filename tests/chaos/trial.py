@@ -39,12 +39,12 @@ TICK_S = 0.05
 COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
 # Elections, sessions that end and successions in a row on a busy machine; what takes longer is stuck.
 SETTLE_S = 240.0
-LAST_RECORDS = 500  # written when all is calm: whoever goes on wrongly shows it now
+LAST_RECORDS = 500  # written when all is calm: a copier that continued at a wrong offset shows it now
 
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """What came of it; `problems` is empty when both sides are equal and nobody got stuck."""
+    """The result; `problems` is empty if both sides are equal and no copier got stuck."""
 
     seed: int
     seconds: float
@@ -64,7 +64,7 @@ class Result:
 
 
 class Trial:
-    """See the module. Everything it leaves when it fails is in *folder*: `events.log`, logs of copiers and brokers."""
+    """One trial. After a failure, *folder* has `events.log` and the logs of copiers and brokers."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Trial:
         self._note(f"{transactions.committed} transactions committed, {transactions.aborted} aborted")
         self._note("calm")
         self._wait_until_equal_ends()
-        # What nobody sees while records still come: a position or a sequence that is one off.
+        # These show an offset or a sequence that is off by one, which is invisible while records still arrive.
         for copier in self._copiers:
             copier.replicator.kill()
             copier.start()

@@ -77,7 +77,7 @@ def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_health_says_what_the_conditions_say(name: str) -> None:
-    """Healthy where kstatus would say Current and no difference is known; Degraded where somebody has to act.
+    """Healthy where kstatus would say Current and no difference is known; Degraded where a user must act.
 
     The message is a condition's.
     """

@@ -69,7 +69,7 @@ def test_the_schema_is_structural_and_bounded() -> None:
 
 
 def test_no_list_that_managers_share_has_members_by_default() -> None:
-    """They would belong to nobody, and stay beside those of the first manager who names some."""
+    """They would have no owner, and stay beside those of the first field manager that names some."""
     shared = [
         (path, node)
         for path, node in _nodes(_schema())

@@ -48,7 +48,7 @@ def test_what_is_copied_is_let_through():
 
 
 def test_containers_run_as_a_user_that_is_a_number():
-    """A kubelet that is told runAsNonRoot can judge numbers alone."""
+    """With runAsNonRoot, a kubelet can check numeric user ids only."""
     users = _after("USER")
 
     assert users

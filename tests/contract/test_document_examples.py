@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [command for block in BLOCKS for command in commands(block)]
 SMALLEST = (ROOT / "tests" / "examples" / "valid" / "smallest.yaml").read_text()
-# Of a whole flow on the page, what contacts nothing and writes nothing.
+# Commands that make no network connections and write nothing, for pages with a whole flow.
 OFFLINE = {"validate": (), "plan": ("--offline",), "acls": (), "export": ()}
 MM2 = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
 WORKER = "bootstrap.servers = b:1\ngroup.id = x\noffset.storage.topic = x-offsets\nconfig.storage.topic = x-configs\nstatus.storage.topic = x-status\n"
@@ -97,7 +97,7 @@ def test_a_flow_of_a_page_is_one_that_commands_take(
         assert load_flow(text).metadata.name
 
 
-def test_a_conversion_makes_the_files_that_the_page_goes_on_with(
+def test_conversion_writes_the_files_that_the_page_uses_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """docs/from-mm2.md: of A and B, in both directions."""
@@ -156,7 +156,7 @@ def test_properties_are_those_of_some_file(block: Block) -> None:
 
 
 def test_every_mark_is_above_an_example_that_is_looked_at() -> None:
-    """A mark that nobody needs hides nothing."""
+    """An unneeded mark could hide an error later."""
     marked = {block.place for block in BLOCKS if block.unchecked}
     looked_at = {block.place for block in BLOCKS if is_yaml(block) or is_properties(block)}
 

@@ -61,7 +61,7 @@ def test_no_address_of_one_place():
 
 
 def test_no_path_of_one_machine():
-    """A path below someone's home or work folder is nobody else's."""
+    """A path below a home or work folder exists on one machine only."""
     assert [] == [f"{path}:{number}" for path, number, line in _lines() if MACHINE.search(line)]
 
 

@@ -36,7 +36,7 @@ def flags(folder: Path) -> list[str]:
 
 
 def test_every_topology_is_in_the_list() -> None:
-    """Nobody finds a folder that the list does not name."""
+    """Readers cannot find a folder that the list omits."""
     named = re.findall(r"^\| \[([\w-]+)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
 
     assert sorted(named) == [folder.name for folder in FOLDERS]
@@ -122,7 +122,7 @@ def test_two_files_with_one_name_are_refused(mirrorflow: Callable[..., Result]) 
 def test_clusters_that_cannot_be_reached_are_told_apart_by_addresses(
     mirrorflow: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """The plan goes on, and says on what it stands."""
+    """The plan continues, and states what it is based on."""
     paths = []
     for name in ("a-to-b", "b-to-c"):
         text_ = (EXAMPLES / "chain-of-three" / f"{name}.yaml").read_text()

@@ -75,7 +75,7 @@ def test_a_change_to_one_connector_rolls_that_one_alone_and_an_event_says_why(st
     assert "source" in said
 
 
-def test_a_paused_flow_keeps_its_pods_and_goes_on_where_it_was(stage: Stage, flow: str):
+def test_paused_flow_keeps_its_pods_and_resumes_where_it_was(stage: Stage, flow: str):
     stage.east.create_topic("orders.pause")
     load(stage.east, "orders.pause", 500)
     wait_for_records(stage, "east.orders.pause", 500)
@@ -95,7 +95,7 @@ def test_a_paused_flow_keeps_its_pods_and_goes_on_where_it_was(stage: Stage, flo
     stage.wait_for(flow, "Ready")
 
 
-def test_who_deletes_a_flow_loses_nothing_in_kafka_and_who_makes_it_again_goes_on(stage: Stage, flow: str):
+def test_deleted_flow_leaves_kafka_unchanged_and_resumes_when_recreated(stage: Stage, flow: str):
     """Topics, groups and positions stay; no record is copied twice."""
     stage.east.create_topic("orders.delete", partitions=2)
     load(stage.east, "orders.delete", 1_000)

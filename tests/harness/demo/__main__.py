@@ -81,8 +81,8 @@ def _story(folder: Path) -> int:
                 f"A producer has begun to write to east: {BACKLOG:,} records to each topic at once, then"
                 f" {RATE:,} a second. The flow is run by `mirrorflow run -f flow.yaml`. {WATCH_S:.0f} seconds after the"
                 " first record has arrived, its replicator is killed with kill -9. The command starts it again; it"
-                " asks west what has arrived, makes sure for about four seconds that nobody else is copying, and goes"
-                " on behind the last record."
+                " asks west what has arrived, checks for about four seconds that no other process is copying, and continues"
+                " behind the last record."
             )
             with RunningFlow(file) as flow:
                 killed = _watch(west, producer, flow)

@@ -92,7 +92,7 @@ def _story(stage: Stage) -> int:
         stage.wait_for(FLOW, "Ready", timeout_s=WAIT_S)
         _say(
             f"{time.monotonic() - applied:.0f} s later it is Ready, which means that records arrive: a producer has written"
-            f" {BACKLOG:,} to east and goes on with {RATE:,} a second. One pod for each connector:"
+            f" {BACKLOG:,} to east and continues with {RATE:,} a second. One pod for each connector:"
         )
         _look(stage)
         deleted = _delete_a_pod(stage, producer)

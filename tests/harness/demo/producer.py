@@ -1,4 +1,4 @@
-"""A producer that keeps writing to several topics until it is told to stop.
+"""A producer that keeps writing to several topics until it is stopped.
 
 Records look like an application's: keys, headers, now and then a null value. What it counts is what the cluster has
 acknowledged, so a comparison at the end knows what must be there.

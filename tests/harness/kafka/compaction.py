@@ -1,4 +1,4 @@
-"""Compaction at will: a segment is closed by a record with a later timestamp, and the cleaner's checkpoint tells when it was there.
+"""Triggers compaction: a record with a later timestamp closes a segment, and the cleaner's checkpoint shows when it was cleaned.
 
 A broker looks for something to clean every 15 s; give its cluster QUICK_CLEANER, and the topic COMPACTED.
 """

@@ -4,7 +4,7 @@
     load(trio, topic, 1_000)
     with tail_lost(trio, topic):
         load(trio, topic, 500, first=1_000)  # lost: only the broker has it that is killed at the end of the block
-    load(trio, topic, 300, first=5_000)  # in the place of what is lost
+    load(trio, topic, 300, first=5_000)  # at the offsets of the lost records
     trio.broker(LEADER).start()
 
 The cluster has three nodes: with one of them down the other two are a quorum of controllers.

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.kafka.processes import HarnessError, wait_until
 
 T = TypeVar("T")
-# What an admin client is told, or tells itself, while a leader is on its way: after a broker's start, for a new topic.
+# Errors that an admin client receives or raises while no leader is elected: after a broker's start, or for a new topic.
 NO_LEADER_YET = frozenset(
     {
         KafkaError._NOENT,  # no connection yet to ask who leads

@@ -37,7 +37,7 @@ class Route:
         self.proxy.command(f"{self.port} cut")
 
     def blackhole(self) -> None:
-        """Nothing passes and nothing closes, until `heal`; then what was under way goes on."""
+        """Nothing passes and nothing closes until `heal`; then the connections continue."""
         self.proxy.command(f"{self.port} blackhole")
 
     def held_bytes(self) -> int:

@@ -62,7 +62,7 @@ class Cluster:
         try:
             self.up(outlive=False)
         except BaseException:
-            self._end()  # its logs stay for whoever reads the error
+            self._end()  # its logs stay, to explain the error
             raise
         return self
 
@@ -156,7 +156,7 @@ class Cluster:
         (self._node.folder / "pid").write_text(str(self._process.pid))
 
     def _pid(self) -> int | None:
-        """Of an earlier run's outermost process; a zombie, or another that has got its number, does not count."""
+        """Whether an earlier run's outermost process lives; a zombie, or another process with its number, does not count."""
         try:
             pid = int((self._node.folder / "pid").read_text())
             command = Path(f"/proc/{pid}/cmdline").read_text()

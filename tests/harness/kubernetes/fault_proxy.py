@@ -96,7 +96,7 @@ class _Watch:
 
 @dataclass(kw_only=True)
 class FaultProxy:
-    """See the module. Rules are tried in the order in which they came; the first that strikes decides."""
+    """A proxy of the API server that injects faults; the first rule that matches a request applies."""
 
     kubeconfig_behind: Path
     folder: Path

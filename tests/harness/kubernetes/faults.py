@@ -1,7 +1,7 @@
 """What may go wrong between a client and the API server, and which requests it strikes: `fault_proxy` does it.
 
     proxy.on(Match(verb="patch", resource="deployments"), Refuse(409), skip=2)   # the third one
-    proxy.on(Match(verb="patch"), LoseAnswer(), times=ALWAYS)                    # done, but nobody hears of it
+    proxy.on(Match(verb="patch"), LoseAnswer(), times=ALWAYS)                    # done, but the response is lost
 
 Requests are named as RBAC names them: `list` is a GET of many, `watch` one with `watch=true`, and a subresource stands
 behind a slash (`mirrorflows/status`).
@@ -154,7 +154,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """A request that came by: HTTP's status as the client was told, 0 when it was told none."""
+    """A request that passed the proxy, with the HTTP status that the client received; 0 if it received none."""
 
     ask: Ask
     status: int

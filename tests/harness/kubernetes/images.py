@@ -3,7 +3,7 @@
     image = build("replicator", version="0.1.0")
     cluster.load(image.archive)
 
-buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that somebody has
+buildah follows the Dockerfile as it stands; where it or root is missing and Docker answers, Docker does. With buildah the image that it begins with must be known under its name: one that was
 pulled into our store, or else a stand-in, which is Debian's own Python of the same version (mmdebstrap makes it, half a minute,
 once). All that is kept lies in images/ beside the programs that setup.sh builds. Needs root.
 

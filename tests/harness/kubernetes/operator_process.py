@@ -60,7 +60,7 @@ class OperatorProcess:
         self.child.kill()
 
     def answers(self, path: str) -> tuple[int, str]:
-        """HTTP status and text of *path*; 0 while nobody listens."""
+        """HTTP status and text of *path*; 0 while the operator does not listen."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}{path}", timeout=ANSWER_WAIT_S

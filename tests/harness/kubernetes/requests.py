@@ -66,7 +66,7 @@ def tls_of(kubeconfig: Any) -> ssl.SSLContext | None:
 
 
 def is_ready(server: str, authority: Path) -> bool:
-    """Whether the API server at the URL *server* says so; False while nobody answers."""
+    """Whether the API server at the URL *server* reports that it is ready; False while it does not answer."""
     opener = _opener(ssl.create_default_context(cafile=authority))
     try:
         with opener.open(f"{server}/readyz", timeout=READY_WAIT_S) as answer:

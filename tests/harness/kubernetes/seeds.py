@@ -1,4 +1,4 @@
-"""Seeds on the node: their pods, what befalls these, and Jobs with nobody behind them.
+"""Seeds on the node: their pods, faults of these, and Jobs without an operator.
 
 A flow's own seed is the operator's: `SeedPods` finds its driver and executors. `job` makes the Job as the operator plans it,
 of a flow that is no resource: no connector helps it, and a test may add settings of Spark's, such as time-outs that fit a test.
@@ -121,7 +121,7 @@ def job(
 
 
 def frozen_java(pod: Object) -> AbstractContextManager[None]:
-    """The executor's JVM alone, as a long collection of garbage is: its Python goes on."""
+    """Freezes only the executor's JVM, like a long garbage collection; its Python continues."""
     return frozen([pid for pid in processes_of(pod) if program_of(pid) == "java"])
 
 

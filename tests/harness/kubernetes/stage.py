@@ -150,7 +150,7 @@ class Stage:
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def progress(self, pod: Object) -> Object:
-        """What the connector tells the operator; empty while it does not answer. Asked through the API server."""
+        """The connector's report to the operator, read through the API server; empty while it does not answer."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
             return dict(
@@ -160,7 +160,7 @@ class Stage:
             return {}
 
     def described(self) -> str:
-        """For whoever looks for the cause of a failure: resources, events, the ends of logs."""
+        """Describes the cluster after a failure: resources, events, the ends of logs."""
         parts = [
             _said(self.kubectl, "get", "mirrorflows", "--output=yaml"),
             _said(self.kubectl, "get", "pods,deployments", "--output=wide"),

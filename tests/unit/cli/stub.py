@@ -60,7 +60,7 @@ def main() -> None:
     mode = sys.argv[1]
     journal(f"start {os.getpid()}")
     if mode in {"die", "refuse"}:
-        print(f"the stub was told to {mode}", file=sys.stderr)
+        print(f"the stub received {mode}", file=sys.stderr)
         sys.exit(1 if mode == "die" else 2)
     if mode == "crash":
         sys.stderr.write(os.environ["STUB_LOG"])

@@ -143,7 +143,7 @@ def test_any_mix_of_settings_comes_back(lines: dict[str, str]) -> None:
 
     told = {loss.setting for loss in findings.losses if loss.flow == "B->A"}
     interval = "emit.heartbeats.interval.seconds" in told
-    # Where copying begins is a field of its own, which wins over what the consumer is told.
+    # The start offset is a separate field, which overrides the consumer's setting.
     assert {} == {
         key: pair
         for key, pair in differences(source, back).items()
@@ -256,7 +256,7 @@ def test_what_would_copy_something_else_is_refused(line: str) -> None:
 
 
 def test_all_refusals_are_told_at_once() -> None:
-    """Nobody has to run a command twice to find two of them."""
+    """One run finds all of them."""
     with pytest.raises(UsageError) as raised:
         converted(TWO + "transforms = drop\nA->B.errors.tolerance = all\n", ConversionFindings())
 

@@ -82,7 +82,7 @@ def test_heartbeats_have_a_name_of_their_own_where_copies_keep_theirs(
 def test_pods_that_share_a_connectors_work_are_granted_their_group_and_its_topics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One pod meets nobody."""
+    """A single pod joins no group."""
     connectors = {"source": {"replicas": 2}, "checkpoint": {"replicas": 2, "config": {"group.id": "mine"}}}
     alone, several = (
         printed(tmp_path, capsys, connectors=spec) for spec in ({"source": {"replicas": 1}}, connectors)

@@ -21,19 +21,19 @@ def told(
     return status, json.loads(out)
 
 
-def test_validate_tells_each_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_validate_reports_each_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, said = told(capsys, "validate", flow(tmp_path))
     named = {"name": "east-to-west", "source": "east", "target": "west", "warnings": []}
     assert (0, {"valid": True, "flows": [named]}) == (status, said)
 
 
-def test_validate_tells_every_slip(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_validate_reports_every_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = {"offset.lag.max": "many", "topic.filter.class": "com.acme.Filter"}
     status, said = told(capsys, "validate", flow(tmp_path, config=config))
     assert (2, False, 2) == (status, said["valid"], len(said["problems"]))
 
 
-def test_plan_tells_connectors_with_their_properties(
+def test_plan_reports_connectors_with_their_properties(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     status, said = told(capsys, "plan", flow(tmp_path), more=("--offline",))
@@ -44,14 +44,14 @@ def test_plan_tells_connectors_with_their_properties(
     assert "east" == one["connectors"][0]["connectorProperties"]["source.cluster.alias"]
 
 
-def test_plan_tells_flows_that_conflict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plan_reports_conflicting_flows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     there = flow(tmp_path, policy="Identity")
     back = flow(tmp_path, "west", "east", policy="Identity")
     status, said = told(capsys, "plan", there, back, more=("--offline",))
     assert (1, True) == (status, bool(said["problems"]))
 
 
-def test_check_tells_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_reports_problems(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, said = told(capsys, "check", flow(tmp_path))
     assert (1, "east-to-west", False) == (status, said["flow"], said["canRun"])
     assert ["Cluster east", "Cluster west"] == [problem[:12] for problem in said["problems"]]
@@ -72,7 +72,7 @@ def test_acls_are_told_one_by_one(capsys: pytest.CaptureFixture[str], tmp_path: 
     } in said["acls"]
 
 
-def test_export_tells_properties_and_what_they_cannot_say(
+def test_export_reports_properties_and_what_they_cannot_express(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = flow(tmp_path)
@@ -86,7 +86,7 @@ def test_export_tells_properties_and_what_they_cannot_say(
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "acls", "export"])
-def test_what_is_refused_is_told_as_problems(
+def test_refusals_are_reported_as_problems(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
     status, said = told(capsys, command, flow(tmp_path, config={"offset.lag.max": "many"}))

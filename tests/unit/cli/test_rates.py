@@ -21,7 +21,7 @@ def progress(uptime_s: float, *records: int, connector: str = "C") -> Progress:
 
 
 def rates_of(shown: Progress) -> tuple[float, float, list[float]]:
-    """Of the connector, records and bytes; of each partition, records."""
+    """The connector has records and bytes, each partition has records."""
     each = [row["recordsPerSecond"] for row in shown.partitions]
     return shown.summary["recordsPerSecond"], shown.summary["bytesPerSecond"], each
 
@@ -40,7 +40,7 @@ def test_rate_is_of_the_last_five_seconds():
 
 
 def test_rate_of_a_beginning_is_from_zero():
-    """Counts are since the process began, so its first answer tells a rate already."""
+    """Counts are since the process began, so its first report already has a rate."""
     assert (500.0, 5_000.0, [500.0]) == rates_of(RecentRates().of(progress(2.0, 1_000)))
 
 

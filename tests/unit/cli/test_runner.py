@@ -1,4 +1,4 @@
-"""The runner with real processes: it restarts what dies, leaves nobody behind, and knows when it is done.
+"""The runner with real processes: it restarts dead ones, leaves no process behind, and detects when it is done.
 
 The children are `stub.py`, so that these tests need no broker; the runner itself is a process too, because it is killed.
 """
@@ -102,7 +102,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running]) -> None:
-    """And the process was told to stop, not killed."""
+    """The process was stopped by a signal, not killed."""
     running = run("serve", until=True)
 
     assert 0 == running.process.wait(WAIT_S)
@@ -111,7 +111,7 @@ def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running
 
 
 def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[..., Running]) -> None:
-    """A script that waits is told why it waits in vain."""
+    """A waiting script learns why it cannot succeed."""
     row = {
         "topic": "t",
         "phase": "stopped",
@@ -159,9 +159,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nOSError:
         "JSON",
     ],
 )  # fmt: skip
-def test_death_is_told_with_what_explains_it(
-    run: Callable[..., Running], logged: list[str], words: str
-) -> None:
+def test_death_is_reported_with_its_cause(run: Callable[..., Running], logged: list[str], words: str) -> None:
     """Not with whatever came last: the newest warning, error or traceback; without one, the last line."""
     running = run("crash", STUB_LOG="".join(line + "\n" for line in logged))
     until(lambda: "ended" in [event["event"] for event in running.events()], "it did not end")
@@ -197,7 +195,7 @@ def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
     assert 2 == running.process.wait(WAIT_S)
     assert 1 == len(running.lines("start"))
     (ended,) = (event for event in running.events() if event["event"] == "ended")
-    assert (2, "the stub was told to refuse", None) == (
+    assert (2, "the stub received refuse", None) == (
         ended["status"],
         ended["message"],
         ended["restartsInSeconds"],
@@ -281,7 +279,7 @@ def test_what_has_not_caught_up_in_time_ends_with_1(run: Callable[..., Running])
 
 
 def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
-    """Nobody waits half a minute for a process that does not listen."""
+    """The runner does not wait half a minute for a process that does not listen."""
     running = run("deaf")
     until(lambda: running.lines("ready"), "it never served")
     running.process.send_signal(signal.SIGINT)

@@ -71,7 +71,7 @@ def test_table_has_a_line_for_each_topic_and_names_what_is_wrong() -> None:
 NOTHING_YET = Progress(connector="C", summary={"replicating": "Waiting", "partitions": {"total": 0}})
 
 
-@pytest.mark.parametrize("seen", [None, NOTHING_YET], ids=["nobody answers", "no topic was found yet"])
+@pytest.mark.parametrize("seen", [None, NOTHING_YET], ids=["no answer", "no topic was found yet"])
 def test_table_says_starting_until_there_is_something_to_say(seen: Progress | None) -> None:
     """No empty frame, and nothing that could be taken for the state of a flow that runs."""
     drawn = _drawn(seen)

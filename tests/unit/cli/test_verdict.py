@@ -48,12 +48,12 @@ def progress(
         progress(DONE, nothing=NOTHING, uptime_s=NOTHING_MATCHES_AFTER_S - 1),
     ],
     ids=[
-        "nobody answers", "topics may still be found", "one copies", "one copies, one has stopped",
+        "no answer", "topics may still be found", "one copies", "one copies, one has stopped",
         "a refusal may heal", "a refusal may heal while the rest is done", "the rest still copies",
         "topics may still be found beside heartbeats",
     ],
 )  # fmt: skip
-def test_waiting_goes_on_while_something_may_still_come(seen: Progress | None) -> None:
+def test_waiting_continues_while_progress_is_possible(seen: Progress | None) -> None:
     """No verdict."""
     assert verdict(seen) is None
 

@@ -185,7 +185,7 @@ def test_readme_general_connect_config_that_mm2_drops_stops_nothing(key: str):
 
 def test_readme_shared_configuration():
     """The README's race: two processes, one flow, other topics. Each file is read by itself; both name the same flow,
-    by which the target tells that they are one."""
+    by which the target recognizes them as one."""
     processes = [herder(TWO + f"A->B.topics = {topics}\n") for topics in ("foo", "bar")]
     flows = [process.connectors[0].source for process in processes]
 

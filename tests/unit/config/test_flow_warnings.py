@@ -74,7 +74,7 @@ def test_a_circle_of_three_is_warned_of(topics: str) -> None:
     assert "so records of a topic that all of them select are copied in a circle without end" in found
 
 
-def test_each_circle_is_told_once_by_its_shortest_way() -> None:
+def test_each_loop_is_reported_once_by_its_shortest_path() -> None:
     found = warnings(AROUND + "B->A.enabled = true\n" + IDENTITY)
 
     assert ["A->B and B->A", "A->B, B->C and C->A"] == [one.partition(" keep")[0] for one in found]

@@ -17,7 +17,7 @@ def test_page_is_up_to_date():
 
 
 def test_each_key_has_one_verdict_and_a_reason():
-    """No row twice in one place; whoever is refused or ignored is told why."""
+    """No key twice in one scope; each refused or ignored key has a reason."""
     names = [(key.scope, key.name) for key in keys.KEYS]
 
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""A checkpoint connector whose clusters do not answer says so and goes on; what it writes is tested on real brokers."""
+"""A checkpoint connector reports unreachable clusters and retries; tests on real brokers cover what it writes."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ def report_when(checkpoints: CheckpointConnector, told: Callable[[ConnectorRepor
 
 
 def test_before_the_clusters_were_reached_nothing_is_said_to_run():
-    """One task without partitions, and no groups that nobody has looked for."""
+    """One task without partitions, and no group count before groups were listed."""
     report = hosted().report()
 
     assert ("UNASSIGNED", "UNASSIGNED", 1) == (report.state, report.tasks[0].state, len(report.tasks))
@@ -63,7 +63,7 @@ def test_before_the_clusters_were_reached_nothing_is_said_to_run():
     assert not hosted().heard_of_all
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_and_tried_again():
+def test_unreachable_cluster_is_reported_and_retried():
     """Attempt after attempt: the process never ends for it."""
     report = report_when(hosted(), lambda one: one.tasks[0].errors.get("Unreachable", 0) >= 2)
 

@@ -25,7 +25,7 @@ class Clock:
 
 
 def silent(cluster: str = "east") -> UnreachableError:
-    return UnreachableError(cluster=cluster, addresses="kafka:9092", problem="nobody answers")
+    return UnreachableError(cluster=cluster, addresses="kafka:9092", problem="no broker answers")
 
 
 def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None:
@@ -50,8 +50,8 @@ def test_a_cluster_is_lost_from_the_first_failure_without_a_connection() -> None
     assert SideReport(reason="", since_s=300) == reach.report("")
 
 
-def test_an_attempt_that_fails_before_there_is_a_client_is_told_by_side() -> None:
-    """Of the cluster that it was about, and not of a missing permission."""
+def test_attempt_that_fails_before_connecting_is_reported_by_side() -> None:
+    """The report names that cluster, and no missing permission."""
     clock = Clock()
     sides = ClusterClients("east", "west", clock=clock)
     assert (UNKNOWN_SIDE, UNKNOWN_SIDE) == sides.reports(())
@@ -97,7 +97,7 @@ def test_one_client_that_cannot_is_enough() -> None:
 def test_what_is_missing_is_named_by_folder_and_file(
     error: InvalidSettingError | None, missing: tuple[str, str] | None
 ) -> None:
-    """Names alone: what a file would hold is nobody's business."""
+    """Only names, never the contents of a file."""
     assert missing == missing_of(error)
 
 

@@ -10,7 +10,7 @@ from mirrorflow_replicator.connectors.source_host import SourceHost
 
 
 class Copying(SourceHost):
-    """A source connector that has heard of its partitions when it is told so."""
+    """A source connector that knows its partitions once the test sets a flag."""
 
     def __init__(self) -> None:
         self.heard = False

@@ -1,4 +1,4 @@
-"""A heartbeat connector whose clusters do not answer says so and goes on; what it writes is tested on real brokers."""
+"""A heartbeat connector reports unreachable clusters and retries; tests on real brokers cover what it writes."""
 
 import asyncio
 import socket
@@ -54,7 +54,7 @@ def silent_port() -> int:
 
 
 def test_before_the_first_heartbeat_nothing_is_said_to_run():
-    """Connect's word for it; one task, no partitions, and no age of a heartbeat that nobody wrote."""
+    """Connect's state; one task, no partitions, and no age of a heartbeat before one was written."""
     report = hosted(silent_port()).report()
 
     assert ("UNASSIGNED", "UNASSIGNED") == (report.state, report.tasks[0].state)
@@ -63,7 +63,7 @@ def test_before_the_first_heartbeat_nothing_is_said_to_run():
     assert not has_started((report,))
 
 
-def test_a_target_that_cannot_be_reached_is_told_and_tried_again():
+def test_unreachable_target_is_reported_and_retried():
     """Attempt after attempt: the process never ends for it."""
     report = report_when(hosted(silent_port()), lambda one: one.tasks[0].errors.get("Unreachable", 0) >= 2)
 

@@ -1,4 +1,4 @@
-"""What a worker tells a task arrives as it was said, however the pipe cuts it."""
+"""Messages of a worker arrive at a task unchanged, however the pipe splits them."""
 
 import asyncio
 from dataclasses import replace

@@ -14,7 +14,7 @@ LONG_S = 86_400  # a wait for its end would be a hang
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no Docker of this machine's own is found."""
     monkeypatch.delenv("CLUSTER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")

@@ -35,7 +35,7 @@ def test_a_run_counts_only_if_the_worker_did_the_work(
     status: int,
     problem: str,
 ):
-    """Else the tests of Apache's worker would be Apache's own, or nobody's."""
+    """Otherwise the tests of Apache's worker would run against another program, or none."""
     (tmp_path / "loaded.log").write_text(loaded)
 
     found = _problems(tmp_path, results, status, processes)
@@ -44,7 +44,7 @@ def test_a_run_counts_only_if_the_worker_did_the_work(
     assert problem in " ".join(found)
 
 
-def test_a_result_is_read_as_it_was_told():
+def test_result_is_parsed_with_its_reason():
     """Name, status, seconds, and the first line of the reason."""
     line = "@result\tFAILED\t61.1\ttestReplication()\tnot met: timeout\n"
 

@@ -1,4 +1,4 @@
-"""The fault proxy names requests as RBAC does, and strikes the ones it was told to."""
+"""The fault proxy names requests as RBAC does, and applies faults to the matching ones."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_lease_is_no_write():
 
 
 def test_a_rule_strikes_the_nth_request_that_matches():
-    """What it skips is counted, what does not match is not, and it strikes as often as it was told."""
+    """Skipped requests count, requests that do not match do not, and the fault applies `times` times."""
     rule = Rule(match=Match(verb="patch"), fault=Refuse(500), skip=1, times=2)
     patch, other = Ask(verb="patch", resource="pods"), Ask(verb="list", resource="pods")
 

@@ -72,7 +72,7 @@ def test_caught_up_is_at_the_end_that_the_source_has():
     assert [[said(10)]] == waiting.answers
 
 
-def test_a_wait_in_vain_ends_with_the_log(monkeypatch: pytest.MonkeyPatch):
+def test_failed_wait_reports_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tests.harness.replicator.HANG_S", 0.2)
 
     with pytest.raises(HarnessError, match="the end of its log"):

@@ -1,4 +1,4 @@
-"""A node calls another over TLS: the name that it was told of is what counts, not the address that it calls."""
+"""A node calls another over TLS and verifies the configured name, not the address that it calls."""
 
 import asyncio
 import ssl

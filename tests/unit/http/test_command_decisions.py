@@ -61,7 +61,7 @@ def wrong(plugin, _):
 
 
 def test_a_new_connector_is_written_behind_its_state():
-    """Whoever reads the config has read before whether it is to run (KIP-980)."""
+    """A reader of the config has already read its target state (KIP-980)."""
     command = Configure(
         name="b", properties={**SOURCE, "name": "b"}, target=TargetState.STOPPED, may_exist=False
     )
@@ -122,7 +122,7 @@ def test_refusals_are_connects(command, status, message):
     assert (status, message) == (caught.value.status, str(caught.value))
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_errors_are_reported_at_once():
     """In Connect's words around ours; a connector with a wrong config is not written."""
     command = Configure(name="a\n", properties={**SOURCE, "name": "a\n"}, may_exist=True)
 

@@ -53,7 +53,7 @@ def test_keys_are_those_that_java_looks_up():
 
 
 def test_a_reset_takes_all_away():
-    """Also what nobody understands; and rubbish may be taken away one by one."""
+    """Undecodable keys too, which may also be removed one by one."""
     assert {KEY: None, b"x": None} == changed(ResetOffsets(name="a"), SOURCE, {KEY: OURS, b"x": b"?"})
     assert {b'["a",{"rubbish":true}]': None} == changed(alter(({"rubbish": True}, None)), SOURCE, {})
 

@@ -33,7 +33,7 @@ def test_latency_has_mm2s_name_and_labels():
     assert 4.0 == value(found, LATENCY, source="A", target="B", group='a "b"', topic="A.foo", partition="1")
 
 
-def test_the_window_has_mm2s_names_and_is_told_where_it_has_a_sample():
+def test_window_has_mm2s_names_and_is_shown_once_it_has_a_sample():
     """checkpoint-latency-ms-min, -max, -avg."""
     found = exposition(REPORT)
     told = {

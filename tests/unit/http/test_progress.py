@@ -1,4 +1,4 @@
-"""The summary is bounded and tells what moved; lag seconds are an upper bound that is true."""
+"""The summary is bounded and reports changes; lag seconds are a correct upper bound."""
 
 import json
 from dataclasses import replace
@@ -203,13 +203,13 @@ def test_what_copies_all_it_may_is_advancing_though_a_topic_is_refused():
 
 
 def test_topics_without_a_copy_are_told_as_soon_as_all_partitions_were_heard_of():
-    """Before, those that have a copy may not have begun; nobody has to wait half a minute for what is known."""
+    """Topics with a copy may not have begun yet; a known result need not wait half a minute."""
     report = connector(task(), uncopied=REFUSED, started_at_s=NOW_S - 5)
 
     assert ["Waiting", "Stuck"] == [summary(report, ready=ready)["replicating"] for ready in (False, True)]
 
 
-def test_nothing_to_copy_is_told_as_soon_as_it_is_known():
+def test_nothing_to_copy_is_reported_as_soon_as_it_is_known():
     """A `topics` that matches nothing does not look like a long start."""
     report = connector(task(), started_at_s=NOW_S - 5)
 
@@ -356,7 +356,7 @@ def test_a_connector_without_partitions_runs_and_copies_nothing():
 
 
 def test_a_node_without_a_part_says_that_it_waits_for_one():
-    """Others tell of the work: this one tells that it is there, and counts nothing of theirs."""
+    """Other nodes report the work; this one reports that it is alive, and counts nothing of theirs."""
     report = connector(task(partition(0), is_here=False), is_here=False)
     found = json.loads(content(progress.answer({}, here(view(report, in_group=True, samples=moved(report))))))
 

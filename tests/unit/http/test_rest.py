@@ -100,7 +100,7 @@ def test_reading_answers_as_connect(path, body):
     ],
 )
 def test_errors_have_connects_body(path, status, message):
-    """What does not exist is told with Connect's code and sentence."""
+    """A missing resource has Connect's code and message."""
     assert error(status, message) == ask(path)
 
 
@@ -160,7 +160,7 @@ def test_plugins_are_mm2s():
     }
 
 
-def test_validation_tells_errors_by_key():
+def test_validation_reports_errors_by_key():
     """PUT validate is allowed; known keys come first, each error is with its key, unknown keys are left out as in Java."""
 
     def validate(connector_class, properties):
@@ -197,7 +197,7 @@ def test_validation_tells_errors_by_key():
     ],
 )
 def test_validation_survives_bad_bodies(body, content_type, status):
-    """A body that is no object of strings is told so."""
+    """A body that is not an object of strings is rejected with that reason."""
     path = "/connector-plugins/MirrorSourceConnector/config/validate"
 
     assert status == ask(path, "PUT", body, content_type)[0]

@@ -160,7 +160,7 @@ def test_streamed_answer_to_http_1_0_ends_with_the_connection():
     ],
 )
 def test_bad_requests_get_connects_error_body(sent, status):
-    """What is malformed or too large is told why, and does not take the server down."""
+    """A malformed or too large request is rejected with a reason, and the server survives."""
     [(found, _, body)] = exchange(sent)
 
     assert (found, json.loads(body)["error_code"]) == (status, status)
@@ -172,7 +172,7 @@ def test_refused_connection_is_closed():
 
 
 def test_expect_continue_is_answered():
-    """A client that asks before it sends its body is told to go on."""
+    """A client that asks before it sends its body gets 100 Continue."""
 
     async def client(port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -193,7 +193,7 @@ def test_expect_continue_is_answered():
 
 
 def test_unfinished_request_times_out():
-    """Who begins a request and does not end it is told 408 and closed; who says nothing is closed."""
+    """An unfinished request gets 408 and is closed; a silent connection is closed."""
     brief = HttpLimits(request_s=0.05, idle_s=0.05)
 
     assert statuses(b"GET / HT", answers=2, limits=brief) == [408, None]
@@ -268,7 +268,7 @@ def test_ready_stays_ready():
 
 
 def test_bug_in_an_answer_is_a_500(caplog):
-    """The client is told, the log says why, the connection and the server go on."""
+    """The client gets an error, the log has the cause, and connection and server continue."""
     found = statuses(GET % b"/connectors" + GET % b"/healthz", answers=2, state=lambda: 1 / 0)
 
     assert found == [500, 200]

@@ -22,8 +22,8 @@ def test_a_right_configuration_has_no_problem():
     assert {} == wrong(**{"what.is.this": "x"})
 
 
-def test_every_wrong_key_is_told_at_once():
-    """Not the first alone: who corrects one after the other asks five times."""
+def test_every_wrong_key_is_reported_at_once():
+    """Not only the first one, so that one request shows all of them."""
     found = wrong(
         **{
             "tasks.max": "many",
@@ -40,7 +40,7 @@ def test_every_wrong_key_is_told_at_once():
     assert found["tasks.max"].startswith("tasks.max: 'many' is not a whole number")
 
 
-def test_what_is_missing_is_told():
+def test_missing_key_is_reported():
     """As Java: a required key that is not there is an error of that key."""
     found = problems(SOURCE, {}, WORKER)
 

@@ -1,4 +1,4 @@
-"""A broker that says what the test tells it: frames in, frames out, on loopback."""
+"""A broker that sends the responses of the test: frames in, frames out, on loopback."""
 
 import asyncio
 import struct

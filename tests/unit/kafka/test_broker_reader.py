@@ -1,4 +1,4 @@
-"""A reader lets a trickle over many partitions gather, holds up nobody else, and keeps nothing of what is over."""
+"""A reader batches a trickle over many partitions, delays no other reader, and keeps no old responses."""
 
 import asyncio
 import time
@@ -157,7 +157,7 @@ def test_a_reader_counts_answers_with_records_and_knows_when_a_quota_lets_it_go_
 
 
 def test_nothing_is_kept_of_the_last_large_answer():
-    """Idle, a connector holds no megabytes: nobody looks at the buffer any more, so it can change its size."""
+    """An idle connector holds no megabytes: the buffer is unused, so it can change its size."""
     large = answer(1, 200_000)
 
     async def idle():

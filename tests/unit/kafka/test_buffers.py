@@ -1,4 +1,4 @@
-"""Memory that is used again is never memory that somebody still looks at."""
+"""Memory is reused only when nothing refers to it any more."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mirrorflow_kafka.client.buffers import GRAIN_BYTES, KEPT_MAX, UNUSED_MAX, Buffers
 
 
-def test_what_nobody_looks_at_serves_again():
+def test_unreferenced_buffer_is_reused():
     """A backlog is received into a few buffers, however many answers it takes."""
     buffers = Buffers()
     places = set()
@@ -19,7 +19,7 @@ def test_what_nobody_looks_at_serves_again():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3 * GRAIN_BYTES), st.integers(0, KEPT_MAX + 2)), max_size=30))
-def test_what_somebody_looks_at_is_left_alone(takes):
+def test_referenced_buffer_is_not_reused(takes):
     """A batch that waits to be sent is a window into such a buffer."""
     buffers = Buffers()
     held: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""Connecting to both clusters of a flow: all or nothing, and each side is told of."""
+"""Connecting to both clusters of a flow: all or nothing, with an error for each side."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def reach(monkeypatch: pytest.MonkeyPatch) -> dict[str, Reached]:
 
     async def connect(client: ClientSettings, **_: Any) -> Cluster:
         if client.alias not in found:
-            raise UnreachableError(cluster=client.alias, addresses="a:1", problem="nobody listens")
+            raise UnreachableError(cluster=client.alias, addresses="a:1", problem="no broker listens")
         return found[client.alias]
 
     monkeypatch.setattr(Cluster, "connect", connect)

@@ -386,7 +386,7 @@ def test_requests_wait_for_reauthentication_and_keep_their_order() -> None:
 
 
 def test_refused_connection_is_unreachable() -> None:
-    """A port that nobody listens on."""
+    """A port without a listener."""
 
     async def test() -> None:
         with pytest.raises(UnreachableError):

@@ -135,7 +135,7 @@ def test_other_kinds_of_store_are_refused(kind: str):
 
 
 def test_jceks_is_refused_by_its_content(tmp_path: Path):
-    """A JCEKS store without a type is told from JKS, and the way out is named."""
+    """A JCEKS store without a type is distinguished from JKS, and the error says what to do."""
     path = tmp_path / "keys"
     keytool("-genseckey", "-alias", "a", "-keyalg", "AES", "-keysize", "128", "-keystore", path, "-storetype", "JCEKS", "-storepass", STORE)  # fmt: skip
 

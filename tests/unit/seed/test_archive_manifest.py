@@ -51,7 +51,7 @@ def manifest() -> Manifest:
     )
 
 
-def test_a_manifest_is_read_as_it_was_written() -> None:
+def test_manifest_round_trips() -> None:
     assert decode(encode(manifest()), location="here") == manifest()
 
 
@@ -67,12 +67,12 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     ],
     ids=["empty", "an object", "a list", "a later format", "cut off", "another field"],
 )
-def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+def test_invalid_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(ArchiveDamagedError):
         decode(text, location="here")
 
 
-def test_files_that_are_missing_cut_or_strange_are_named() -> None:
+def test_missing_truncated_and_unknown_files_are_named() -> None:
     path = manifest().files[0].path
 
     assert list(differences(manifest(), {path: 7})) == []
@@ -91,7 +91,7 @@ def test_files_that_are_missing_cut_or_strange_are_named() -> None:
     st.floats(1, 10**6),
     st.integers(1, 10**9),
 )
-def test_ranges_cover_every_offset_once_and_are_no_crumbs(
+def test_ranges_cover_every_offset_once_and_are_not_tiny(
     extents: dict[TopicPartition, OffsetExtent], density: float, file_bytes: int
 ) -> None:
     ranges = plan_ranges(extents, dict.fromkeys(extents, density), file_bytes=file_bytes)
@@ -106,7 +106,7 @@ def test_ranges_cover_every_offset_once_and_are_no_crumbs(
             assert all(2 * (end - start) >= OFFSETS_MIN for start, end in mine)
 
 
-def test_an_export_counts_only_if_its_files_are_those_of_its_ranges() -> None:
+def test_export_requires_exactly_the_files_of_its_ranges() -> None:
     ranges = plan_ranges({TopicPartition("orders", 0): OffsetExtent(5, 9)}, {}, file_bytes=100)
     receipts = {0: RangeResult(index=0, tally=TALLY, codec=0, gaps=(), bytes_read=1, seconds=0.1)}
     path = f"{FOLDER}/part-00000-a.parquet"

@@ -35,7 +35,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
 
 
 @given(records)
-def test_a_record_is_what_its_row_says(one: Record) -> None:
+def test_record_round_trips_through_its_row(one: Record) -> None:
     assert record_of(row_of(one, CREATE_TIME)) == one
 
 
@@ -49,9 +49,7 @@ def test_header_names_are_readable_and_the_raw_form_is_kept_only_where_it_is_nee
 
 
 @given(logs(), st.integers(0, 2**36), st.integers(0, 2), st.data())
-def test_a_spool_gives_back_what_follows_any_offset(
-    log: list[Record], beyond: int, codec: int, data: st.DataObject
-) -> None:
+def test_spool_reads_from_any_offset(log: list[Record], beyond: int, codec: int, data: st.DataObject) -> None:
     end = log[-1].offset + 1 + beyond
     wanted = data.draw(st.integers(log[0].offset, end))
     with Spool(start=log[0].offset, end=end, codec=codec) as spool:
@@ -71,9 +69,7 @@ def test_a_spool_gives_back_what_follows_any_offset(
 
 
 @given(st.lists(records, max_size=8), st.data())
-def test_a_tally_tells_what_was_changed_and_what_changed_places(
-    given: list[Record], data: st.DataObject
-) -> None:
+def test_tally_detects_changed_and_reordered_records(given: list[Record], data: st.DataObject) -> None:
     order = data.draw(st.permutations(given))
     one, other = TallyBuilder("archive", 3), TallyBuilder("archive", 3)
     for record in given:

@@ -1,4 +1,4 @@
-"""What the driver of a seed does about a cluster that answers with an error."""
+"""How the driver of a seed handles errors of a cluster."""
 
 import asyncio
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from mirrorflow_seed.seed.driver import SeedJob
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A job that has not begun, and does not pause between its tries."""
+    """A job that has not begun, without a pause between attempts."""
     made: Any = SeedJob.__new__(SeedJob)
     made._coordinator = SimpleNamespace(stop=False)
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
@@ -22,7 +22,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def answering(errors: list[ClusterError]) -> Any:
-    """A question that fails with each of *errors* in turn, and then has its answer."""
+    """A request that fails with each of *errors* in turn, and then succeeds."""
 
     async def question() -> str:
         if errors:
@@ -32,13 +32,13 @@ def answering(errors: list[ClusterError]) -> Any:
     return question
 
 
-def test_an_error_that_time_heals_is_tried_again(job: Any) -> None:
+def test_transient_error_is_retried(job: Any) -> None:
     moved = error_for(6, cluster="west", request="ListOffsets", subject="orders")
 
     assert "answer" == asyncio.run(job._retry_transient(answering([moved, moved])))
 
 
-def test_an_error_that_time_does_not_heal_ends_the_job_at_once(job: Any) -> None:
+def test_permanent_error_fails_the_job_at_once(job: Any) -> None:
     refused = error_for(17, cluster="west", request="CreateTopics", subject="orders")
     rest = [refused, refused]
 

@@ -21,24 +21,24 @@ FILES = [f"{name}-1.0.jar" for name in sorted(jars.WANTED)]
         ("netty-tcnative-boringssl-static-2.0.76.Final-linux-x86_64.jar", "netty-tcnative-boringssl-static"),
     ],
 )
-def test_a_jars_name_is_without_the_releases_it_is_made_of(file: str, name: str):
+def test_jar_name_excludes_versions(file: str, name: str):
     assert jars.name_of(file) == name
 
 
 @given(
     st.lists(st.sampled_from(["rocksdbjni-9.8.4.jar", "hive-exec-2.3.10-core.jar", "py4j.txt"]), unique=True)
 )
-def test_what_nobody_wants_is_left_out(others: list[str]):
+def test_unlisted_jars_are_left_out(others: list[str]):
     assert jars.kept([*others, *FILES]) == sorted(FILES)
 
 
-def test_a_jar_that_is_not_there_is_named():
-    """A new release of Spark that calls it differently ends the build, not somebody's job."""
+def test_missing_jar_is_named():
+    """If a new release of Spark renames a jar, the build fails, not a job."""
     with pytest.raises(LookupError, match="spark-core"):
         jars.kept(file for file in FILES if not file.startswith("spark-core-"))
 
 
-def test_java_moves_out_and_what_is_not_imported_goes(tmp_path):
+def test_java_part_is_moved_and_unused_python_deleted(tmp_path):
     package, home = tmp_path / "pyspark", tmp_path / "spark"
     for file in [*(f"jars/{one}" for one in [*FILES, "rocksdbjni-9.8.4.jar"]), "mllib/__init__.py", "rdd.py"]:
         (package / file).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a driver in a pod tells Spark, and the command line of an executor."""
+"""The Spark configuration of a driver in a pod, and the command line of an executor."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def _job(**given: str) -> JobSettings:
     return job_of({kubernetes.IMAGE_KEY: IMAGE, kubernetes.TEMPLATE_KEY: TEMPLATE} | properties)
 
 
-def test_a_driver_names_its_pod_so_that_executors_go_with_it():
+def test_driver_names_its_pod_as_owner_of_executors():
     conf = kubernetes.conf(_job(), POD)
 
     assert conf["spark.kubernetes.driver.pod.name"] == POD["POD_NAME"]
@@ -42,12 +42,12 @@ def test_a_driver_names_its_pod_so_that_executors_go_with_it():
     assert conf["spark.kubernetes.executor.podTemplateFile"] == TEMPLATE
 
 
-def test_an_address_of_ipv6_is_a_host():
+def test_ipv6_address_is_bracketed():
     assert kubernetes.conf(_job(), POD | {"POD_IP": "fd00::3"})["spark.driver.host"] == "[fd00::3]"
 
 
 @pytest.mark.parametrize("name", sorted(POD))
-def test_a_driver_that_does_not_know_its_pod_says_what_is_missing(name: str):
+def test_driver_without_pod_variables_names_the_missing_one(name: str):
     with pytest.raises(JobSettingError, match=name):
         kubernetes.conf(_job(), {**POD, name: ""})
 
@@ -59,12 +59,12 @@ def test_executors_without_image_or_template_are_refused(key: str):
 
 
 @pytest.mark.parametrize("cores", ["0", "-1", "two", "1.5", "100"])
-def test_a_number_of_tasks_that_is_none_is_refused(cores: str):
+def test_invalid_number_of_tasks_is_refused(cores: str):
     with pytest.raises(JobSettingError, match=r"spark\.executor\.cores"):
         kubernetes.conf(_job(spark__executor__cores=cores), POD)
 
 
-def test_nothing_but_pods_is_asked_of_the_api_server():
+def test_only_pods_are_requested_from_the_api_server():
     """The Role has no verb on anything else; each of these would be a refusal in the log, or the end."""
     conf = kubernetes.conf(_job(), POD)
 
@@ -74,7 +74,7 @@ def test_nothing_but_pods_is_asked_of_the_api_server():
     assert conf["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
 
 
-def test_executors_are_told_apart_from_whoever_can_reach_their_ports():
+def test_executors_authenticate_their_peers():
     conf = kubernetes.conf(_job(), POD)
 
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
@@ -103,7 +103,7 @@ def test_the_jvm_may_take_the_network_buffers_that_an_executor_starts_with():
     assert int(conf["spark.executor.memory"].removesuffix("m")) > 200
 
 
-def test_an_executor_is_java_with_what_spark_has_said():
+def test_executor_command_uses_sparks_variables():
     options = {"SPARK_JAVA_OPT_10": "-Dten=1", "SPARK_JAVA_OPT_2": "-Dtwo=a b", "SPARK_JAVA_OPTS_NOT": "x"}
 
     command = kubernetes.command_of(EXECUTOR | options)
@@ -123,14 +123,14 @@ def test_an_executor_is_java_with_what_spark_has_said():
 
 
 @pytest.mark.parametrize("name", sorted(set(EXECUTOR) - {"JAVA_HOME"}))
-def test_an_executor_that_spark_has_not_started_says_so(name: str):
+def test_executor_without_sparks_variables_is_refused(name: str):
     environment = {key: value for key, value in EXECUTOR.items() if key != name}
 
     with pytest.raises(SparkMissingError, match=name):
         kubernetes.command_of(environment)
 
 
-def test_who_has_a_name_keeps_it():
+def test_named_user_keeps_its_name():
     assert kubernetes.named_user() == {}
 
 

@@ -17,11 +17,11 @@ from mirrorflow_seed.location import address_of, file_system_error, scheme_of
         ("x", "file"),
     ],
 )
-def test_a_scheme_is_what_stands_before_the_path(location: str, scheme: str) -> None:
+def test_scheme_precedes_the_path(location: str, scheme: str) -> None:
     assert scheme_of(location) == scheme
 
 
-def test_a_path_is_one_of_this_machine_and_an_address_stays(
+def test_plain_path_is_local_and_address_is_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever Spark's default file system is."""
@@ -53,7 +53,7 @@ def test_a_path_is_one_of_this_machine_and_an_address_stays(
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_do(
+def test_unusable_location_is_refused_with_an_action(
     location: str, said: str, expected: tuple[str, ...]
 ) -> None:
     sentence = str(file_system_error(location, said))

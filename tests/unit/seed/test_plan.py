@@ -25,9 +25,7 @@ logs = st.dictionaries(
 
 
 @given(logs, st.integers(1, 50))
-def test_every_share_that_has_something_left_is_in_one_chain(
-    logs: dict[TopicPartition, SeedLog], slots: int
-) -> None:
+def test_every_unfinished_share_is_in_one_task(logs: dict[TopicPartition, SeedLog], slots: int) -> None:
     """And none else; chains come longest first, and no slot is without one while there are partitions enough."""
     shares = shares_of(logs, {}, {})
 
@@ -43,7 +41,7 @@ def test_every_share_that_has_something_left_is_in_one_chain(
 
 
 @given(st.lists(st.integers(0, 64 << 30), min_size=1, max_size=100), st.integers(1, 8))
-def test_chains_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
+def test_tasks_are_as_even_as_partitions_allow(sizes: list[int], slots: int) -> None:
     """None is longer than another by more than its own smallest partition: a slot that is done early waits no longer."""
     tasks = tasks_of([_share(index, size) for index, size in enumerate(sizes)], slots=slots)
 
@@ -53,7 +51,9 @@ def test_chains_are_as_even_as_partitions_allow(sizes: list[int], slots: int) ->
 
 
 @given(logs, st.integers(0, 2 * 10**6))
-def test_a_share_begins_where_its_copy_stands(logs: dict[TopicPartition, SeedLog], position: int) -> None:
+def test_share_begins_at_the_next_offset_of_its_copy(
+    logs: dict[TopicPartition, SeedLog], position: int
+) -> None:
     """Its end is the source's, whatever the position says; only what is left is estimated."""
     shares = shares_of(logs, dict.fromkeys(logs, position), {})
 
@@ -72,7 +72,7 @@ def test_sizes_are_those_of_the_brokers_or_an_average():
     assert [share.bytes for share in shares_of(logs, {known: 50}, {})] == [2_500, 100 * RECORD_BYTES]
 
 
-def test_a_slot_has_one_chain_of_a_small_seed_and_few_of_a_large_one():
+def test_slot_has_one_task_of_a_small_seed_and_few_of_a_large_one():
     """Starts cost little then, and what was estimated wrong evens out."""
     small = [_share(index, 256 << 20) for index in range(16)]
     large = [_share(index, 2 << 30) for index in range(64)]
@@ -91,7 +91,7 @@ def test_a_large_partition_has_a_task_of_its_own():
     assert [len(seed_task.shares) for seed_task in tasks] == [1, 1, 8]
 
 
-def test_foreign_records_are_those_of_partitions_that_nobody_of_the_flow_has_written():
+def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written():
     """A position of Java's, or an anchor of ours, says whose they are; an empty partition holds none."""
     ours, empty, theirs = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0))
     held = {ours: (0, 10), empty: (7, 7), theirs: (3, 4)}

@@ -6,7 +6,7 @@ from mirrorflow_seed.seed.progress import SeedProgress, StallTimer
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
 
 
-def test_what_is_left_is_estimated_by_the_newest_rate():
+def test_remaining_time_uses_the_newest_rate():
     """100 of 300 in ten seconds: twenty more, if several tasks share what is left."""
     progress = SeedProgress("1")
     progress.plan([_share(0, 150), _share(1, 150)])
@@ -43,7 +43,7 @@ def test_a_partition_is_done_when_it_reached_the_first_end():
     assert (said.done, said.remaining_records) == (1, 400)
 
 
-def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
+def test_stopped_partitions_are_counted_by_reason_and_not_waited_for():
     """No topic is named."""
     progress = SeedProgress("1")
     progress.plan([_share(0, 100), _share(1, 100)])
@@ -66,7 +66,7 @@ def test_partitions_that_stopped_are_counted_by_reason_and_wait_for_nobody():
     assert said.message == "1 partition has stopped: SourceDataLost"
 
 
-def test_what_holds_tasks_up_is_said_while_it_does():
+def test_errors_that_hold_tasks_up_are_reported_while_they_last():
     """Beside partitions that have stopped for good."""
     progress = SeedProgress("1")
     progress.plan([_share(0, 100), _share(1, 100)])
@@ -83,7 +83,7 @@ def test_what_holds_tasks_up_is_said_while_it_does():
     )
 
 
-def test_a_job_stands_still_when_tasks_are_at_work_and_nothing_gets_less():
+def test_job_stalls_if_tasks_run_without_progress():
     """Not while it waits for executors, and from anew after each step."""
     movement = StallTimer(0.0)
 

@@ -25,7 +25,7 @@ def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch):
         require_spark()
 
 
-def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch):
     """Neither on the path nor where JAVA_HOME points."""
     monkeypatch.setitem(sys.modules, "pyspark", sys)
     monkeypatch.setenv("PATH", "")
@@ -35,13 +35,13 @@ def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch):
         require_spark()
 
 
-def test_the_tasks_own_sentence_is_found():
+def test_error_of_the_task_is_found():
     expected = "Cluster east cannot be reached at a:9092: no answer within 20 s."
     assert expected == cause_of(RuntimeError(SPARK))
     assert "something else" == cause_of(RuntimeError("something else\n at x"))
 
 
-def test_what_java_says_innermost_is_found_where_no_error_is_ours():
+def test_innermost_java_error_is_found_without_one_of_ours():
     """Each cause repeats what is behind it."""
     java = "org.apache.spark.SparkException: Job aborted\n\tat A.b\nCaused by: x.Y: no space\nCaused by: java.io.IOException: disk full"
     assert cause_of(RuntimeError(java)) == "java.io.IOException: disk full"

@@ -1,4 +1,4 @@
-"""What a job is told, and what it refuses."""
+"""The settings of a job, and what it refuses."""
 
 import argparse
 import importlib
@@ -10,7 +10,7 @@ from mirrorflow_seed.errors import JobSettingError
 from mirrorflow_seed.settings import job_of
 
 
-def test_an_empty_job_is_a_local_one():
+def test_empty_job_runs_locally():
     """All cores, no limit of its own, strangers' records refused."""
     job = job_of({})
 
@@ -43,7 +43,7 @@ def test_values_are_read_with_their_units():
         ("bytes.per.second", "nan"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_name(key: str, value: str):
+def test_invalid_setting_is_refused_by_name(key: str, value: str):
     """Before anything starts."""
     with pytest.raises(JobSettingError, match=key):
         job_of({key: value})
@@ -58,10 +58,10 @@ def test_what_cannot_be_meant_is_refused_by_its_name(key: str, value: str):
         ("export", ["--set=archive=/x"], "archive"),
     ],
 )
-def test_an_archive_that_is_named_takes_the_place_of_the_source(
+def test_named_archive_replaces_the_source(
     command: str, sets: list[str], package: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of a verification; who knows archives does it."""
+    """The archive package runs the command."""
     done: list[str] = []
 
     def execute(arguments: argparse.Namespace, *_: object) -> int:
@@ -74,7 +74,7 @@ def test_an_archive_that_is_named_takes_the_place_of_the_source(
     assert done == [command]
 
 
-def test_a_run_of_a_schedule_has_the_name_of_its_job_unless_it_is_given_one():
+def test_scheduled_run_is_named_after_its_job_by_default():
     """So that each has a folder, and a sample, of its own."""
     assert overrides_of({"RUN_ID": "east-to-west-verify-1"}, ["a=b=c"]) == {
         "run.id": "east-to-west-verify-1",

@@ -29,7 +29,7 @@ def test_stretches_are_in_order_within_their_bounds_and_cut_at_windows(
     } - (set() if length else {begin // window})
 
 
-def test_another_run_looks_elsewhere_and_the_same_run_at_the_same() -> None:
+def test_sample_depends_on_the_run_id_only() -> None:
     first = [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]
     assert 120 < sum(first) < 280
     assert first == [is_sampled("1", "t", 0, window, 0.1) for window in range(2_000)]

@@ -42,7 +42,7 @@ def verification(*windows: WindowResult, **more: object) -> Verification:
     )
 
 
-def test_only_what_is_surely_equal_is_equal() -> None:
+def test_undecided_windows_are_not_equal() -> None:
     assert verification(window(0)).is_equal
     for outcome in (WindowOutcome.REORDERED, WindowOutcome.DIFFERENT, WindowOutcome.UNDECIDED):
         assert not verification(window(0), window(1, outcome)).is_equal
@@ -70,7 +70,7 @@ def test_a_row_has_a_value_for_each_column() -> None:
     assert [("missing", 7, None, "ab", None)] == values["differences"]
 
 
-def test_names_cannot_become_markup() -> None:
+def test_names_are_escaped() -> None:
     found = page(
         verification(
             window(0, WindowOutcome.DIFFERENT, topic=EVIL, reason=EVIL), window(1, topic=EVIL), notes=(EVIL,)
@@ -81,14 +81,14 @@ def test_names_cannot_become_markup() -> None:
     assert "http" not in found
 
 
-def test_the_picture_shows_the_worst_of_what_shares_a_cell() -> None:
+def test_cell_shows_its_worst_window() -> None:
     windows = [window(number) for number in range(10 * CELLS_MAX)]
     windows[77] = window(77, WindowOutcome.DIFFERENT)
     cells = re.findall(r'<span class="(\w+)" title', page(verification(*windows)))
     assert (CELLS_MAX, 1) == (len(cells), cells.count("different"))
 
 
-def test_a_run_id_is_no_path() -> None:
+def test_run_id_cannot_escape_the_folder() -> None:
     names = {
         output_folder("out/", run_id).removeprefix("out/")
         for run_id in ("1", "..", "a/../../b", "a b", "a-b", "/")

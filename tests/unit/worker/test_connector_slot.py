@@ -87,7 +87,7 @@ def test_the_same_word_again_changes_nothing():
 
 
 def test_what_ends_by_itself_is_heard_of():
-    """A mistake of ours ends the process; a connector that was told to end does not."""
+    """A bug of ours ends the process; a connector that was stopped does not."""
 
     class Broken(IdleConnector):
         async def run(self):

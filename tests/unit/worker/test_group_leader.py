@@ -79,7 +79,7 @@ def test_a_file_that_was_replaced_does_not_come_back() -> None:
 def test_a_rolling_restart_ends_with_the_new_file_and_never_goes_back(
     before: list[int], order: list[int], data: st.DataObject
 ) -> None:
-    """Whoever leads at each step, the node that restarts excepted: the last leader has restarted."""
+    """Any node may lead at each step, except the one that restarts: the last leader has restarted."""
     topic = Topic()
     nodes = [leading(topic, OLD) for _ in range(3)]
     leader = 0

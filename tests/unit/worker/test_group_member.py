@@ -1,4 +1,4 @@
-"""A node in its group, against a coordinator of the test's own: what it holds, tells, ends, and when it meets again."""
+"""A node in its group, against the test's own coordinator: what it holds, reports and ends, and when it rejoins."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -154,7 +154,7 @@ def test_who_was_taken_for_dead_ends_all_and_comes_with_nothing() -> None:
     assert set() == held(coordinator.told[1])
 
 
-def test_work_goes_on_while_the_coordinator_cannot_be_asked() -> None:
+def test_work_continues_while_the_coordinator_is_unreachable() -> None:
     coordinator = Coordinator([given(FIRST)], [UNREACHABLE] * 5)
     node, followed = run(
         coordinator, Topic(), lambda node: not coordinator.standings and node.problem is None
@@ -173,7 +173,7 @@ def test_a_leader_that_is_behind_changes_nothing() -> None:
     assert all(now == {FIRST} for now in followed)
 
 
-def test_what_cannot_be_read_is_told_and_met_about_again() -> None:
+def test_unreadable_assignment_is_reported_and_causes_a_rejoin() -> None:
     coordinator = Coordinator([b"", given(FIRST)])
     node, _ = run(coordinator, Topic(), lambda node: node.held == {FIRST} and not node.meeting)
     assert node.problem is None

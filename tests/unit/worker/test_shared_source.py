@@ -35,7 +35,7 @@ class Mistaken(SharedConnector):
 
 
 async def nothing(assignment: Assignment, initial: bool) -> None:  # noqa: FBT001
-    """Written down by nobody."""
+    """Not stored anywhere."""
 
 
 def shared(kind: type[Part], publish: Publish, share: TaskShare) -> Part:
@@ -148,7 +148,7 @@ def published_as_initial(monkeypatch: pytest.MonkeyPatch, found: ResolvedIdentit
     return told[0]
 
 
-def test_a_flow_begins_with_its_first_partitions_whoever_has_decided_its_identity(
+def test_flow_begins_with_its_first_partitions_whichever_node_decided_its_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node that only stands by may be the first to decide it; `auto.offset.reset=latest` holds all the same."""

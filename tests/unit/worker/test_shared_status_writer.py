@@ -60,7 +60,7 @@ def test_what_has_not_changed_is_not_written_again() -> None:
     assert [] == publish(topic, one, generation=2)
 
 
-def test_a_task_that_a_leader_did_not_know_of_is_told_again() -> None:
+def test_status_of_a_task_unknown_to_the_leader_is_written_again() -> None:
     topic = Topic()
     one, leader = node(topic), SharedStatuses(cast("Any", topic), worker_id=lambda: "there:1")
     publish(topic, one)

@@ -71,7 +71,7 @@ class Group:
 
 
 @pytest.mark.parametrize(("leads", "first"), [(True, "fence"), (False, "ask http://leader")])
-def test_all_of_before_are_fenced_then_the_id_is_taken_then_it_is_looked_whose_it_is(
+def test_former_tasks_are_fenced_then_the_id_is_taken_then_the_owner_is_checked(
     monkeypatch: pytest.MonkeyPatch,
     leads: bool,  # noqa: FBT001
     first: str,

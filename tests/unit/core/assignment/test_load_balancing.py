@@ -112,7 +112,7 @@ def test_more_tasks_are_filled_evenly_and_nothing_moves_between_the_old_ones() -
 def test_more_tasks_take_up_to_an_even_share_from_those_above_one_and_nothing_else_moves(
     known: dict[TopicPartition, tuple[int, float]], new: set[TopicPartition], more: int
 ) -> None:
-    """However uneven it was. Where nobody is above a share, one with several gives one to each that would have none."""
+    """However uneven it was. If no task is above its share, a task with several gives one to each task without any."""
     loads = {one: load for one, (_, load) in known.items()}
     tasks = [sorted(one for one, (at, _) in known.items() if at == task) for task in range(3)]
     before = tuple(tuple(had) for had in tasks if had)

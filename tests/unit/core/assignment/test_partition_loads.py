@@ -27,7 +27,7 @@ def test_a_topic_that_was_made_anew_or_is_gone_counts_nothing() -> None:
     assert {ONE: 0.0} == rates.per_s
 
 
-def test_what_is_behind_counts_and_records_that_nobody_has_seen_are_as_large_as_the_others() -> None:
+def test_lag_counts_and_unmeasured_records_have_the_average_size() -> None:
     behind = {ONE: round(CATCH_UP_S), OTHER: -1}
     assert {ONE: 30.0, OTHER: 10.0} == loads({ONE: 2.0, OTHER: 1.0}, behind, {ONE: 10.0})
     assert {OTHER: RECORD_BYTES} == loads({OTHER: 1.0}, {}, {})

@@ -61,7 +61,7 @@ def test_all_is_done_once_and_evenly(group: tuple[dict[str, Units], Units]) -> N
 
 
 @given(groups())
-def test_what_somebody_holds_is_given_to_nobody_in_the_same_round(
+def test_revoked_work_is_not_assigned_in_the_same_round(
     group: tuple[dict[str, Units], Units],
 ) -> None:
     held, wanted = group

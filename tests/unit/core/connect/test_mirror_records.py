@@ -148,7 +148,7 @@ def test_a_heartbeat_comes_back(source: str, target: str, timestamp_ms: int) -> 
 def test_any_bytes_are_read_or_refused_with_a_sentence(
     decode: Decode, key: bytes | None, value: bytes | None
 ) -> None:
-    """Whoever may write to the topic cannot end its reader."""
+    """A writer of the topic cannot crash its reader."""
     problem = ""
     try:
         decode(key, value)

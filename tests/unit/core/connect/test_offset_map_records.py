@@ -73,7 +73,7 @@ def test_a_cut_map_is_refused(known, data):
 
 
 @given(maps())
-def test_a_map_of_before_there_were_epochs_counts_from_the_first_one(known):
+def test_map_without_epoch_counts_from_the_first_one(known):
     value = encode_map(known).removesuffix(varint.encode(known.leader_epoch))
 
     assert decode_map(value) == replace(known, leader_epoch=FIRST_EPOCH)

@@ -167,7 +167,7 @@ def test_what_java_takes_for_none_is_a_reset(value: bytes | None):
 
 
 def test_an_altered_offset_voids_our_fields():
-    """Whoever changes the offset and leaves our fields has said something new about the offset alone."""
+    """A writer that changes the offset and leaves our fields has changed the offset only."""
     fields = json.loads(encode_value(KNOWN))
     altered = read(json.dumps({**fields, "offset": 5}).encode())
 
@@ -210,7 +210,7 @@ def test_broken_values_are_named(value: bytes):
 
 
 def test_a_key_java_would_not_find_is_named():
-    """A key with other spaces is a different key to Java, so it counts for nobody."""
+    """A key with other spaces is a different key to Java, so it is ignored."""
     found = read(
         b'{"offset":1}', key=b'["MirrorSourceConnector", {"cluster":"A","partition":0,"topic":"foo"}]'
     )

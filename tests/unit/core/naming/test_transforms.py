@@ -67,7 +67,7 @@ def test_base64_is_of_the_source_s_values_alone():
     )  # fmt: skip
 
 
-def test_heartbeats_keep_their_name_and_books_are_nobody_s_copy():
+def test_heartbeats_keep_their_name_and_internal_topics_are_never_a_copy():
     """Hops are read from the names of heartbeats; a copy in a topic of positions would destroy both."""
     strip = naming(renaming(r"A\.(.*)", "$1"), renaming("bad", "mm2-offsets.A.internal"))
 

@@ -12,7 +12,7 @@ from mirrorflow_core.offsets.groups import Group, GroupSelection, Writable, writ
         ("consumer", "Classic", True),
         ("consumer", "Consumer", True),
         ("", "Classic", True),  # only offsets were committed
-        ("consumer", "", True),  # a broker that tells no types
+        ("consumer", "", True),  # a broker that reports no types
         ("connect", "Classic", False),
         ("share", "Share", False),
         ("streams", "Streams", False),
@@ -48,7 +48,7 @@ def test_offsets_are_given_to_groups_without_members_only(group: Group | None, e
 
 @pytest.mark.parametrize(("kind", "word"), [("Share", "share"), ("Streams", "streams")])
 def test_a_group_that_cannot_be_translated_says_why(kind: str, word: str):
-    """Others, of Connect's workers for example, are nobody's loss and say nothing."""
+    """Other groups, for example of Connect's workers, cause no warning."""
     assert word in Group(name="g", protocol_type=word, type=kind).why_not
     assert not Group(name="g", protocol_type="connect", type="Classic").why_not
 

@@ -18,7 +18,7 @@ class Copy:
         self.upstream = self.downstream = 0  # where the next record goes, at least
         self.map = PartitionMap(STREAM, ANCHOR)
         self.stored: OffsetMap | None = None
-        self.elections = [0]  # where the log ended when each leader epoch began, as the log tells it now
+        self.elections = [0]  # where the log ended when each leader epoch began, as the log reports it now
 
     @property
     def delivered(self):
@@ -100,12 +100,12 @@ class Copy:
         self.copy(1)
 
     def another_copies(self, count):
-        """Another copier has copied in between; this one is told where the target stands now."""
+        """Another copier has copied in between; this one learns the target's current end."""
         self.copy(count, told=False)
         self.map.aligned(STREAM, self.delivered)
 
     def check(self, known: OffsetMap, *, end=None):
-        """*known* never lies behind a record that is still to be read, and tells truly what is read again."""
+        """*known* never skips an unread record, and reports correctly how many are read again."""
         last = -1
         for offset in range((self.upstream if end is None else end) + 2):
             place = known.place(offset)
@@ -114,7 +114,7 @@ class Copy:
                 continue
             unread = next((at for source, at in self.records if source >= offset), None)
             assert unread is None or place.at_least <= unread
-            assert place.at_least >= last, "a group that goes on is never moved back"
+            assert place.at_least >= last, "a group that advances is never moved back"
             last = place.at_least
             if place.at_most is not None:
                 again = [at for source, at in self.records if source < offset and at >= place.at_least]
@@ -212,7 +212,7 @@ def test_what_was_kept_of_lost_records_says_nothing_of_others_at_the_same_end():
     """The tail was lost, written again in other places up to the very same end, and nothing of that was kept."""
     copy = Copy()
     copy.copy(90)
-    copy.downstream += 10  # somebody else's
+    copy.downstream += 10  # written by another producer
     copy.copy(10)
     copy.store()
     del copy.records[50:]
@@ -358,8 +358,8 @@ def test_a_new_generation_that_begins_where_the_old_one_ended_keeps_its_runs():
     assert known.place(105) == MappedOffset(106, 106)
 
 
-def test_what_somebody_else_copied_between_two_generations_is_bounded_by_its_ends():
-    """Java MM2 copied in between: nobody knows its pairs, but where it began and ended."""
+def test_records_copied_between_two_generations_are_bounded_by_their_ends():
+    """Java MM2 copied in between: only its first and last offsets are known."""
     copy = Copy()
     copy.copy(100)
     copy.map.aligned(STREAM._replace(generation=2), OffsetPair(199, -1, 219))

@@ -156,7 +156,7 @@ def test_what_could_not_be_written_before_a_step_back_is_dropped():
     assert syncs.take() == (Sync(10, 10),)
 
 
-# -- what an alignment tells
+# -- what an alignment gives
 
 
 def test_a_copier_that_starts_writes_at_the_next_flush_where_the_target_is():
@@ -210,7 +210,7 @@ def test_a_target_that_lost_its_tail_makes_readers_forget_at_once():
 
 
 @pytest.mark.parametrize("case", JAVA["store"])
-def test_the_store_keeps_and_tells_what_java_keeps_and_tells(case):
+def test_store_keeps_and_returns_what_javas_does(case):
     store = OffsetSyncStore(must_read_to_end=case["must_read_to_end"])
     for number, sync in enumerate(case["syncs"]):
         store.is_read_to_end = number >= case["before"]
@@ -235,7 +235,7 @@ def test_translation():
     assert store.translate_downstream(ORDERS, 20) == 20
 
 
-def test_nothing_is_told_before_all_is_read():
+def test_nothing_is_translated_before_all_is_read():
     store = OffsetSyncStore(must_read_to_end=True)
     assert store.translate_downstream(ORDERS, 0) is None
     store.add(ORDERS, Sync(100, 200))
@@ -245,7 +245,7 @@ def test_nothing_is_told_before_all_is_read():
     assert [store.translate_downstream(ORDERS, at) for at in (0, 100, 200)] == [TOO_OLD, 200, 201]
 
 
-def test_nothing_is_told_of_a_partition_without_a_sync():
+def test_partition_without_a_sync_is_not_translated():
     assert store_of([]).translate_downstream(ORDERS, 0) is None
 
 
@@ -285,7 +285,7 @@ STEPS = st.lists(
 @given(STEPS, st.integers(-1, 200), st.integers(0, 2), st.lists(st.floats(0, 1), min_size=1, max_size=30))
 # Another record, behind a gap, takes the very place of the one that was lost.
 @example([(2, 0, 0, False, False), (1, 1, 0, False, False)], 0, 2, [0.0])
-# And a marker that of the lost one, which the source has compacted away since: nothing tells the copier.
+# And a marker that of the lost one, which the source has compacted away since: the copier cannot know.
 @example([(2, 0, 0, False, False), (1, 1, 1, False, False)], 0, 2, [0.0, 0.5, 1.0])
 def test_a_translation_never_skips_a_record_never_goes_beyond_the_copy_and_keeps_the_order(
     steps, lag_max, back, places

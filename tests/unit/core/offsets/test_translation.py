@@ -67,8 +67,8 @@ def test_where_both_contradict_each_other_the_older_counts():
     assert translator.place(ORDERS, 450) == MappedOffset(8, 87)
 
 
-def test_who_does_not_know_earlier_checkpoints_is_told_only_what_is_exact():
-    """Else it could step back behind what an earlier life has told, when the bound was narrower."""
+def test_without_earlier_checkpoints_only_exact_offsets_are_returned():
+    """Otherwise it could step back behind a checkpoint of an earlier run, whose bound was narrower."""
     at = PartitionMap(MapStream(1, "", ""), OffsetPair(-1, -1, -1))
     at.delivered(0, 0, 100, 0)
     at.aligned(MapStream(1, "", ""), OffsetPair(209, 199, 199))
@@ -83,7 +83,7 @@ def test_who_does_not_know_earlier_checkpoints_is_told_only_what_is_exact():
     ]
 
 
-def test_a_standing_tells_how_many_may_be_read_again():
+def test_standing_reports_how_many_records_may_be_read_again():
     offsets = {ORDERS: Committed(offset=150, metadata="m")}
     (standing,) = standings(
         offsets,

@@ -36,7 +36,7 @@ def test_what_is_held_is_left_alone_until_the_lease_is_over():
 
 
 def test_who_comes_second_does_not_take_the_held_value_for_the_topics_own():
-    """And as long as one of them holds it, nobody gives it back."""
+    """As long as one of them holds it, it is not restored."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": None}),
         RetentionLease(holder="a", until_ms=OVER_MS),
@@ -78,13 +78,13 @@ def test_an_inherited_value_is_given_back_by_removing_ours():
     assert changes == (ConfigChange(name="retention.ms", value=None),)
 
 
-def test_what_somebody_has_changed_meanwhile_is_left_to_them():
-    """They knew what they did, later than we."""
+def test_setting_changed_by_a_user_meanwhile_is_kept():
+    """The user's change is later than ours."""
     assert restoring(_entries(policy="delete", ms="77", size="-1"), {"retention.ms": "100"}) == ()
 
 
-def test_what_somebody_sets_while_it_is_held_is_what_is_given_back():
-    """Whoever of two jobs has noticed it; and it says nothing to a hold that begins when all of those are over."""
+def test_value_set_during_the_hold_is_restored():
+    """Either of two jobs may notice it; a hold that begins after both ignores it."""
     holds = _holds(
         Hold(holder="a", topic="t", before={"retention.ms": "5", "retention.bytes": None}),
         RetentionLease(holder="a", until_ms=NOW),
@@ -106,7 +106,7 @@ def test_what_somebody_sets_while_it_is_held_is_what_is_given_back():
     assert holds.before("t") == {"retention.ms": "6"}
 
 
-def test_a_setting_that_is_not_ours_any_more_was_set_by_somebody():
+def test_setting_that_is_no_longer_ours_was_set_by_a_user():
     """Also where they took it away. What is as it was before is no news: some tools set it again every minute."""
     before, names = {"retention.ms": "100"}, ("retention.ms",)
     inherited = _entries(policy="delete", ms="604800000", size="-1", source=ConfigSource.DEFAULT)

@@ -48,7 +48,7 @@ def acl(
 
 
 def rules(*include: str, kind: PolicyKind = PolicyKind.DEFAULT, separator: str = ".") -> AclRules:
-    """Of a flow A -> B that copies *include*; a custom policy writes the alias behind the name."""
+    """The naming of a flow A -> B that copies *include*; a custom policy appends the alias to the name."""
     settings = PolicySettings(kind=kind, separator=separator, source_alias="A")
     selection = TopicSelection(
         include=include or (".*",),
@@ -124,7 +124,7 @@ def test_prefixes_follow_where_the_naming_keeps_them(
 
 
 def test_a_policy_of_the_user_s_own_keeps_no_prefix():
-    """Names alone follow; what cannot is told if a topic of the flow is concerned, and not otherwise."""
+    """Only names follow; what cannot follow is reported only if it concerns a topic of the flow."""
     source = [acl("orders"), acl("ord", pattern=PREFIXED), acl("pay", pattern=PREFIXED), acl("*")]
 
     plan = planned(source, of=rules(kind=PolicyKind.CUSTOM))
@@ -152,7 +152,7 @@ def test_where_names_are_unchanged_no_prefix_reaches_beyond_the_flow():
 
 
 def test_what_is_there_is_not_written_again():
-    """A second pass over unchanged clusters plans nothing, whoever has created the ACLs."""
+    """A second pass over unchanged clusters plans nothing, whatever user created the ACLs."""
     source = [acl("orders"), acl("orders", Operation.ALL, DENY)]
     created = list(planned(source).create)
 
@@ -187,7 +187,7 @@ def test_a_source_without_any_acl_takes_nothing_away():
     assert plan.left_out[0].startswith("1 ACLs of the copies stay")
 
 
-def test_what_somebody_else_has_removed_is_forgotten_unless_it_is_wanted():
+def test_acl_removed_by_a_user_is_forgotten_unless_it_is_needed():
     """Created again by hand later, it is theirs; wanted, it is created again and stays ours."""
     mine = acl("A.orders")
 
@@ -238,7 +238,7 @@ source_acls = st.lists(
 @given(
     source=source_acls, topics=st.sets(names, min_size=1, max_size=4), separator=st.sampled_from([".", "-"])
 )
-def test_who_may_read_a_topic_may_read_its_copy_and_nobody_else(
+def test_exactly_the_readers_of_a_topic_may_read_its_copy(
     source: list[AclBinding], topics: set[str], separator: str
 ):
     """Under the alias, whatever patterns say it: exactly the readers of the topic."""

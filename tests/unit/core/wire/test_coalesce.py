@@ -135,7 +135,7 @@ def test_a_run_ends_at_what_cannot_be_moved(bits):
 
 
 def test_a_run_ends_at_a_gap():
-    """Source offsets follow each other within a merged batch, so one pair of offsets tells them all."""
+    """Source offsets follow each other within a merged batch, so one pair of offsets gives all of them."""
     batches = singles(5)
     del batches[2]
 
@@ -182,7 +182,7 @@ def test_across_gaps_each_record_keeps_its_source_offset(parts, data, codec):
 
 
 def test_what_cannot_be_merged_is_refused():
-    """A caller that skipped the question is told so, not given a wrong batch."""
+    """A caller that skipped the check gets an error, not a wrong batch."""
     with pytest.raises(ValueError, match="cannot be merged"):
         coalesce([with_attributes(singles(1)[0], 0x08)], max_bytes=1000, **OURS)
 

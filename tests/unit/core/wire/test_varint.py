@@ -13,7 +13,7 @@ INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-9000, 9000))
 
 @given(INTEGERS, st.binary(max_size=3), st.binary(max_size=3))
 def test_an_integer_survives_between_other_bytes(number, before, after):
-    """It is found where it begins and its end is told."""
+    """It is decoded at its start, and its end is returned."""
     data = before + varint.encode(number) + after
 
     assert (number, len(data) - len(after)) == varint.decode(data, len(before))

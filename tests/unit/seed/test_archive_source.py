@@ -45,7 +45,7 @@ def spooled(records: Sequence[Record], *, start: int, end: int) -> Spool:
     return spool
 
 
-def test_it_knows_its_cluster_its_topics_and_their_settings() -> None:
+def test_archive_reports_cluster_topics_and_settings() -> None:
     async def send_report() -> None:
         archive = ArchiveCluster("east", manifest())
         ends = {
@@ -83,7 +83,7 @@ def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:
     assert asyncio.run(read(59)) == []
 
 
-def test_a_hole_before_the_first_record_is_passed() -> None:
+def test_hole_before_the_first_record_is_skipped() -> None:
     """Ranges without records have no file: the file behind them begins where the one before ends."""
 
     async def read() -> list[int]:
@@ -96,7 +96,7 @@ def test_a_hole_before_the_first_record_is_passed() -> None:
     assert asyncio.run(read()) == [50]
 
 
-def test_what_lies_in_an_earlier_file_is_asked_for() -> None:
+def test_offset_of_an_earlier_file_is_requested() -> None:
     async def read() -> None:
         with spooled([Record(50, NOW_MS, None, None)], start=50, end=60) as spool:
             archive = ArchiveCluster("east", manifest(), of=ORDERS, spool=spool)

@@ -11,7 +11,7 @@ RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in ran
 
 
 def verdicts(found: list[Record]) -> list[tuple[str, bool]]:
-    """Of an archive of three files with 3, 3 and 1 records, where the target has *found* from offset 20 on."""
+    """Compares an archive of three files with 3, 3 and 1 records with a target that has *found* from offset 20 on."""
     files = []
     for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
         tallying = TallyBuilder("id", 2)
@@ -35,7 +35,7 @@ def test_a_target_with_all_records_is_equal_whatever_its_batches() -> None:
     assert verdicts(RECORDS) == [("a", True), ("b", True), ("c", True)]
 
 
-def test_another_record_or_another_order_is_a_difference_of_its_file_alone() -> None:
+def test_changed_or_reordered_record_makes_only_its_file_different() -> None:
     other = RECORDS[4]._replace(value=b"other")
     swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:]]
 
@@ -43,12 +43,12 @@ def test_another_record_or_another_order_is_a_difference_of_its_file_alone() -> 
     assert verdicts(swapped) == [("a", False), ("b", True), ("c", True)]
 
 
-def test_records_that_are_missing_are_a_difference() -> None:
+def test_missing_records_are_a_difference() -> None:
     assert verdicts(RECORDS[:5]) == [("a", True), ("b", False), ("c", False)]
     assert verdicts([]) == [("a", False), ("b", False), ("c", False)]
 
 
-def test_the_sentence_names_files_and_what_could_not_be_compared() -> None:
+def test_summary_names_files_and_what_could_not_be_compared() -> None:
     said = RestoreComparison(equal=2, different=("x",), undecided=1).summary
 
     assert "2 of them" in said

@@ -50,12 +50,12 @@ def compared(monkeypatch: pytest.MonkeyPatch, code: int) -> StretchResult:
     return asyncio.run(compare_stretch(sides, settings, SPLIT, CompareSettings(run_id="run")))
 
 
-def test_an_error_that_time_heals_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_error_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerError):
         compared(monkeypatch, 6)
 
 
-def test_an_error_that_time_does_not_heal_leaves_the_stretch_undecided(
+def test_permanent_error_leaves_the_stretch_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     [window] = compared(monkeypatch, 45).windows

@@ -146,23 +146,23 @@ def test_swapped_records_are_reordered_not_different() -> None:
     assert results[2].source_chain != results[2].target_chain
 
 
-def test_another_partitions_records_are_others() -> None:
+def test_equal_records_of_another_partition_differ() -> None:
     assert RecordDigest("run", 0).of(RECORDS_30[0]) != RecordDigest("run", 1).of(RECORDS_30[0])
     assert RecordDigest("run", 0).of(RECORDS_30[0]) != RecordDigest("other", 0).of(RECORDS_30[0])
 
 
-def test_what_is_not_copied_yet_is_no_difference() -> None:
+def test_uncopied_tail_is_not_a_difference() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=20)
     assert ["equal"] * 3 == outcomes(results)
     assert 20 == sum(one.source_count for one in results)
 
 
-def test_a_tail_that_a_position_says_was_copied_is_missing() -> None:
+def test_tail_before_the_stored_offset_is_missing() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=22)
     assert [(DifferenceKind.MISSING, 20, -1), (DifferenceKind.MISSING, 21, -1)] == differences(results)
 
 
-def test_a_tail_without_a_position_is_undecided() -> None:
+def test_tail_without_a_stored_offset_is_undecided() -> None:
     results = compare(batches(RECORDS_30, [4]), batches(RECORDS_30[:20], [4]), settled_before=None)
     assert ["equal", "equal", "undecided", "undecided", "undecided"] == outcomes(results)
     assert [None] * 3 == [one.ordered_equal for one in results[2:]]
@@ -182,7 +182,7 @@ STREAMS = st.lists(st.integers(0, 5).map(record), max_size=60)
 
 
 @given(STREAMS, st.data(), SIZES, SIZES, st.integers(1, 4), st.booleans())
-def test_nothing_unequal_is_called_equal(
+def test_unequal_records_are_never_reported_equal(
     source: list[Record],
     data: st.DataObject,
     sizes: list[int],

@@ -30,7 +30,7 @@ from mirrorflow_seed.verify.partition_planner import (
 )
 from mirrorflow_seed.verify.verify_plan import ended_with_source
 from mirrorflow_seed.verify.windows import WindowOutcome, WindowResult
-from tests.unit.seed.test_comparing import batches, record
+from tests.unit.seed.test_comparison import batches, record
 
 AT, COPY = TopicPartition("t", 0), TopicPartition("e.t", 0)
 DIGEST = RecordDigest("run", 0)
@@ -123,14 +123,14 @@ def kinds(results: Iterable[WindowResult]) -> set[str]:
     return {one.outcome.value for one in results}
 
 
-def test_a_long_partition_is_cut_inside_without_any_hint() -> None:
+def test_long_partition_is_split_without_known_offsets() -> None:
     plan, results = verified(range(100), range(100), begins=(0, 40))
     assert 5 == len(plan.splits)
     assert {"equal"} == kinds(results)
     assert 100 == sum(one.source_count for one in results)
 
 
-def test_twins_have_no_place_so_nothing_is_cut_there() -> None:
+def test_equal_records_are_no_boundary() -> None:
     plan, results = verified([1] * 100, [1] * 100)
     assert 1 == len(plan.splits)
     assert {"equal"} == kinds(results)
@@ -144,7 +144,7 @@ def test_a_lost_record_makes_one_window_different() -> None:
     ]
 
 
-def test_retention_on_either_side_is_a_note_and_what_both_have_is_compared() -> None:
+def test_retention_on_one_side_becomes_a_note_and_the_rest_is_compared() -> None:
     plan, results = verified(range(30, 100), range(100), begins=(30, 0))
     assert ({"equal"}, 1, 70) == (kinds(results), len(plan.notes), sum(one.source_count for one in results))
     plan, results = verified(range(100), range(30, 100), begins=(0, 30))
@@ -157,7 +157,7 @@ def test_a_target_that_begins_late_without_retention_lacks_records() -> None:
     assert {"equal", "different"} == kinds(results)
 
 
-def test_what_is_before_the_first_record_of_a_whole_source_is_too_much() -> None:
+def test_target_records_before_an_undeleted_source_are_extra() -> None:
     _, results = verified(range(50), [200, 201, *range(50)])
     assert 2 == sum(one.differing for one in results)
 
@@ -169,7 +169,7 @@ def test_strangers_are_never_equal() -> None:
     assert {"undecided"} == kinds(results)
 
 
-def test_a_sampled_window_has_its_place_or_is_undecided() -> None:
+def test_sampled_window_is_located_or_undecided() -> None:
     plan, results = verified(range(400), range(400), share=0.3)
     assert {"equal"} == kinds(results)
     assert 0 < sum(one.source_count for one in results) < 300
@@ -186,14 +186,14 @@ def refuse_reads(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(MemoryLog, "records", refused)
 
 
-def test_an_error_that_time_heals_is_raised_for_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_reads(monkeypatch, 6)
 
     with pytest.raises(BrokerError):
         verified(range(100), range(100))
 
 
-def test_an_error_that_time_does_not_heal_leaves_the_partition_undecided(
+def test_permanent_error_leaves_the_partition_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse_reads(monkeypatch, 45)
@@ -240,11 +240,11 @@ def test_every_record_of_both_sides_is_in_one_window(
             (Run(0, 5, 90, 95, 90), Run(120, 95, 200, 175, 80)),
             95,
         ),  # the end lies in a hole of the source
-        (200, (Run(0, 5, 200, 205, 150),), None),  # nobody knows which of these offsets are records
+        (200, (Run(0, 5, 200, 205, 150),), None),  # it is unknown which of these offsets are records
         (200, (), None),
     ],
 )
-def test_what_was_copied_behind_the_end_of_an_archive_is_left_out(
+def test_records_copied_behind_the_archive_are_left_out(
     copied: int, runs: tuple[Run, ...], expected: int | None
 ) -> None:
     """By the map of offsets; where that does not say it exactly, the partition is undecided, never different."""

@@ -18,11 +18,11 @@ def file(start: int, end: int) -> ArchivedFile:
     return ArchivedFile(path=f"{start}", size_bytes=1, start=start, end=end, codec=0, tally=NOTHING)
 
 
-def read_all(shelf: ArchiveLog, start: int, end: int) -> list[int]:
-    """As a reader does: from where the last batch ended."""
+def read_all(log: ArchiveLog, start: int, end: int) -> list[int]:
+    """Reads as a fetcher does: each time from the end of the last batch."""
     found: list[int] = []
     at = start
-    while data := shelf.read(at, 1 << 20):
+    while data := log.read(at, 1 << 20):
         for batch in split(data):
             found += [one.offset for one in decode(batch)]
             at = batch.next_offset
@@ -35,30 +35,30 @@ def read_all(shelf: ArchiveLog, start: int, end: int) -> list[int]:
     st.sets(st.integers(0, 150)),
     st.permutations(range(5)),
 )
-def test_what_comes_file_by_file_is_read_by_offset(
+def test_files_in_any_order_are_read_by_offset(
     lengths: list[int], wanted: set[int], order: list[int]
 ) -> None:
-    """Whatever order Spark has files in; offsets without records are passed over."""
+    """Spark may yield files in any order; offsets without records are skipped."""
     starts = [sum(lengths[:at]) for at in range(len(lengths))]
     files = [file(start, start + length) for start, length in zip(starts, lengths, strict=True)]
     end = sum(lengths)
     offsets = sorted(one for one in wanted if one < end)
-    with ArchiveLog(files, start=0, end=end) as shelf:
+    with ArchiveLog(files, start=0, end=end) as log:
         for at in order:
             for offset in offsets:
                 if at < len(files) and files[at].start <= offset < files[at].end:
-                    shelf.add(Record(offset, 1, None, b"v"))
-        shelf.finish()
+                    log.add(Record(offset, 1, None, b"v"))
+        log.finish()
 
-        assert read_all(shelf, 0, end) == offsets
+        assert read_all(log, 0, end) == offsets
 
 
 @pytest.mark.parametrize("offsets", [(5, 4), (4, 4), (30,), (9,)])
-def test_a_record_that_its_file_cannot_have_ends_it(offsets: tuple[int, ...]) -> None:
-    """Out of order, twice, or not in the file's range: nothing of that is compared."""
+def test_record_outside_its_file_fails_the_task(offsets: tuple[int, ...]) -> None:
+    """Out of order, repeated, or outside the file's range."""
     *before, last = (Record(offset, 1, None, None) for offset in offsets)
-    with ArchiveLog([file(0, 9), file(10, 20)], start=0, end=20) as shelf:
+    with ArchiveLog([file(0, 9), file(10, 20)], start=0, end=20) as log:
         for one in before:
-            shelf.add(one)
+            log.add(one)
         with pytest.raises(JobFailedError):
-            shelf.add(last)
+            log.add(last)

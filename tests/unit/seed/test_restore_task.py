@@ -12,7 +12,7 @@ from mirrorflow_seed.archive.spool import Spool
 from mirrorflow_seed.archive.tally import TallyBuilder
 from mirrorflow_seed.seed.seed_task import WaveSettings
 from mirrorflow_seed.settings import FlowFiles
-from tests.unit.seed.test_archive_served import ORDERS, manifest
+from tests.unit.seed.test_archive_source import ORDERS, manifest
 
 IDENTITY = Identity(
     generation=1,
@@ -40,7 +40,7 @@ offset-syncs.topic.location={location}
 
 
 @pytest.mark.parametrize("location", ["source", "target"])
-def test_a_task_asks_nothing_of_the_source(tmp_path: Path, location: str) -> None:
+def test_restore_task_sends_nothing_to_the_source(tmp_path: Path, location: str) -> None:
     worker, source = tmp_path / "worker.properties", tmp_path / "source.properties"
     worker.write_text("bootstrap.servers=west:9092\n")
     source.write_text(SOURCE.format(location=location))

@@ -57,7 +57,7 @@ def outcome(*arguments: Sequence[Record], settled_before: int | None = END, can_
     return found.outcome.value
 
 
-def test_what_cleaners_leave_differs_and_is_equal() -> None:
+def test_records_removed_by_log_cleaners_do_not_differ() -> None:
     assert outcome(of(("a", "1"), ("b", "1"), ("a", "2")), of(("b", "1"), ("a", "2"))) == "equal"
     assert outcome(of(("a", "1"), ("a", None)), of()) == "equal"
     assert outcome(of(), of(("a", None))) == "equal"
@@ -71,17 +71,17 @@ def test_another_newest_value_is_different() -> None:
     ]
 
 
-def test_a_deletion_that_was_not_copied_is_different() -> None:
+def test_uncopied_tombstone_is_different() -> None:
     assert outcome(of(("b", "1"), ("a", None)), of(("a", "1"), ("b", "1"))) == "different"
     assert outcome(of(("b", "1")), of(("a", "1"), ("b", "1"))) == "different"
 
 
-def test_a_key_that_need_not_be_there_yet_says_nothing() -> None:
+def test_key_behind_the_stored_offset_is_ignored() -> None:
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=1) == "equal"
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "1")), settled_before=None) == "undecided"
 
 
-def test_what_retention_may_have_taken_is_undecided() -> None:
+def test_key_that_retention_may_have_deleted_is_undecided() -> None:
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1")), can_expire=True) == "undecided"
     assert outcome(of(("b", "1"), ("a", "2")), of(("b", "1"), ("a", "3")), can_expire=True) == "different"
 

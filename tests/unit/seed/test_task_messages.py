@@ -1,4 +1,4 @@
-"""What the driver knows of its tasks, and what they are told; over real HTTP where it matters."""
+"""The messages between the driver and its tasks, over real HTTP where it matters."""
 
 import json
 
@@ -7,8 +7,8 @@ from mirrorflow_seed.report import SeedReport
 from mirrorflow_seed.seed.task_messages import Coordinator, TaskInstructions, TaskReport, send_report
 
 
-def test_the_rate_is_divided_among_those_at_work():
-    """Who has ended leaves its part to the others."""
+def test_rate_is_divided_among_active_tasks():
+    """A task that has ended leaves its share to the others."""
     coordinator = Coordinator(bytes_per_second=900)
     for attempt in "abc":
         coordinator.receive(TaskReport(attempt=attempt))
@@ -18,8 +18,8 @@ def test_the_rate_is_divided_among_those_at_work():
     assert (shared, coordinator.task_bytes_per_second) == (300, 450)
 
 
-def test_an_attempt_counts_once_however_often_it_is_heard_of():
-    """By its newest word, and again when the result of its task arrives."""
+def test_attempt_counts_once_however_often_it_reports():
+    """Its newest report counts, also when the result of its task arrives again."""
     coordinator = Coordinator(bytes_per_second=None)
     coordinator.receive(TaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
     coordinator.receive(TaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
@@ -30,8 +30,8 @@ def test_an_attempt_counts_once_however_often_it_is_heard_of():
     assert coordinator.totals == (8, 80, 3.0)
 
 
-def test_attempts_that_never_came_to_an_end_were_cut_off():
-    """Who was killed says nothing any more; who is late with its end has one."""
+def test_attempts_without_a_final_report_are_unfinished():
+    """A killed task reports nothing any more; a late final report still counts."""
     coordinator = Coordinator(bytes_per_second=None)
     for attempt in "abc":
         coordinator.receive(TaskReport(attempt=attempt))
@@ -41,7 +41,7 @@ def test_attempts_that_never_came_to_an_end_were_cut_off():
     assert coordinator.unfinished == 2
 
 
-def test_a_task_is_told_to_stop_and_tells_where_it_is():
+def test_task_reports_progress_and_receives_a_stop():
     """Over the driver's own server, at a path that only tasks know."""
     coordinator = Coordinator(bytes_per_second=1_000)
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
@@ -53,7 +53,7 @@ def test_a_task_is_told_to_stop_and_tells_where_it_is():
         held_up = coordinator.errors_by_reason
         coordinator.stop = True
         second = send_report(at + coordinator.path, TaskReport(attempt="a", next_offsets={3: 9}))
-        elsewhere = send_report(at + "/orders/x", TaskReport(attempt="a"))
+        elsewhere = send_report(at + "/task-reports/x", TaskReport(attempt="a"))
     finally:
         status_server.close()
 
@@ -64,8 +64,8 @@ def test_a_task_is_told_to_stop_and_tells_where_it_is():
     assert coordinator.next_offsets == {3: 17}
 
 
-def test_what_holds_tasks_up_is_known_by_reason_as_long_as_it_does():
-    """With the sentence of one of them; who gets on, or has ended, is held up by nothing."""
+def test_errors_are_counted_by_reason_while_they_last():
+    """With the message of one of them; tasks that make progress or have ended have no error."""
     coordinator = Coordinator(bytes_per_second=None)
     for attempt in "abc":
         coordinator.receive(TaskReport(attempt=attempt, reason="Unreachable", message=f"broker {attempt}"))
@@ -75,13 +75,13 @@ def test_what_holds_tasks_up_is_known_by_reason_as_long_as_it_does():
     assert coordinator.errors_by_reason == {"Unreachable": (1, "broker c")}
 
 
-def test_a_driver_that_cannot_be_reached_changes_nothing():
-    """The task goes on with what it was told last."""
-    assert send_report("http://127.0.0.1:9/orders/x", TaskReport(attempt="a")) is None
+def test_unreachable_driver_changes_nothing():
+    """The task keeps its last instructions."""
+    assert send_report("http://127.0.0.1:9/task-reports/x", TaskReport(attempt="a")) is None
 
 
 def test_a_report_has_the_agreed_fields_and_no_names():
-    """What the operator reads."""
+    """The operator reads it."""
     said = json.loads(json.dumps(SeedReport(run_id="7").as_json()))
 
     assert set(said) == {
