@@ -3,7 +3,7 @@
 The target's controller validates the creation (`validate_only`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings
@@ -22,6 +22,8 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 from mirrorflow_replicator.connectors.internal_topics import internal_topics, is_internal, mend_topics
 
+LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
+MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
 UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
 
@@ -53,6 +55,12 @@ async def check_creation(
     outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
     for sentence in outcome.settings:
         findings.note(sentence)
+    await _check_replicas(
+        target,
+        [new for new in wanted if new.name not in outcome.refused],
+        [name for name in _copies(settings, topics, more) if name in present],
+        findings,
+    )
     forbidden = []
     for name, refusal in outcome.refused.items():
         if refusal.code in UNAUTHORIZED:
@@ -67,6 +75,54 @@ async def check_creation(
         await _check_settings(target, settings, present, configs, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
+
+
+async def _check_replicas(
+    target: Cluster, new: Sequence[admin.NewTopic], existing: Sequence[str], findings: Findings
+) -> None:
+    """Reports *new* and *existing* topics with fewer replicas than writes need.
+
+    Brokers since Kafka 3.7 ask for no more replicas in sync than there are (KAFKA-15583).
+    """
+    node_id = min(target.metadata.brokers)
+    if LIST_CLIENT_METRICS in (await target.connection(node_id)).versions:
+        return
+    try:
+        brokers = await admin.describe_broker_configs(target, node_id, [MIN_IN_SYNC, DEFAULT_FACTOR])
+        topics = await admin.describe_topic_configs(target, existing)
+    except NotAuthorizedError:
+        return  # `run` names both settings when writes are refused
+    least, usual = (_number(brokers.get(name)) for name in (MIN_IN_SYNC, DEFAULT_FACTOR))
+    replicas = {
+        topic.name: (
+            usual if topic.replication_factor == -1 else topic.replication_factor,
+            int(topic.configs.get(MIN_IN_SYNC, least)),
+        )
+        for topic in new
+    }
+    for name, entries in topics.items():
+        needed = _number(next((entry for entry in entries if entry.name == MIN_IN_SYNC), None))
+        partitions = target.metadata.topics[name].partitions.values()
+        replicas[name] = (min((len(one.replicas) for one in partitions), default=needed), needed)
+    for sentence in too_few_replicas(replicas, target.alias):
+        findings.problem(sentence)
+
+
+def too_few_replicas(replicas: Mapping[str, tuple[int, int]], alias: str) -> list[str]:
+    """Returns a sentence for topics that accept no write; *replicas*: topic -> replicas, `min.insync.replicas`."""
+    short: dict[tuple[int, int], list[str]] = {}
+    for name, (count, needed) in replicas.items():
+        if count < needed:
+            short.setdefault((count, needed), []).append(name)
+    return [
+        f"Replicas on {alias} are too few for {first_of(names)}: {count} (replication.factor), and no write is "
+        f"accepted with fewer than {needed} in sync (min.insync.replicas): raise the first or lower the second."
+        for (count, needed), names in short.items()
+    ]
+
+
+def _number(entry: ConfigEntry | None) -> int:
+    return int(entry.value) if entry is not None and entry.value else 1
 
 
 async def _check_settings(
@@ -87,6 +143,12 @@ async def _check_settings(
         return  # reported among the permissions and the brokers' APIs
     for sentence in outcome.settings:
         findings.note(sentence)
+
+
+def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:
+    """Returns the names of all topics that the flow writes on the target."""
+    remote = make_selection(settings).target_topic
+    return [*map(remote, topics), *(topic.name for topic in (*internal_topics(settings), *more))]
 
 
 async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:

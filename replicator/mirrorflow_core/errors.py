@@ -199,7 +199,15 @@ class BrokerError(ClusterError):
     reason = "BrokerError"
 
     def __init__(
-        self, *, cluster: str, request: str, code: int, name: str, subject: str = "", retriable: bool = False
+        self,
+        *,
+        cluster: str,
+        request: str,
+        code: int,
+        name: str,
+        subject: str = "",
+        retriable: bool = False,
+        advice: str = "",
     ) -> None:
         self.cluster = cluster
         self.request = request
@@ -208,7 +216,8 @@ class BrokerError(ClusterError):
         self.subject = subject
         self.retriable = retriable
         about = f" about {subject}" if subject else ""
-        super().__init__(f"Cluster {cluster} answered {request}{about} with {name} ({code}).")
+        then = f"; {advice}" if advice else ""
+        super().__init__(f"Cluster {cluster} answered {request}{about} with {name} ({code}){then}.")
 
 
 class FilesDifferError(MirrorFlowError):

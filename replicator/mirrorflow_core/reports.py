@@ -75,7 +75,7 @@ class PartitionReport:
     batches_coalesced: int = 0
     batches_reencoded: int = 0
     skipped_records: int = 0  # aborted and control records, never delivered
-    lost_records: int = 0  # source offsets that were gone, where the loss policy continued
+    lost_records: int = 0  # source offsets left out: gone where the loss policy continued, or refused
     losses: int = (
         0  # number of certain or possible losses, on either cluster, where the loss policy continued
     )

@@ -197,6 +197,7 @@ class SourceSettings:
     start: StartPosition = StartPosition.EARLIEST
     start_timestamp_ms: int = 0
     on_source_loss: LossPolicy = LossPolicy.FAIL
+    skips_refused_records: bool = False  # else a record that the target refuses stops its partition
     read_committed: bool = False
     flush_interval_s: float = 5.0
     # The target's coordinator aborts a transaction open for this long; its old records are then copied again.

@@ -196,7 +196,10 @@ def _failed(facts: CopyFacts, failed: Obstacle) -> Stall:
     )
 
 
-_OUT_OF_SYNC: Final = "bring the replicas of {target} back in sync, or lower its min.insync.replicas"
+_OUT_OF_SYNC: Final = (
+    "bring the replicas of {target} back in sync; if it has fewer of them (replication.factor) than its "
+    "min.insync.replicas, give it more, or lower that setting"
+)
 _TOO_LARGE: Final = (
     "compare compression.type and max.message.bytes of {target} with those of the source topic: a target that compresses "
     "less makes batches larger, and then they may exceed its limit"

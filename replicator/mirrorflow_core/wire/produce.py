@@ -38,6 +38,7 @@ class Produced(NamedTuple):
     base_offset: int
     append_time_ms: int
     message: str
+    refused_records: Sequence[int] = ()  # indexes in the batch, where the broker names them (KIP-467)
 
 
 def produce_request(
@@ -84,17 +85,17 @@ def read_produced(body: memoryview) -> tuple[dict[tuple[str, int], Produced], in
                 body, at
             )
             if problems == 0 and message_bytes <= 0:
-                answers[topic, partition] = _new(Produced, (error, base_offset, append_time_ms, ""))
+                answers[topic, partition] = _new(Produced, (error, base_offset, append_time_ms, "", ()))
                 at += _ANSWER.size
                 continue
             # Rare case: record errors or an error message.
             cursor = Cursor(body, flexible=False)
             cursor.at = at + _ANSWER.size - 2
-            said = []
+            said, refused = [], []
             for _ in range(problems):
-                cursor.int32()
+                refused.append(cursor.int32())
                 said.append(cursor.string())
             message = cursor.string() or next(filter(None, said), "")
             at = cursor.at
-            answers[topic, partition] = Produced(error, base_offset, append_time_ms, message)
+            answers[topic, partition] = Produced(error, base_offset, append_time_ms, message, tuple(refused))
     return answers, _COUNT.unpack_from(body, at)[0]

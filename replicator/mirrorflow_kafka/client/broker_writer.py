@@ -11,7 +11,7 @@ by `acknowledged`, `refused` or `lost`. `connected` is called before anything is
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kafka.protocol.metadata import MetadataRequest
@@ -58,8 +58,11 @@ class WrittenPartition(Protocol):
         *append_time_ms* is as in `wire.produce.Produced`.
         """
 
-    def refused(self, code: int, message: str) -> None:
-        """The oldest in-flight batch was refused with an error code."""
+    def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
+        """The oldest in-flight batch was refused with an error code.
+
+        *records* are the indexes of the refused records in it, where the broker names them.
+        """
 
     def lost(self) -> None:
         """The oldest in-flight batch got no response: it may or may not be in the target."""
@@ -221,9 +224,9 @@ class Pipe:
             if answer is None:
                 partition.lost()
                 continue
-            error, base_offset, append_time_ms, message = answer
+            error, base_offset, append_time_ms, message, records = answer
             if error:
-                partition.refused(error, message)
+                partition.refused(error, message, records)
             else:
                 partition.acknowledged(base_offset, append_time_ms)
         self.pump()

@@ -27,6 +27,7 @@ NETWORK_EXCEPTION: Final = 13  # set by this client; brokers never return it
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
+NOT_ENOUGH_REPLICAS: Final = 19
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
@@ -74,6 +75,11 @@ _NAMES: Final = {
     14: "COORDINATOR_LOAD_IN_PROGRESS",
     15: "COORDINATOR_NOT_AVAILABLE",
     16: "NOT_COORDINATOR",
+}
+
+_ADVICE: Final = {
+    NOT_ENOUGH_REPLICAS: "start the brokers that hold its replicas; if it has fewer of them (replication.factor) than "
+    "min.insync.replicas, give it more, or lower that setting",
 }
 
 
@@ -134,7 +140,13 @@ def error_for(
         )
     name = f"{name_of(code)}: {message.rstrip('.')}" if message else name_of(code)
     return BrokerError(
-        cluster=cluster, request=request, code=code, name=name, subject=subject, retriable=is_retriable(code)
+        cluster=cluster,
+        request=request,
+        code=code,
+        name=name,
+        subject=subject,
+        retriable=is_retriable(code),
+        advice=_ADVICE.get(code, ""),
     )
 
 

@@ -120,6 +120,10 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "`fail` (default), `alert` or `restart`, when source records are lost before they were copied",
             ),
             (
+                "mirrorflow.refused.records",
+                "`stop` (default) or `skip`: what to do with records that the target refuses for their timestamp or their missing key; skipped ones count in `mirrorflow_lost_records_total`, with a warning",
+            ),
+            (
                 "transforms",
                 "names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused",
             ),

@@ -94,6 +94,7 @@ def parse_source(
         start=start,
         start_timestamp_ms=start_ms,
         on_source_loss=LossPolicy(read.choice("mirrorflow.source.loss.policy", _LOSS, LossPolicy.FAIL.value)),
+        skips_refused_records=read.choice("mirrorflow.refused.records", ("stop", "skip"), "stop") == "skip",
         read_committed=_read_committed(read, read_consumer),
         flush_interval_s=flush.whole(FLUSH_INTERVAL_KEY, FLUSH_INTERVAL_MS, minimum=1, maximum=DAY_MS) / 1000,
         transaction_timeout_ms=transaction_timeout_ms(producer.properties, basics.resolver),

@@ -61,6 +61,7 @@ class Packer:
         "_queue",
         "coalesced",
         "codecs_allowed",
+        "cut_at",
         "header_edits",
         "identity",
         "is_one_in_flight",
@@ -88,6 +89,7 @@ class Packer:
         self.codecs_allowed: frozenset[int] | None = None
         self.header_edits = header_edits
         self.queued_bytes = 0
+        self.cut_at = -1  # no batch holds records from both sides of this source offset
         # An unchanged batch keeps its source's checksum, which the target verifies. It is verified here only
         # after the target has refused one, to find out which.
         self.verifies = False
@@ -184,7 +186,8 @@ class Packer:
             codecs_allowed=self.codecs_allowed,
         )
         has_gaps = refusal is BatchRefusal.GAPS and self.is_one_in_flight
-        if (refusal is not None and not has_gaps) or self.header_edits:
+        is_cut = stream.next_offset < self.cut_at < batch.next_offset
+        if (refusal is not None and not has_gaps) or self.header_edits or is_cut:
             self._reencode(batch, next_offset, epoch, stream)
             return None
         old_before_ms = self.old_before_ms
@@ -196,7 +199,7 @@ class Packer:
         if limit is not UNLIMITED and not _fits(batch, limit):
             self._reencode(batch, next_offset, epoch, stream)
             return None
-        merged = self._merge_small(stream)
+        merged = self._merge_small(stream) if self.cut_at <= stream.next_offset else None
         if merged is not None:
             return merged
         if has_gaps:
@@ -277,8 +280,8 @@ class Packer:
     def _reencode(self, batch: Batch, next_offset: int, source_epoch: int, stream: Stream) -> None:
         """Re-encodes the first batch of the queue into as many batches as the limit requires.
 
-        They are added to the outbox. Raises PartitionError. If one record alone is too large, the records
-        before it are encoded and the rest stays queued.
+        They are added to the outbox. Raises PartitionError. If one record alone is too large, or the batch is
+        to be cut, the records before that place are encoded and the rest stays queued.
         """
         records = self._records(batch, stream.next_offset)
         if not records:
@@ -286,6 +289,11 @@ class Packer:
             self._take(1)
             return
         first, codec = stream.next_ordinal, self._codec_for(batch.codec)
+        whole = len(records)
+        before_cut = [record for record in records if record.offset < self.cut_at]
+        if 0 < len(before_cut) < whole:
+            records, next_offset = before_cut, records[len(before_cut)].offset
+            source_epoch = batch.leader_epoch
         try:
             parts = self._split_to_fit(records, codec, first)
         except RecordOverLimitError as error:
@@ -295,7 +303,7 @@ class Packer:
             records, next_offset = records[: error.index], too_large.offset
             source_epoch = batch.leader_epoch
             parts = self._split_to_fit(records, codec, first)
-        else:
+        if len(records) == whole:
             self._take(1)
             self.reencoded += 1
         begin = 0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.errors import MirrorFlowError, PartitionError
 from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.wire.fetch import FetchedPartition
 from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
@@ -98,6 +98,14 @@ class Repeat(NamedTuple):
 
     span: Span
     base_offset: int
+
+
+class RefusedRecords(NamedTuple):
+    """Records that the target refuses and that are left out: `ordinal` is that of the first of them."""
+
+    ordinal: int
+    next_offset: int  # the source offset behind them
+    error: PartitionError
 
 
 class DetectedLoss(NamedTuple):

@@ -97,6 +97,7 @@ class CopyTask:
             aligner=self._aligner,
             errors=self.errors,
             spawn=self._spawn,
+            skips_refused=settings.skips_refused_records,
         )
         self._flushing = (PositionWriter if parts.own is None else TransactionalPositionWriter)(
             parts.positions,

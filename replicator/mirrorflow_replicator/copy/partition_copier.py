@@ -14,6 +14,7 @@ the resumer (`copy.resume.resumer`) call it.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, PartitionError
 from mirrorflow_core.exactly_once.alignment import OffsetPair
@@ -35,7 +36,13 @@ from mirrorflow_kafka.client.error_codes import (
     name_of,
 )
 from mirrorflow_replicator.copy.batch_packer import NO_AGE_MS, Packer
-from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState, DetectedLoss, Repeat
+from mirrorflow_replicator.copy.copier_context import (
+    CopierContext,
+    CopierState,
+    DetectedLoss,
+    RefusedRecords,
+    Repeat,
+)
 from mirrorflow_replicator.copy.read_cursor import ReadCursor
 from mirrorflow_replicator.copy.transaction_member import TransactionMember
 
@@ -87,6 +94,8 @@ class PartitionCopier:
         self.guarantee_reason = ""
         self.refusals = 0  # in a row
         self.refused_next = -1  # the ordinal refused as out of order although it was the next one
+        self.refused_records: Sequence[int] = ()  # of the newest refused batch, where the target names them
+        self.skip: RefusedRecords | None = None  # left out when it is known what the target has
         self.lost_batches = 0  # batches without a known outcome, since the start
         self.unanswered: deque[Span] = deque(maxlen=UNANSWERED_KEPT)
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
@@ -242,9 +251,10 @@ class PartitionCopier:
         self.record_timestamp_ms = span.max_timestamp
         self.latency_ms = self.around.now_ms - span.max_timestamp
 
-    def refused(self, code: int, message: str) -> None:
-        """Handles the refusal of the oldest batch in flight."""
+    def refused(self, code: int, message: str, records: Sequence[int] = ()) -> None:
+        """Handles the refusal of the oldest batch in flight; *records* are the indexes of its refused records."""
         assert self.stream is not None
+        self.refused_records = records
         refused = Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message)
         self.obstacle = refused.after(self.obstacle)
         is_committed = code == INVALID_TXN_STATE and self.around.can_pin

@@ -31,7 +31,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of
 from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
-from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss
+from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss, RefusedRecords
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.resume.repeat_check import IdentityTakenError
 from mirrorflow_replicator.copy.resume.resumer import STOPPED_RETRY_S, Resumer
@@ -53,6 +53,7 @@ class Action(Enum):
     LOST = "lost"  # source offsets no longer exist
     SHRINK = "shrink"  # send smaller batches
     RECODE = "recode"  # use another codec
+    PART = "part"  # send the records before a refused one; stop at it, or leave it out
     STOP = "stop"
 
 
@@ -61,6 +62,11 @@ _MOVED = {3, 5, 6, 9, 13, 72, 74, 75, 78, 100, 103}
 _AGAIN = {2, 7, 19, 20, 45, 46, 47, 48, 51, 53, 56, 59, 89}
 _TOO_LARGE = {10, 18}
 _CODEC = {76}
+# INVALID_TIMESTAMP and INVALID_RECORD, with the setting of the target topic that they are about.
+_RECORDS = {
+    32: "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+    87: "cleanup.policy, for a compacted topic accepts no record without a key",
+}
 OFFSET_OUT_OF_RANGE = 1
 TOPIC_AUTHORIZATION_FAILED = 29
 
@@ -71,6 +77,8 @@ def of_produce(code: int) -> Action:
         return Action.SHRINK
     if code in _CODEC:
         return Action.RECODE
+    if code in _RECORDS:
+        return Action.PART
     if code in _MOVED:
         return Action.LOOK
     return Action.ASK if code in _AGAIN else Action.STOP
@@ -91,14 +99,34 @@ class RefusedBatchError(PartitionError):
     reason = "BatchRefused"
 
     def __init__(
-        self, *, topic: str, partition: int, offset: int, target_topic: str, code: str, message: str
+        self,
+        *,
+        topic: str,
+        partition: int,
+        offset: int,
+        target_topic: str,
+        code: int,
+        message: str,
+        skips: int = 0,
     ) -> None:
+        """*skips* records from *offset* on are left out; 0: the partition stops."""
         self.offset = offset
-        self.code = code
-        said = f": {message}" if message else ""
+        self.code = name_of(code)
+        setting = _RECORDS.get(code)
+        what = "the batch" if setting is None else "the record" if skips < 2 else f"{skips} records"
+        said = f": {' '.join(message.split()).rstrip('.')}" if message else ""
+        if setting is None:
+            then = "compare the settings of the two topics (message.timestamp.*, cleanup.policy, compression.type)"
+        elif skips:
+            then = "left out, as mirrorflow.refused.records=skip says"
+        else:
+            then = (
+                f"set {setting}, on {target_topic}, and name that setting in topics.configs.exceptions "
+                "(mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it; "
+                "or leave such records out with mirrorflow.refused.records=skip"
+            )
         super().__init__(
-            f"target topic {target_topic} refuses the batch at source offset {offset} with {code}{said}; "
-            "compare the settings of the two topics (message.timestamp.*, cleanup.policy, compression.type)",
+            f"target topic {target_topic} refuses {what} at source offset {offset} with {self.code}{said}; {then}",
             topic=topic,
             partition=partition,
         )
@@ -116,6 +144,7 @@ class PartitionErrors:
         aligner: Resumer,
         errors: Counter[str],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        skips_refused: bool = False,
     ) -> None:
         self._source = source
         self._target = target
@@ -123,6 +152,7 @@ class PartitionErrors:
         self._aligner = aligner
         self._errors = errors
         self._spawn = spawn
+        self._skips_refused = skips_refused
         self._limits = BatchLimits(target, spawn=spawn)
         self._told: WeakKeyDictionary[PartitionCopier, str] = WeakKeyDictionary()
         self._looking: WeakSet[PartitionCopier] = WeakSet()  # copiers whose loss is being determined
@@ -143,17 +173,29 @@ class PartitionErrors:
                     cluster=self._target.alias, operation="Write", resource=f"topic {lane.target_topic}"
                 ),
             )
+        elif action is Action.PART:
+            self._refused_records(lane, code, message, span)
         elif action is Action.STOP:
-            lane.stop(
-                RefusedBatchError(
-                    topic=lane.topic,
-                    partition=lane.partition,
-                    offset=span.base_offset,
-                    target_topic=lane.target_topic,
-                    code=name_of(code),
-                    message=message,
-                ),
-            )
+            lane.stop(_refused(lane, code, message, span))
+
+    def _refused_records(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
+        """Has the records before the first refused one of *span* sent; then stops at it, or leaves it out."""
+        if lane.state is not CopierState.COPYING:
+            return  # It was in flight behind a refused batch, and is sent again.
+        refused = sorted({index for index in lane.refused_records if 0 <= index < span.count})
+        # Without the indexes the first refused record is found by halving.
+        first = refused[0] if refused else span.count // 2
+        if first > 0:
+            lane.packer.cut_at = span.source_offset(span.first + first)
+            return
+        if not self._skips_refused:
+            lane.stop(_refused(lane, code, message, span))
+            return
+        skips = next((at for at, index in enumerate(refused) if at != index), len(refused)) or 1
+        is_whole = skips == span.count
+        next_offset = span.next_offset if is_whole else span.source_offset(span.first + skips)
+        error = _refused(lane, code, message, span, skips=skips)
+        lane.skip = RefusedRecords(span.first, next_offset, error)
 
     def of_source(self, lane: PartitionCopier, code: int, answer: FetchedPartition) -> None:
         """Handles a fetch of *lane* that was refused, or answered with something other than records."""
@@ -236,3 +278,17 @@ class PartitionErrors:
             lane.lose(DetectedLoss(wanted, end.offset, "the source's log was truncated"))
         else:
             self._wiring.stale(lane)
+
+
+def _refused(
+    lane: PartitionCopier, code: int, message: str, span: Span, *, skips: int = 0
+) -> RefusedBatchError:
+    return RefusedBatchError(
+        topic=lane.topic,
+        partition=lane.partition,
+        offset=span.base_offset,
+        target_topic=lane.target_topic,
+        code=code,
+        message=message,
+        skips=skips,
+    )

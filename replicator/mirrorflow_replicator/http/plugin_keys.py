@@ -35,6 +35,7 @@ _DEFAULTS = {
     "mirrorflow.state": "running",
     "mirrorflow.heartbeats.emit.to": "target",
     "mirrorflow.source.loss.policy": "fail",
+    "mirrorflow.refused.records": "stop",
     "mirrorflow.balance.tasks.enabled": "true",
     "mirrorflow.balance.tasks.interval.seconds": "60",
     "mirrorflow.sync.topic.configs.report.only": "false",

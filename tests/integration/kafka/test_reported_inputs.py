@@ -13,7 +13,7 @@ from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, Patt
 from mirrorflow_kafka.admin import admin
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.flows import asking, now_ms, numbered, write_batches
 from tests.integration.kafka.running import RunningCommand
@@ -217,3 +217,89 @@ def test_copied_acls_do_not_deny_the_flow_its_own_target(
             timeout_s=COMMAND_WAIT_S,
         )
     assert_copied(walled, topic, open_target, f"{alias}.{topic}")
+
+
+def logged(running: RunningCommand) -> str:
+    """All that the replicator has logged so far."""
+    return running.log.read_text() if running.log.exists() else ""
+
+
+@pytest.mark.more  # a stopped partition is tried again after 15 s
+def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_setting_that_stays(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Ten records of now and five of the day after tomorrow, in one batch; then the user does what the error says."""
+    setting = "message.timestamp.after.max.ms"
+    topic = east.create_topic(unique_topic(), config={setting: str(2**63 - 1)})
+    write_batches(
+        east,
+        topic,
+        [numbered(0, 10, timestamp=now_ms()) + numbered(10, 5, timestamp=now_ms() + 2 * DAY_MS)],
+    )
+    flow = flow_file(
+        tmp_path,
+        east,
+        west,
+        topic,
+        topics={"configs": {"exceptions": [{"topics": [topic], "exclude": [setting]}]}},
+        connectors={"source": {"config": {"sync.topic.configs.interval.seconds": "1"}}},
+    )
+    copy = west.create_topic(f"{topic.upper()}.{topic}", config={"max.message.bytes": "2000000"})
+
+    with RunningCommand(flow, tmp_path) as running:
+        wait_until(
+            "the records before the first refused one are copied, and that one is named",
+            lambda: (
+                west.end_offsets(copy) == {0: 10}
+                and f"{topic}-0: target topic {copy} refuses the record at source offset 10 with INVALID_TIMESTAMP"
+                in logged(running)
+            ),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        [told] = [line for line in warnings(running) if "INVALID_TIMESTAMP" in line]
+        assert setting in told
+        assert "topics.configs.exceptions" in told
+        west.alter_topic(copy, {setting: str(2**63 - 1)})
+        wait_until(
+            "the rest has followed", lambda: west.end_offsets(copy) == {0: 15}, timeout_s=COMMAND_WAIT_S
+        )
+        wait_until(
+            "the other setting that only the copy had is deleted, and the log says so",
+            lambda: f"Settings of target topic {copy} were deleted" in logged(running),
+            timeout_s=COMMAND_WAIT_S,
+        )
+    assert west.topic_config(copy)[setting] == str(2**63 - 1)
+    assert_copied(east, topic, west, copy)
+
+
+def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_says_so(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Each is counted and named; the others follow in order."""
+    topic = east.create_topic(unique_topic())
+    keyed = numbered(0, 5, timestamp=now_ms(), key=b"k")
+    mixed = [
+        *keyed[:2],
+        *numbered(100, 3, timestamp=now_ms()),
+        *keyed[2:4],
+        *numbered(200, 2, timestamp=now_ms()),
+    ]
+    write_batches(east, topic, [mixed, keyed[4:]])
+    flow = flow_file(
+        tmp_path,
+        east,
+        west,
+        topic,
+        topics={"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}},
+        connectors={"source": {"config": {"mirrorflow.refused.records": "skip"}}},
+    )
+    copy = west.create_topic(f"{topic.upper()}.{topic}", config={"cleanup.policy": "compact"})
+
+    done = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [one.value for one in records(west, copy)] == [one.value for one in keyed]
+    told = (tmp_path / "replicator.log").read_text()
+    for what in ("3 records at source offset 2", "2 records at source offset 7"):
+        sentence = f"{topic}-0: target topic {copy} refuses {what} with INVALID_RECORD"
+        assert told.count(sentence) == 1, told

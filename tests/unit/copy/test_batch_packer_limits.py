@@ -219,3 +219,26 @@ def test_settings_that_say_too_little_make_no_limit():
     assert limit_of({"max.message.bytes": "1000"}) is None
     assert limit_of({"compression.type": "producer"}) is None
     assert limit_of({"max.message.bytes": "1000", "compression.type": "brotli"}) is None
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.data())
+def test_no_batch_holds_records_from_both_sides_of_a_cut(counts, data):
+    """Whatever is merged or sent as it is: every record once and in order."""
+    source = source_of(*((NONE, alike(count, 10)) for count in counts))
+    cut_at = data.draw(st.integers(0, sum(counts)))
+    packer = Packer("orders", 2, "east.orders")
+    packer.identity, packer.cut_at = IDENTITY, cut_at
+    stream = stream_at(0)
+    _fetch(source, packer, stream)
+
+    taken = []
+    while (packed := packer.next(stream)) is not None:
+        encoded, span = packed
+        assert not span.base_offset < cut_at <= span.source_offset(span.last)
+        stream.take(span)
+        stream.acknowledge(span.first)
+        [batch] = split(bytearray(encoded))
+        taken += decode(batch)
+
+    assert [one.value for one in taken] == [one.value for one in records_of(source)]

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
 from mirrorflow_kafka.client.error_codes import name_of
+from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_errors import (
     Action,
     PartitionErrors,
@@ -22,7 +24,7 @@ from mirrorflow_replicator.copy.read_cursor import ReadCursor
 CODES = range(-1, 120)
 
 
-def trouble() -> PartitionErrors:
+def trouble(*, skips_refused: bool = False) -> PartitionErrors:
     parts: Any = SimpleNamespace(stale=lambda _: None)
     return PartitionErrors(
         source=parts,
@@ -31,6 +33,7 @@ def trouble() -> PartitionErrors:
         aligner=parts,
         errors=Counter(),
         spawn=lambda work: work.close(),
+        skips_refused=skips_refused,
     )
 
 
@@ -93,28 +96,117 @@ def test_what_only_a_person_can_mend_stops_the_partition(meaning):
     assert {"TOPIC_AUTHORIZATION_FAILED", name_of(-1)} <= stopping
 
 
-def test_a_refused_record_stops_the_partition():
-    """No key on a compacted topic, or a timestamp the target does not take: trying again changes nothing."""
-    assert {"INVALID_RECORD", "INVALID_TIMESTAMP"} <= codes(of_produce, Action.STOP)
+def test_only_refusals_of_single_records_divide_a_batch():
+    """No key on a compacted topic, or a timestamp the target does not take."""
+    assert {"INVALID_RECORD", "INVALID_TIMESTAMP"} == codes(of_produce, Action.PART)
 
 
 @pytest.mark.parametrize(
-    ("message", "said"), [("no key", "INVALID_RECORD: no key;"), ("", "INVALID_RECORD;")]
+    ("code", "message", "sentence"),
+    [
+        (
+            87,
+            "no key.",
+            "target topic east.orders refuses the record at source offset 41 with INVALID_RECORD: no key; set cleanup.policy, ",
+        ),
+        (
+            32,
+            "",
+            (
+                "target topic east.orders refuses the record at source offset 41 with INVALID_TIMESTAMP; "
+                "set message.timestamp.before.max.ms or message.timestamp.after.max.ms, on east.orders, and name that setting in "
+                "topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it; "
+                "or leave such records out with mirrorflow.refused.records=skip."
+            ),
+        ),
+        (
+            -1,
+            "",
+            "target topic east.orders refuses the batch at source offset 41 with UNKNOWN_SERVER_ERROR; compare the settings",
+        ),
+    ],
 )
-def test_a_refused_batch_names_its_offset_and_what_the_broker_said(message, said):
+def test_a_refused_batch_names_its_offset_the_broker_s_words_and_the_ways_past(code, message, sentence):
     error = RefusedBatchError(
-        topic="orders",
-        partition=2,
-        offset=41,
-        target_topic="east.orders",
-        code="INVALID_RECORD",
-        message=message,
+        topic="orders", partition=2, offset=41, target_topic="east.orders", code=code, message=message
     )
 
-    assert str(error).startswith(
-        f"orders-2: target topic east.orders refuses the batch at source offset 41 with {said}"
-    )
+    assert str(error).startswith(f"orders-2: {sentence}")
     assert "BatchRefused" == error.reason
+
+
+def refused_lane(*, records: tuple[int, ...]) -> Any:
+    """A lane with a batch whose *records* its target refuses."""
+    lane = SimpleNamespace(
+        topic="orders",
+        partition=2,
+        target_topic="east.orders",
+        state=CopierState.COPYING,
+        refused_records=records,
+        packer=SimpleNamespace(cut_at=-1),
+        skip=None,
+        error=None,
+    )
+    lane.stop = lambda error: setattr(lane, "error", error)
+    return lane
+
+
+def span(count: int) -> Span:
+    """From source offset 40 on, as the hundredth record and those that follow it."""
+    return Span(
+        first=100, count=count, base_offset=40, next_offset=40 + count + 5, max_timestamp=0, size_bytes=900
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "cut_at"), [((10, 11), 50), ((), 47)], ids=["as the broker names them", "by halving"]
+)
+def test_the_records_before_a_refused_one_are_sent_first(records, cut_at):
+    lane = refused_lane(records=records)
+
+    trouble().of_target(lane, 32, "", span(15))
+
+    assert (lane.packer.cut_at, lane.error, lane.skip) == (cut_at, None, None)
+
+
+def test_a_refused_record_stops_its_partition():
+    lane = refused_lane(records=(0, 1))
+
+    trouble().of_target(lane, 87, "no key", span(15))
+
+    assert "the record at source offset 40" in str(lane.error)
+    assert lane.skip is None
+
+
+@pytest.mark.parametrize(
+    ("records", "count", "next_offset", "what"),
+    [
+        ((0, 1, 5), 15, 42, "2 records at source offset 40"),
+        ((), 1, 46, "the record at source offset 40"),
+        ((0, 1), 2, 47, "2 records at source offset 40"),
+    ],
+)
+def test_refused_records_are_left_out_where_the_user_says_so(records, count, next_offset, what):
+    """Those that follow each other, and with the last record of a batch the offsets passed over behind it."""
+    lane = refused_lane(records=records)
+
+    trouble(skips_refused=True).of_target(lane, 87, "no key", span(count))
+
+    assert (lane.skip.ordinal, lane.skip.next_offset, lane.error) == (100, next_offset, None)
+    assert (
+        f"refuses {what} with INVALID_RECORD: no key; left out, as mirrorflow.refused.records=skip says"
+        in str(lane.skip.error)
+    )
+
+
+def test_a_batch_in_flight_behind_a_refused_one_is_no_new_refusal():
+    """It is sent again, at the place that it has then."""
+    lane = refused_lane(records=(0,))
+    lane.state = CopierState.ASKING
+
+    trouble(skips_refused=True).of_target(lane, 87, "no key", span(15))
+
+    assert (lane.packer.cut_at, lane.error, lane.skip) == (-1, None, None)
 
 
 def test_a_refused_fetch_is_an_obstacle_of_its_lane():

@@ -151,7 +151,8 @@ def test_the_sentence_has_the_brokers_answer_and_what_to_do():
     assert stall.sentence == (
         "orders-3: nothing was copied for more than 30 s: cluster west refused 17 writes, the last with "
         "NOT_ENOUGH_REPLICAS (Messages are rejected since there are fewer in-sync replicas than required); bring the "
-        "replicas of east.orders-3 back in sync, or lower its min.insync.replicas."
+        "replicas of east.orders-3 back in sync; if it has fewer of them (replication.factor) than its min.insync.replicas, give "
+        "it more, or lower that setting."
     )
 
 

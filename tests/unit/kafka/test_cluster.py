@@ -111,6 +111,17 @@ def test_codes_become_our_errors(code: int, kind: type[ClusterError]) -> None:
         raise_for(code, cluster="east", request="Produce", subject="orders")
 
 
+def test_a_write_refused_for_too_few_replicas_names_both_settings() -> None:
+    """So does a stalled partition (`stall_detection`)."""
+    error = error_for(19, cluster="west", request="Produce", subject="mm2-identity.A.internal-0")
+
+    assert str(error).startswith(
+        "Cluster west answered Produce about mm2-identity.A.internal-0 with NOT_ENOUGH_REPLICAS (19); start the brokers"
+    )
+    assert "(replication.factor)" in str(error)
+    assert "min.insync.replicas" in str(error)
+
+
 def test_whether_a_broker_error_is_retriable_is_what_the_protocol_says_of_its_code() -> None:
     """NOT_LEADER, NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED; OUT_OF_ORDER_SEQUENCE, INVALID_TOPIC, an unknown one."""
     errors = [error_for(code, cluster="east", request="Produce") for code in (6, 19, 89, 45, 17, 9999)]

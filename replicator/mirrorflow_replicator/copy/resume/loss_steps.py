@@ -164,6 +164,29 @@ class LossSteps:
         lane.loss = None
         return pair
 
+    async def after_refusal(self, lane: PartitionCopier, pair: OffsetPair) -> OffsetPair:
+        """Leaves out the records that the target refused, unless it has others than when it refused them.
+
+        Returns where to continue. Raises ClusterError.
+        """
+        skip, anchor = lane.skip, lane.anchor
+        assert skip is not None
+        assert anchor is not None
+        lane.skip = None
+        if pair.ordinal + 1 != skip.ordinal:
+            return pair
+        lane.go_on_after(skip.error)
+        lane.refusals = 0  # this is progress: no backoff
+        lane.lost_records += skip.next_offset - pair.source_offset - 1
+        return await self._step(
+            lane,
+            anchor,
+            ordinal=skip.ordinal,
+            offset=skip.next_offset,
+            target_end=pair.target_offset + 1,
+            why="refused by the target",
+        )
+
     async def _step(
         self, lane: PartitionCopier, anchor: Anchor, *, ordinal: int, offset: int, target_end: int, why: str
     ) -> OffsetPair:

@@ -386,6 +386,8 @@ class Resumer:
             if after is None:
                 return
             pair = after
+        elif lane.skip is not None:
+            pair = await self._anchoring.steps.after_refusal(lane, pair)
         await self._forget(lane, pair)
         if not self._may_resume(lane):
             return

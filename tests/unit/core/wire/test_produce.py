@@ -124,7 +124,11 @@ def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
     assert throttle_ms == throttled_ms
     assert {
         (topic, index): Produced(
-            error, base_offset, append_time_ms, message or next((text for _, text in problems if text), "")
+            error,
+            base_offset,
+            append_time_ms,
+            message or next((text for _, text in problems if text), ""),
+            tuple(at for at, _ in problems),
         )
         for topic, parts in answers.items()
         for index, (error, base_offset, append_time_ms, problems, message) in parts.items()
