@@ -40,11 +40,13 @@ async def topic_sizes(cluster: Cluster) -> dict[str, int]:
 class Selected:
     """The topics that the flow selects now: source topic -> partition count.
 
-    `nothing` is a sentence if the flow selects no topic but heartbeats.
+    `nothing` is a sentence if the flow selects no topic but heartbeats, `own_alias` one if topics are left out
+    because their names begin with the source's alias.
     """
 
     topics: dict[str, int]
     nothing: str
+    own_alias: str
 
 
 async def selected_topics(cluster: Cluster, settings: SourceSettings) -> Selected:
@@ -52,7 +54,9 @@ async def selected_topics(cluster: Cluster, settings: SourceSettings) -> Selecte
     selection = make_selection(settings)
     sizes = await topic_sizes(cluster)
     topics = {name: count for name, count in sorted(sizes.items()) if selection.selects(name)}
-    return Selected(topics=topics, nothing=selection.nothing_selected(sizes))
+    return Selected(
+        topics=topics, nothing=selection.nothing_selected(sizes), own_alias=selection.of_own_alias(sizes)
+    )
 
 
 def target_plan(

@@ -26,6 +26,10 @@ _POLICIES = {
 }
 # Separates topics from settings in an exception; the colon of a regex `(?:` does not separate.
 _COLON = re.compile(r"(?<!\?):")
+_EMPTY_SEPARATOR = (
+    "with IdentityReplicationPolicy an empty separator changes the names of MM2's internal topics alone; they are called "
+    "mm2-offset-syncs.B.internal and A.checkpoints.internal from now on, and groups are translated from what is copied then"
+)
 _NO_PLACE = "the resource has no field for a class of one's own"
 
 
@@ -86,6 +90,9 @@ def _topics(
         "policy": _POLICIES.get(policy, "Prefix"),
         "separator": own.get("replication.policy.separator", ".").strip(),
     }
+    if naming["policy"] == "Identity" and not naming["separator"]:
+        naming["separator"] = "."
+        findings.lose(flow.name, "replication.policy.separator", _EMPTY_SEPARATOR)
     parts: dict[str, Any] = {
         "include": _list(own.get("topics", ".*")),
         "exclude": _beyond(flow, "topics.exclude", own, TOPICS_EXCLUDE, findings),

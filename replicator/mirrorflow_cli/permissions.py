@@ -5,7 +5,6 @@ them for topics that do not exist yet, too. The required operations are those th
 (`grants`), except Create, which `creation` checks.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_cli.clusters import Selected
@@ -29,7 +28,6 @@ OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeCon
 DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
 # Topic -> operations.
 Needed = Mapping[str, tuple[int, ...]]
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 async def check_source(
@@ -48,6 +46,8 @@ async def check_source(
     missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
     if selected.nothing and not missing:
         findings.problem(selected.nothing)
+    if selected.own_alias:
+        findings.note(selected.own_alias)
     if settings.sync_acls_s is not None:
         await _check_cluster(source, settings.source_alias, (DESCRIBE,), findings)
     silent = missing.get(DESCRIBE_CONFIGS, [])
@@ -141,9 +141,8 @@ def first_of(topics: Sequence[str]) -> str:
 
 def _names(settings: SourceSettings) -> list[str]:
     """Returns the topics that the flow selects by name; without Describe they appear in no list of topics."""
-    selects = make_selection(settings).selects
-    names = [pattern.replace("\\", "") for pattern in settings.topics if _NAME.fullmatch(pattern)]
-    return [name for name in names if selects(name)]
+    selection = make_selection(settings)
+    return [name for name in selection.named if selection.selects(name)]
 
 
 async def lacking(

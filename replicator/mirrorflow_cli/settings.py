@@ -24,6 +24,12 @@ def worker_settings(connector: ConnectorPlan) -> WorkerSettings:
     return load_standalone(worker, [own])
 
 
+def warnings_of(read: WorkerSettings) -> tuple[str, ...]:
+    """Returns the warnings about the properties of a process and of its connectors."""
+    own = (warning for connector in read.connectors for warning in connector.warnings)
+    return tuple(dict.fromkeys((*read.warnings, *own)))
+
+
 def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
     """Returns the source connector's settings and its reader's warnings.
 
@@ -33,7 +39,7 @@ def source_settings(planned: Plan) -> tuple[SourceSettings, tuple[str, ...]]:
         if connector.kind is ConnectorKind.SOURCE:
             read = worker_settings(connector)
             if read.connectors[0].source is not None:
-                return read.connectors[0].source, read.warnings
+                return read.connectors[0].source, warnings_of(read)
     raise FailedError(
         f"Flow {planned.flow} has no source connector that is enabled; spec.connectors.source.config says so."
     )
@@ -51,5 +57,5 @@ def companion_settings(
     return (
         next((one.checkpoint for one in connectors if one.checkpoint is not None), None),
         next((one.heartbeat for one in connectors if one.heartbeat is not None), None),
-        tuple(dict.fromkeys(warning for worker in read for warning in worker.warnings)),
+        tuple(dict.fromkeys(warning for worker in read for warning in warnings_of(worker))),
     )

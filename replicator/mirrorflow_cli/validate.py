@@ -11,7 +11,7 @@ from mirrorflow_cli.flow_plans import valid_plans
 from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
 from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.planning_together import found_together
-from mirrorflow_cli.settings import source_settings, worker_settings
+from mirrorflow_cli.settings import source_settings, warnings_of, worker_settings
 from mirrorflow_operator.api.rules.table import ignored_fields
 from mirrorflow_operator.plan.plan import Plan
 
@@ -62,5 +62,5 @@ def _valid(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _warnings(planned: Plan) -> list[str]:
-    warnings = (warning for one in planned.connectors for warning in worker_settings(one).warnings)
+    warnings = (warning for one in planned.connectors for warning in warnings_of(worker_settings(one)))
     return list(dict.fromkeys(warnings))

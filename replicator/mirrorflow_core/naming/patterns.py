@@ -50,7 +50,7 @@ def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern | No
         raise InvalidSettingError(
             key=key,
             problem=f"{pattern!r} cannot be used: {why}",
-            action="write Java regular expressions, separated by commas",
+            action="write Java regular expressions, separated by commas; one that holds a comma, as in {1,3}, is split there",
         ) from error
 
 

@@ -168,10 +168,11 @@ def remote_prefix(settings: PolicySettings, alias: str, prefix: str) -> str | No
 def make_policy(settings: PolicySettings) -> ReplicationPolicy:
     """Return the built-in policy of *settings*.
 
-    Raises ValueError for CUSTOM, which `config.plugins` imports.
+    With an empty separator only internal topics are called as in Java, without one: heartbeats need it, or
+    no name would show where they came from. Raises ValueError for CUSTOM, which `config.plugins` imports.
     """
     default = DefaultPolicy(
-        settings.separator,
+        settings.separator or _INTERNAL_SEPARATOR,
         settings.separator if settings.internal_separator_enabled else _INTERNAL_SEPARATOR,
     )
     match settings.kind:

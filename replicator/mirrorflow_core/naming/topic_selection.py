@@ -7,6 +7,7 @@ twice. One rule is MirrorFlow's own: internal topics of flows and Connect worker
 """
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from mirrorflow_core.naming.worker_topics import is_worker_topic
 
 # A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
 HOPS_MAX = 250
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 REASONS_SAID_MAX = 3
 SIMILARITY_MIN = 0.75  # one letter of four may differ; a lower value matches unrelated names
 
@@ -106,6 +108,46 @@ class TopicSelection:
         if not filtered.selected and self._heartbeats and self._policy.is_heartbeats_topic(topic):
             return TopicDecision(selected=True, why="it holds heartbeats")
         return filtered
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics that `topics` selects by name, not by an expression."""
+        return tuple(
+            pattern.replace("\\", "")
+            for pattern in self._patterns
+            if self._admits is None and _NAME.fullmatch(pattern)
+        )
+
+    @property
+    def never_copied(self) -> tuple[str, ...]:
+        """A sentence for each topic that `topics` has by name and that can never be copied."""
+        return tuple(
+            f"`topics` has {name}, which is never copied: {decision.why}."
+            for name in self.named
+            if not (decision := self.decide(name)).selected
+        )
+
+    def of_own_alias(self, topics: Collection[str]) -> str:
+        """Return a sentence if *topics* are not copied for the source's own alias in their names, else ""."""
+        found = [topic for topic in sorted(topics) if self._is_of_own_alias(topic)]
+        if not found:
+            return ""
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return (
+            f"Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
+            f"{found[0]}{more}. MM2 up to Kafka 4.3 copies them as {self._policy.remote_topic(self._source_alias, found[0])}; "
+            "rename them, or give the source another alias."
+        )
+
+    def _is_of_own_alias(self, topic: str) -> bool:
+        return (
+            self._policy.topic_source(topic) == self._source_alias
+            and self._policy.upstream_topic(topic) not in {None, topic}
+            and not self.selects(topic)
+            and not self._policy.is_internal_topic(topic)
+            and not self._policy.is_heartbeats_topic(topic)
+            and self._filter(topic).selected
+        )
 
     def nothing_selected(self, topics: Collection[str]) -> str:
         """Return a sentence if none of the source's *topics* except heartbeats is copied, else ""."""

@@ -133,10 +133,10 @@ class OffsetMap:
     def place(self, offset: int) -> MappedOffset | None:
         """Return the translation for a group that reads source *offset* next; None if it lies before the map.
 
-        As in MM2, also None for a partition of which nothing was copied yet.
+        Where nothing was copied yet, a group at the place where copying began is at the end of the copy.
         """
         at = bisect_right(self.runs, offset, key=_upstream) - 1
-        if at < 0 or (len(self.runs) < 3 and not any(run.records for run in self.runs)):
+        if at < 0:
             return None
         if offset > self.upstream_end:
             return MappedOffset(self.runs[-1].downstream_end, None)

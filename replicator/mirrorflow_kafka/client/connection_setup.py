@@ -16,6 +16,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.handshake import authenticate, negotiate
 from mirrorflow_kafka.client.handshake_types import SecurityLike
+from mirrorflow_kafka.security.tls import certificate_name
 from mirrorflow_kafka.security.tls_problems import tls_problem
 
 CONNECT_TIMEOUT_S = 10.0  # Java's socket.connection.setup.timeout.ms
@@ -79,7 +80,9 @@ async def _connect(connection: Connection, host: str, port: int, security: Secur
     try:
         # The host name is sent as SNI, and the certificate is checked against it if the context checks host
         # names.
-        encrypted = await loop.start_tls(transport, protocol, security.ssl_context, server_hostname=host)
+        encrypted = await loop.start_tls(
+            transport, protocol, security.ssl_context, server_hostname=certificate_name(host)
+        )
     except (ssl.SSLError, ssl.CertificateError, OSError) as error:
         connection.close()
         raise AuthenticationFailedError(

@@ -35,6 +35,14 @@ def build_context(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, tuple[
     return context, tuple(warnings)
 
 
+def certificate_name(host: str | None) -> str | None:
+    """Return the name that the certificate of *host* must have, and that is sent as SNI.
+
+    The last dot of a fully qualified name is part of neither (RFC 6066, as in Java and librdkafka).
+    """
+    return host.removesuffix(".") if host else None
+
+
 def wants_host_check(properties: Mapping[str, str]) -> bool:
     """Return whether the peer's host name is checked (`ssl.endpoint.identification.algorithm`).
 

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from urllib.parse import urlsplit
 
+from mirrorflow_kafka.security.tls import certificate_name
 from mirrorflow_kafka.security.tokens import TOKEN_BYTES_MAX, TokenError
 
 Request = tuple[str, list[tuple[str, str]], bytes]  # target, headers, body
@@ -31,7 +32,12 @@ async def post(
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         async with asyncio.timeout(connect_timeout_s):
-            reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls)
+            reader, writer = await asyncio.open_connection(
+                parts.hostname,
+                port,
+                ssl=tls,
+                server_hostname=certificate_name(parts.hostname) if tls else None,
+            )
     except TimeoutError:
         raise TokenError(f"{place} does not answer within {connect_timeout_s:g} s", final=False) from None
     except ssl.SSLCertVerificationError as error:

@@ -19,7 +19,7 @@ from mirrorflow_core.settings import WorkerSettings
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.checkpoint import why_not
 from mirrorflow_replicator.config.comments import read_properties
-from mirrorflow_replicator.config.flow_warnings import EnabledFlow, flow_warnings
+from mirrorflow_replicator.config.flow_warnings import EnabledFlow, check_aliases, flow_warnings
 from mirrorflow_replicator.config.key_rows import Scope, Verdict
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
@@ -88,7 +88,9 @@ def load_mm2(
             problem="no replication flow is enabled",
             action="set A->B.enabled=true for one of them",
         )
-    warnings += flow_warnings(_enabled(raw, aliases))
+    flows = _enabled(raw, aliases)
+    check_aliases(flows)
+    warnings += flow_warnings(flows)
     return tuple(_herder(raw, source, target, list(warnings), now_ms) for source, target in pairs)
 
 
@@ -99,13 +101,15 @@ def _enabled(raw: Mapping[str, str], aliases: Sequence[str]) -> tuple[EnabledFlo
         properties = connector_properties(raw, source, target, SOURCE_CONNECTOR)
         read = PropertyReader(properties, Resolver(properties))
         if read.flag("enabled", default=False):
-            policy = read.text("replication.policy.class", "")
+            policy = read.text("replication.policy.class", "DefaultReplicationPolicy")
+            separates = policy.removeprefix(MIRROR_PACKAGE) == "DefaultReplicationPolicy"
             flows.append(
                 EnabledFlow(
                     source=source,
                     target=target,
                     topics=read.names("topics", (".*",)),
                     keeps_names=policy.endswith("IdentityReplicationPolicy"),
+                    separator=read.text("replication.policy.separator", ".") if separates else "",
                 )
             )
     return tuple(flows)

@@ -16,12 +16,16 @@ _LITERAL = re.compile(r"[\w.-]+")  # a dot may match any character; in practice 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledFlow:
-    """A flow that copies *topics*; *keeps_names* if it uses IdentityReplicationPolicy."""
+    """A flow that copies *topics*; *keeps_names* if it uses IdentityReplicationPolicy.
+
+    *separator* is that of the names of copies; "" if a policy of the user's own gives them.
+    """
 
     source: str
     target: str
     topics: tuple[str, ...]
     keeps_names: bool
+    separator: str = "."
 
     @property
     def name(self) -> str:
@@ -49,6 +53,26 @@ def flow_warnings(flows: Sequence[EnabledFlow]) -> Iterator[str]:
             f"{', '.join(names[:-1])} and {names[-1]} keep the names of topics (IdentityReplicationPolicy), so records of a topic "
             f"that {who} select are copied in a circle without end; let them select different topics, or use DefaultReplicationPolicy."
         )
+
+
+def check_aliases(flows: Sequence[EnabledFlow]) -> None:
+    """Raises InvalidSettingError if copies would be copied again and again, because of a separator in an alias.
+
+    MM2 splits the name of a copy at the first separator, so it does not find that alias in it.
+    """
+    growing: dict[str, list[EnabledFlow]] = {}
+    for flow in flows:
+        # A flow that selects names only does not select ever longer ones.
+        if not flow.keeps_names and not flow.has_names_only:
+            growing.setdefault(flow.source, []).append(flow)
+    for flow in (flow for of_source in growing.values() for flow in of_source):
+        if flow.separator and flow.separator in flow.source and (circle := _way_back(flow, growing)):
+            raise InvalidSettingError(
+                key="clusters",
+                problem=f"the alias {flow.source} contains the separator '{flow.separator}', which ends the alias in a topic's "
+                f"name, so {' and '.join(one.name for one in circle)} would copy their copies again, without end",
+                action="choose another alias, or another replication.policy.separator",
+            )
 
 
 def _sharing_a_topic(flows: Sequence[EnabledFlow]) -> Iterable[tuple[EnabledFlow, ...]]:

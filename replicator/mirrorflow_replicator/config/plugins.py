@@ -42,7 +42,9 @@ def policy_settings(read: PropertyReader, source_alias: str) -> PolicySettings:
                 key, written, built_in="DefaultReplicationPolicy or IdentityReplicationPolicy"
             )
     separator = read.text("replication.policy.separator", ".")
-    if not re.fullmatch(r"[a-zA-Z0-9._-]+", separator):
+    # IdentityReplicationPolicy puts no separator into the names of copies.
+    may_be_empty = kind is PolicyKind.IDENTITY
+    if not re.fullmatch(r"[a-zA-Z0-9._-]+", separator) and (separator or not may_be_empty):
         raise InvalidSettingError(
             key="replication.policy.separator",
             problem=f"{separator!r} cannot be part of a topic's name",

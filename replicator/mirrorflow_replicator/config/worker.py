@@ -18,6 +18,8 @@ from mirrorflow_core.settings import (
     HttpSettings,
     MetricsLevel,
     OffsetStorageSettings,
+    PolicyKind,
+    SourceSettings,
     WorkerSettings,
 )
 from mirrorflow_replicator.config import clients, keys
@@ -27,7 +29,7 @@ from mirrorflow_replicator.config.connector_basics import Basics
 from mirrorflow_replicator.config.converters import converter_warnings
 from mirrorflow_replicator.config.group import group_settings
 from mirrorflow_replicator.config.heartbeat import parse_heartbeat
-from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
+from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE, make_selection
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.source import TASKS_MAX, parse_source
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
@@ -204,17 +206,25 @@ def parse_connector(
     enabled = read.flag("enabled", default=True)
     is_source, is_heartbeat = connector_class == SOURCE_CONNECTOR, connector_class == HEARTBEAT_CONNECTOR
     is_checkpoint = connector_class == CHECKPOINT_CONNECTOR
+    source = parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None
     return ConnectorSettings(
         name=name,
         connector_class=connector_class,
         properties=dict(properties),
-        source=parse_source(properties, worker, now_ms=now_ms) if is_source and enabled else None,
+        source=source,
         checkpoint=parse_checkpoint(properties, worker) if is_checkpoint and enabled else None,
         # Java's heartbeat connector ignores `enabled`: an mm2.properties has herders for heartbeats only.
         heartbeat=parse_heartbeat(properties, worker) if is_heartbeat else None,
         is_paused=read.choice("mirrorflow.state", ("running", "paused"), "running") == "paused",
-        warnings=converter_warnings(properties, worker),
+        warnings=(*converter_warnings(properties, worker), *_never_copied(source)),
     )
+
+
+def _never_copied(source: SourceSettings | None) -> tuple[str, ...]:
+    # A class of the user's own is imported when the connector starts.
+    if source is None or source.topic_filter or source.policy.kind is PolicyKind.CUSTOM:
+        return ()
+    return make_selection(source).never_copied
 
 
 def kept_offsets(

@@ -110,6 +110,7 @@ class TopicSync:
                 {name: total for name, total in wanted.items() if name not in failures}
             )
             target = _sizes(self._target)
+        own_alias = self._selection.of_own_alias(_sizes(self._source))
         names = {topic: remote(topic) for topic in source if topic not in plan.clashes}
         self._copied = frozenset(names)
         partitions = tuple(
@@ -130,7 +131,7 @@ class TopicSync:
             partitions=partitions,
             names=names,
             sizes={topic: source[topic] for topic in names},
-            warnings=(*warnings, *refused_settings),
+            warnings=(*warnings, *refused_settings, *([own_alias] if own_alias else [])),
             uncopied=lacking | clashes | obstacles,
             incomplete=bool(lacking),
             nothing_selected=self._selection.nothing_selected(_sizes(self._source)),

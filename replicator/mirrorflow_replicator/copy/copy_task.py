@@ -90,15 +90,7 @@ class CopyTask:
             positions=parts.positions,
         )
         self._aligner = self._align(copier)
-        self._trouble = PartitionErrors(
-            source=parts.source,
-            target=parts.target,
-            wiring=self._wiring,
-            aligner=self._aligner,
-            errors=self.errors,
-            spawn=self._spawn,
-            skips_refused=settings.skips_refused_records,
-        )
+        self._trouble = self._error_handling(settings)
         self._flushing = (PositionWriter if parts.own is None else TransactionalPositionWriter)(
             parts.positions,
             copier=copier,
@@ -119,6 +111,17 @@ class CopyTask:
         )
         self._cleanup_policies = CleanupPolicies(parts.source)
         self._around = self._surroundings()
+
+    def _error_handling(self, settings: SourceSettings) -> PartitionErrors:
+        return PartitionErrors(
+            source=self._parts.source,
+            target=self._parts.target,
+            wiring=self._wiring,
+            aligner=self._aligner,
+            errors=self.errors,
+            spawn=self._spawn,
+            skips_refused=settings.skips_refused_records,
+        )
 
     def _align(self, copier: str) -> Resumer:
         aligner: Callable[..., Resumer] = (

@@ -221,6 +221,9 @@ class OffsetMaps:
                     kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
                 if kept is not None:
                     known.follow(kept)
+                if written is None:
+                    # A group that has read all of a partition that is empty by now needs it.
+                    self._due[lane] = None
 
     async def _write_due(self, ends: "Mapping[PartitionCopier, OffsetPair]" = NO_ENDS) -> None:
         async with self._writing:

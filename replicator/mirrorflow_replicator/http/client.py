@@ -12,6 +12,7 @@ import h11
 
 from mirrorflow_core.connect.rest_calls import NO_SIGNATURE, Signature
 from mirrorflow_core.errors import UnreachableError
+from mirrorflow_kafka.security.tls import certificate_name
 from mirrorflow_replicator.http.worker_view import ALGORITHM_HEADER, JSON, SIGNATURE_HEADER, Response
 
 CONNECT_S = 5.0  # for a node of the same cluster; the caller retries one that is gone
@@ -48,8 +49,9 @@ async def call(
         headers += [(SIGNATURE_HEADER, signature.mac), (ALGORITHM_HEADER, signature.algorithm)]
     try:
         async with asyncio.timeout(CONNECT_S):
+            name = certificate_name(server_name or parts.hostname) if secure else None
             reader, writer = await asyncio.open_connection(
-                parts.hostname, port, ssl=secure, server_hostname=server_name or None if secure else None
+                parts.hostname, port, ssl=secure, server_hostname=name
             )
     except (TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or "no answer") from error

@@ -178,7 +178,7 @@ def _heartbeats(report: ConnectorReport) -> frozenset[str]:
     own. In a flow that copies nothing else it counts as the user's: otherwise such a flow would look idle for
     ever.
     """
-    separator = report.properties.get("replication.policy.separator", ".")
+    separator = report.properties.get("replication.policy.separator") or "."
     # Identity names heartbeats as Default does. A user's own policy class is not loaded for a report.
     policy = DefaultPolicy(separator)
     topics = {part.topic for part in partitions_of(report)}

@@ -46,6 +46,11 @@ class RunningCommand:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command has ended, however that came."""
+        return self._process is None or self._process.poll() is not None
+
     def events(self, event: str) -> list[dict[str, Any]]:
         """Those said so far, in order."""
         lines = self._out.read_text().splitlines()

@@ -16,6 +16,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.comparing import assert_copied
 from tests.integration.kafka.flows import asking, now_ms, numbered, write_batches
+from tests.integration.kafka.groups import group_offsets, put_group
 from tests.integration.kafka.running import RunningCommand
 
 COMMAND_WAIT_S = 300.0  # two seconds alone
@@ -303,3 +304,34 @@ def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_s
     for what in ("3 records at source offset 2", "2 records at source offset 7"):
         sentence = f"{topic}-0: target topic {copy} refuses {what} with INVALID_RECORD"
         assert told.count(sentence) == 1, told
+
+
+def test_a_group_at_the_end_of_a_partition_that_is_empty_by_now_stands_at_the_end_of_the_copy(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """All was consumed and has expired when copying begins: a consumer with `latest` must skip nothing that comes then."""
+    topic = east.create_topic(unique_topic())
+    group = f"{topic}-readers"
+    load(east, topic, 100, keys=True)
+    put_group(east, group, {(topic, 0): 100})
+    east.delete_records(topic, {0: 100})
+    every_second = {"emit.checkpoints.interval.seconds": "1", "sync.group.offsets.interval.seconds": "1"}
+    flow = flow_file(
+        tmp_path,
+        east,
+        west,
+        topic,
+        groups={"include": [group]},
+        connectors={"checkpoint": {"config": every_second}},
+    )
+    copy = f"{topic.upper()}.{topic}"
+
+    with RunningCommand(flow, tmp_path) as running:
+        wait_until(
+            "the group has an offset on the target, or the flow has ended",
+            lambda: group_offsets(west, group) or running.has_ended,
+            timeout_s=COMMAND_WAIT_S,
+        )
+        assert group_offsets(west, group) == {(copy, 0): 0}, running.said()
+    told = command(tmp_path, "offsets", "-f", flow, "--group", group)
+    assert "exact" in told.stdout, told.stdout + told.stderr

@@ -194,3 +194,30 @@ def test_what_cannot_be_converted_is_named(before: str, after: str, expected: st
     """One sentence, by the path in Strimzi's resource."""
     with pytest.raises(UsageError, match=expected):
         converted(V1BETA2.replace(before, after), ConversionFindings())
+
+
+def test_the_identity_policy_beside_an_empty_separator_is_converted() -> None:
+    """Strimzi's own examples had both for years."""
+    naming = """replication.policy.class: io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy
+          replication.policy.separator: ""
+          replication.factor: -1
+          offset-syncs"""
+    findings = ConversionFindings()
+
+    one = flow_of(
+        converted(V1BETA2.replace("replication.factor: -1\n          offset-syncs", naming, 1), findings)[0]
+    )
+
+    assert (one.spec.topics.naming.policy.value, one.spec.topics.naming.separator) == ("Identity", ".")
+    [told] = [loss.why for loss in findings.losses if loss.setting == "replication.policy.separator"]
+    assert "mm2-offset-syncs.B.internal" in told
+
+
+def test_a_pattern_with_a_comma_in_a_quantifier_is_refused() -> None:
+    """MM2 splits its lists there, in Strimzi, too; Java refuses the halves."""
+    text = V1BETA2.replace('"orders.*|payments"', '"orders[0-9]{1,3}"')
+
+    with pytest.raises(
+        UsageError, match=r"spec\.topics\.include\[0\]: 'orders\[0-9\]\{1' is not a Java regular expression"
+    ):
+        converted(text, ConversionFindings())

@@ -1,6 +1,6 @@
 """`mirrorflow validate` finds what the operator and what the connectors refuse, in each of its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ def flow(
     *,
     config: dict[str, str] | None = None,
     policy: str = "Prefix",
+    include: Sequence[str] = (".*",),
 ) -> Path:
     """A file with a flow of *source* to *target*, whose source connector has *config*."""
     ports = {"east": 1, "west": 2}
@@ -30,7 +31,7 @@ def flow(
             for side, alias in (("source", source), ("target", target))
         }
         | {
-            "topics": {"naming": {"policy": policy}},
+            "topics": {"naming": {"policy": policy}, "include": list(include)},
             "connectors": {"source": {"config": config or {}}},
         },
     }
@@ -98,3 +99,25 @@ def test_flows_that_make_a_loop_are_invalid_together(validate: Validate, tmp_pat
     status, _, said = validate(*files)
     assert 2 == status
     assert "make a loop" in said
+
+
+def test_topics_that_can_never_be_copied_are_named(validate: Validate, tmp_path: Path) -> None:
+    """Internal topics, and copies from the target, beside one that can."""
+    path = flow(tmp_path, include=("__schemas", "mm2-x.internal", "west.orders", "payments"))
+
+    status, told, _ = validate(path)
+
+    assert status == 0
+    assert [line for line in told.splitlines() if "never copied" in line] == [
+        "  warning: `topics` has __schemas, which is never copied: it is an internal topic.",
+        "  warning: `topics` has mm2-x.internal, which is never copied: it is an internal topic.",
+        "  warning: `topics` has west.orders, which is never copied: it came from the target, west.",
+    ]
+
+
+def test_a_quantifier_with_a_comma_is_refused(validate: Validate, tmp_path: Path) -> None:
+    """MM2 would split it."""
+    status, _, told = validate(flow(tmp_path, include=("orders[0-9]{1,3}",)))
+
+    assert status == 2
+    assert "'orders[0-9]{1,3}' contains a comma, at which MM2 splits its lists" in told

@@ -3,6 +3,7 @@
 import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.naming.replication_policy import make_policy
 from mirrorflow_core.settings import SourceSettings, StartPosition, WorkerSettings
 from mirrorflow_replicator.config.dedicated_mode import (
     cluster_properties,
@@ -493,3 +494,62 @@ def test_start_and_http_of_the_process_are_read_from_the_top_level():
     assert herder(text).http.listeners == ("http://127.0.0.1:0",)
     assert herder(text).metrics_level.value == "topic"
     assert StartPosition.LATEST is source(text).start
+
+
+DOTTED = """
+clusters = us.east, us.west
+us.east.bootstrap.servers = a:9092
+us.west.bootstrap.servers = b:9092
+us.east->us.west.enabled = true
+"""
+
+
+@pytest.mark.parametrize("more", ["", "us.west->us.east.topics = users.*"])
+def test_an_alias_with_the_separator_is_refused_where_copies_would_go_in_circles(more: str):
+    """As by the resource: MM2 copies us.east.orders back as us.west.us.east.orders, and so on."""
+    with pytest.raises(InvalidSettingError) as raised:
+        load_mm2(DOTTED + "us.west->us.east.enabled = true\n" + more)
+
+    assert str(raised.value) == (
+        "clusters: the alias us.east contains the separator '.', which ends the alias in a topic's name, so us.east->us.west "
+        "and us.west->us.east would copy their copies again, without end; choose another alias, or another "
+        "replication.policy.separator."
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "us.west->us.east.enabled = true\nreplication.policy.separator = _",
+        "us.west->us.east.enabled = true\nus.west->us.east.topics = users",
+        "us.west->us.east.enabled = true\nreplication.policy.class = IdentityReplicationPolicy",
+    ],
+    ids=["one way", "another separator", "names only", "unchanged names"],
+)
+def test_an_alias_with_a_dot_is_fine_where_nothing_goes_in_circles(more: str):
+    assert "us.east->us.west" in enabled(load_mm2(DOTTED + more))
+
+
+def test_the_identity_policy_takes_an_empty_separator():
+    """For years the way to keep names was a policy class beside an empty separator, so many files have both."""
+    kept = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\nreplication.policy.separator =\n"
+    settings = source(TWO + kept)
+    policy = make_policy(settings.policy)
+
+    assert policy.remote_topic("A", "orders") == "orders"
+    assert policy.remote_topic("A", "heartbeats") == "A.heartbeats"
+    # As Java's IdentityReplicationPolicy calls them then.
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncsBinternal"
+    assert policy.checkpoints_topic("A") == "Acheckpointsinternal"
+    assert policy.is_internal_topic("mm2-offset-syncsBinternal")
+    with pytest.raises(InvalidSettingError, match="cannot be part of a topic's name"):
+        load_mm2(TWO + "replication.policy.separator =\n")
+
+
+def test_an_expression_with_a_comma_is_refused_and_the_comma_named():
+    """A list is split there: Java refuses the halves joined by |, too."""
+    with pytest.raises(
+        InvalidSettingError, match=r"orders\.\{1'.*one that holds a comma, as in \{1,3\}, is split there"
+    ):
+        load_mm2(TWO + "A->B.topics = orders.{1,3}\n")

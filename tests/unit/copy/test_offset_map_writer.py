@@ -86,18 +86,23 @@ def settled_copy(topic, *, seed=1):
 
 
 @in_loop
-async def test_a_map_is_written_when_positions_are_and_at_the_end():
+async def test_a_map_is_written_when_it_begins_when_positions_are_and_at_the_end():
     topic = MapTopic()
     copier, syncing = settled_copy(topic)
     job = asyncio.create_task(syncing.run())
-    await topic.until(lambda: topic.reads)
-    assert not topic.writes
-    syncing.promote([copier.lane])
     await topic.until(lambda: topic.maps)
+    end, count = copier.source.end, copier.source.end - 100
+    assert topic.maps[ORDERS].runs == (Run(100, 0, end, count, count),)
+    assert copier.lane.stream is not None
+    ordinal = copier.lane.stream.delivered.ordinal
+    syncing.delivered(copier.lane, span(end, 5)._replace(first=ordinal + 1), count)
+    copier.lane.stream.delivered = OffsetPair(end + 4, ordinal + 5, count + 4)
+    syncing.promote([copier.lane])
+    await topic.until(lambda: topic.maps[ORDERS].upstream_end == end + 5)
     job.cancel()
     await asyncio.gather(job, return_exceptions=True)
 
-    count = copier.source.end - 100
+    count += 5
     assert topic.maps[ORDERS].runs == (Run(100, 0, 100 + count, count, count),)
     writes = topic.writes
     syncing.promote([copier.lane])

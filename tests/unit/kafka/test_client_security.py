@@ -1,6 +1,7 @@
 """Properties in Java's names become a context and credentials; handshakes against a real TLS server in this process."""
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import (
+    ConnectionLostError,
     InvalidSettingError,
     MirrorFlowError,
     RefusedSettingError,
     SettingError,
 )
 from mirrorflow_core.java.security_keys import SECURITY_KEYS, verdict
+from mirrorflow_kafka.client.connection_setup import open_connection
 from mirrorflow_kafka.security.client_security import build_security
 from mirrorflow_kafka.security.tls_versions import openssl_name
 from tests.unit.kafka.certificates import Identity, authority, java_keystore, java_truststore, signed
@@ -309,3 +312,33 @@ def test_every_key_has_a_verdict_with_a_reason():
     """The settings page is made of this table."""
     assert {verdict(key)[0] for key in SECURITY_KEYS} == {"honoured", "mapped", "ignored", "refused"}
     assert [key for key in SECURITY_KEYS if verdict(key)[0] != "honoured" and not verdict(key)[1]] == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost."])
+def test_the_last_dot_of_a_broker_s_name_is_no_part_of_its_certificate_s(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+):
+    """Charts advertise such names, to save look-ups."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda name, *more, **named: resolve(name.rstrip("."), *more, **named)
+    )
+    identity = signed()
+    (tmp_path / "server.pem").write_text(identity.key_pem() + identity.pem)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.pem")
+    security = build_security(tls(stores, "trust.pem"), cluster="A")
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()  # the handshake is over by now
+
+    async def connect() -> None:
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server)
+        async with listening:
+            port = listening.sockets[0].getsockname()[1]
+            await open_connection(
+                host, port, client_id="tester", security=security, cluster="A", timeout_s=20
+            )
+
+    with pytest.raises(ConnectionLostError):
+        asyncio.run(connect())

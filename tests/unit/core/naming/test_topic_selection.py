@@ -246,3 +246,31 @@ def test_selections_are_equal_if_they_select_and_name_alike():
     assert hash(selection("orders.*")) == hash(selection("orders.*"))
     assert selection("orders.*") != selection("orders")
     assert selection() != selection(policy=IDENTITY)
+
+
+def test_a_topic_that_can_never_be_copied_is_named_with_the_reason():
+    """`topics` names it, so nothing else would say that it never comes; an expression may match something one day."""
+    chosen = selection("__schemas,mm2-x.internal,target.orders,payments,users,heartbeats,or.*ers", "users")
+
+    assert chosen.never_copied == (
+        "`topics` has __schemas, which is never copied: it is an internal topic.",
+        "`topics` has mm2-x.internal, which is never copied: it is an internal topic.",
+        "`topics` has target.orders, which is never copied: it came from the target, target.",
+        "`topics` has users, which is never copied: `topics.exclude` matches it.",
+    )
+
+
+def test_topics_that_begin_with_the_source_s_own_alias_are_named():
+    """MM2 up to 4.3 copies them; internal topics, heartbeats and what the filter leaves out say nothing."""
+    topics = ["source.orders", "source.payments", "users", "source.heartbeats", "source.checkpoints.internal"]
+
+    assert (
+        selection()
+        .of_own_alias(topics)
+        .startswith(
+            "Topics whose names begin with the source's own alias are taken for copies that came back, and not copied: "
+            "source.orders and 1 more. MM2 up to Kafka 4.3 copies them as source.source.orders;"
+        )
+    )
+    assert selection("users").of_own_alias(topics) == ""
+    assert selection(policy=IDENTITY).of_own_alias(topics) == ""
