@@ -17,9 +17,7 @@ PARTITIONS, RECORDS, LATER = 4, 20_000, 1_000
 # The node, both clusters and the image of Spark start within the first test; on a machine that does much else they take minutes.
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("seed_image")
-def test_a_seed_fills_the_target_and_the_connector_goes_on_behind_it(
-    stage: Stage, another_flow: Callable[..., str]
-):
+def test_the_connector_continues_behind_a_seed(stage: Stage, another_flow: Callable[..., str]):
     """`kubectl wait` for Seeded returns; what is written afterwards arrives live; both sides are the same."""
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     load(stage.east, TOPIC, RECORDS)

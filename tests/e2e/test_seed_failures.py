@@ -68,7 +68,7 @@ def _arrived_for(stage: Stage, topic: str, isolation: str) -> int:
     return sum(count for count, _ in digest(stage.west, topic, isolation=isolation).values())
 
 
-def test_a_seed_whose_job_driver_and_executor_go_one_after_the_other_goes_on_and_says_so(
+def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
     stage: Stage, seed_image: str, another_flow: Callable[..., str]
 ):
     """`kubectl delete job`, then the next one's driver by kill -9, then the executors at work of the driver after that."""
