@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # A phrase may be wrapped, also inside a comment.
 GAP = r"\s+(?:#\s*)?"
@@ -32,24 +34,15 @@ BANNED = re.compile(
 # reaches zero leaves the list.
 NOT_CLEAN: dict[str, int] = {
     "README.md": 1,
-    "charts/": 4,
-    "docs/conditions.md": 17,
-    "docs/gitops.md": 5,
-    "docs/install.md": 2,
-    "docs/metrics.md": 1,
-    "docs/mirrorflow-resource.md": 5,
-    "docs/operator.md": 3,
-    "docs/security.md": 11,
-    "operator/": 22,
+    "operator/": 3,
     "replicator/mirrorflow_core/exactly_once/": 1,
     "replicator/mirrorflow_replicator/copy/": 2,
-    "tests/examples/": 16,
     "tests/harness/kafka/cluster.py": 2,
     "tests/harness/kafka/processes.py": 2,
-    "tests/integration/kafka/": 173,
-    "tests/integration/kubernetes/": 62,
+    "tests/integration/kafka/": 172,
+    "tests/integration/kubernetes/": 14,
     "tests/model/": 63,
-    "tests/unit/control_plane/": 70,
+    "tests/unit/control_plane/": 7,
     "tests/unit/copy/": 40,
     "tests/unit/core/exactly_once/": 22,
 }
@@ -58,7 +51,10 @@ NOT_CLEAN: dict[str, int] = {
 def tracked() -> list[str]:
     """Returns the files to read, relative to the root."""
     command = ["git", "ls-files", "-z", "--", "*.py", "*.md", "*.yaml"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    try:
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("not a git work tree: nothing is tracked here")
     mine = str(Path(__file__).relative_to(ROOT))
     return [
         name
