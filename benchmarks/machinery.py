@@ -17,7 +17,7 @@ from benchmarks.machine import operator_facts
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.report import SeedReport
 from mirrorflow_seed.seed.plan import SeedShare, tasks_of
-from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, TaskReport, send_report
+from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, Coordinator, SeedTaskReport, send_report
 from mirrorflow_seed.session import spark_context
 from mirrorflow_seed.settings import job_of
 from tests.harness.kafka.processes import cpu_s
@@ -68,7 +68,7 @@ def _word_s() -> float:
     status_server = JobStatusServer(SeedReport(run_id="1"), handler=coordinator)
     try:
         url = f"http://127.0.0.1:{status_server.port}{coordinator.path}"
-        word = TaskReport(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
+        word = SeedTaskReport(attempt="a", next_offsets=dict.fromkeys(range(WORD_PARTITIONS), 1_000_000))
         began_s = time.process_time()
         for _ in range(WORDS):
             send_report(url, word)

@@ -39,7 +39,12 @@ from mirrorflow_replicator.copy.resume.identity_resolution import identify
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.worker.task_factory import begin
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
-from mirrorflow_seed.seed.task_messages import TASK_REPORT_EVERY_S, TaskInstructions, TaskReport, send_report
+from mirrorflow_seed.seed.task_messages import (
+    TASK_REPORT_EVERY_S,
+    SeedTaskReport,
+    TaskInstructions,
+    send_report,
+)
 from mirrorflow_seed.settings import FlowFiles
 
 POLL_S: Final = 0.05
@@ -89,7 +94,7 @@ class PartitionResult:
 class TaskResult:
     """The result of one Spark task."""
 
-    report: TaskReport
+    report: SeedTaskReport
     partition_results: tuple[PartitionResult, ...]
     memory_bytes: int  # peak memory of its process
     start_s: float  # from the start of the task until it copied, connecting and resuming included
@@ -121,7 +126,7 @@ class SeedTaskRunner:
         self._copiers: dict[int, PartitionCopier] = {}  # of the current connection
         self._partition_results: dict[int, PartitionResult] = {}
         self._attempt = secrets.token_hex(8)
-        self._progress = TaskReport(attempt=self._attempt)
+        self._progress = SeedTaskReport(attempt=self._attempt)
         self._instructions = TaskInstructions(bytes_per_second=wave.bytes_per_second)
         self._began_s = time.monotonic()
         # `_copy` shortens this once records move: a slow start must not use up a short time.
@@ -295,7 +300,7 @@ class SeedTaskRunner:
 
     def _count(self) -> None:
         copiers = self._copiers
-        self._progress = TaskReport(
+        self._progress = SeedTaskReport(
             attempt=self._attempt,
             records=self._counted[0] + sum(copier.records for copier in copiers.values()),
             bytes=self._counted[1] + sum(copier.bytes for copier in copiers.values()),

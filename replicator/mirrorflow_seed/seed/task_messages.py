@@ -30,7 +30,7 @@ class TaskInstructions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
+class SeedTaskReport:
     """The progress of one task attempt; counts are since it began. `next_offsets` are by index of the share.
 
     `reason` and `message` describe an error that holds it up, "" if none does; the message may name topics.
@@ -56,7 +56,7 @@ class Coordinator:
             f"/task-reports/{secrets.token_hex(16)}"  # unguessable, so that only tasks of this job can post
         )
         self._bytes_per_second = bytes_per_second
-        self._reports: dict[str, tuple[float, TaskReport]] = {}
+        self._reports: dict[str, tuple[float, SeedTaskReport]] = {}
         self._ended: set[str] = set()
         self._records = self._bytes = 0
         self._seconds = 0.0
@@ -67,7 +67,7 @@ class Coordinator:
         Raises ValueError, KeyError, TypeError or AttributeError if *body* is not such a message.
         """
         message = json.loads(body)
-        report = TaskReport(
+        report = SeedTaskReport(
             attempt=str(message["attempt"]),
             records=int(message["records"]),
             bytes=int(message["bytes"]),
@@ -80,7 +80,7 @@ class Coordinator:
         self.receive(report)
         return json.dumps({"stop": self.stop, "bytesPerSecond": self.task_bytes_per_second}).encode()
 
-    def receive(self, report: TaskReport) -> None:
+    def receive(self, report: SeedTaskReport) -> None:
         """Stores *report* as the latest report of its attempt."""
         for index, offset in report.next_offsets.items():
             self.next_offsets[index] = max(offset, self.next_offsets.get(index, -1))
@@ -134,7 +134,7 @@ class Coordinator:
         )
 
 
-def send_report(url: str, report: TaskReport) -> TaskInstructions | None:
+def send_report(url: str, report: SeedTaskReport) -> TaskInstructions | None:
     """Posts *report* to the driver at *url* and returns its instructions; None if it cannot be reached.
 
     Blocks for a few seconds at most.

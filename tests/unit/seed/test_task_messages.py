@@ -4,16 +4,16 @@ import json
 
 from mirrorflow_seed.job_status_server import JobStatusServer
 from mirrorflow_seed.report import SeedReport
-from mirrorflow_seed.seed.task_messages import Coordinator, TaskInstructions, TaskReport, send_report
+from mirrorflow_seed.seed.task_messages import Coordinator, SeedTaskReport, TaskInstructions, send_report
 
 
 def test_rate_is_divided_among_active_tasks():
     """A task that has ended leaves its share to the others."""
     coordinator = Coordinator(bytes_per_second=900)
     for attempt in "abc":
-        coordinator.receive(TaskReport(attempt=attempt))
+        coordinator.receive(SeedTaskReport(attempt=attempt))
     shared = coordinator.task_bytes_per_second
-    coordinator.receive(TaskReport(attempt="c", ended=True))
+    coordinator.receive(SeedTaskReport(attempt="c", ended=True))
 
     assert (shared, coordinator.task_bytes_per_second) == (300, 450)
 
@@ -21,11 +21,11 @@ def test_rate_is_divided_among_active_tasks():
 def test_attempt_counts_once_however_often_it_reports():
     """Its newest report counts, also when the result of its task arrives again."""
     coordinator = Coordinator(bytes_per_second=None)
-    coordinator.receive(TaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
-    coordinator.receive(TaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
-    coordinator.receive(TaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
-    coordinator.receive(TaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
-    coordinator.receive(TaskReport(attempt="b", records=1, bytes=10, seconds=1.0))
+    coordinator.receive(SeedTaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
+    coordinator.receive(SeedTaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
+    coordinator.receive(SeedTaskReport(attempt="a", records=7, bytes=70, seconds=2.0, ended=True))
+    coordinator.receive(SeedTaskReport(attempt="a", records=5, bytes=50, seconds=1.0))
+    coordinator.receive(SeedTaskReport(attempt="b", records=1, bytes=10, seconds=1.0))
 
     assert coordinator.totals == (8, 80, 3.0)
 
@@ -34,9 +34,9 @@ def test_attempts_without_a_final_report_are_unfinished():
     """A killed task reports nothing any more; a late final report still counts."""
     coordinator = Coordinator(bytes_per_second=None)
     for attempt in "abc":
-        coordinator.receive(TaskReport(attempt=attempt))
-    coordinator.receive(TaskReport(attempt="b", ended=True))
-    coordinator.receive(TaskReport(attempt="b"))
+        coordinator.receive(SeedTaskReport(attempt=attempt))
+    coordinator.receive(SeedTaskReport(attempt="b", ended=True))
+    coordinator.receive(SeedTaskReport(attempt="b"))
 
     assert coordinator.unfinished == 2
 
@@ -48,12 +48,12 @@ def test_task_reports_progress_and_receives_a_stop():
     try:
         at = f"http://127.0.0.1:{status_server.port}"
         first = send_report(
-            at + coordinator.path, TaskReport(attempt="a", next_offsets={3: 17}, reason="R", message="m")
+            at + coordinator.path, SeedTaskReport(attempt="a", next_offsets={3: 17}, reason="R", message="m")
         )
         held_up = coordinator.errors_by_reason
         coordinator.stop = True
-        second = send_report(at + coordinator.path, TaskReport(attempt="a", next_offsets={3: 9}))
-        elsewhere = send_report(at + "/task-reports/x", TaskReport(attempt="a"))
+        second = send_report(at + coordinator.path, SeedTaskReport(attempt="a", next_offsets={3: 9}))
+        elsewhere = send_report(at + "/task-reports/x", SeedTaskReport(attempt="a"))
     finally:
         status_server.close()
 
@@ -68,16 +68,18 @@ def test_errors_are_counted_by_reason_while_they_last():
     """With the message of one of them; tasks that make progress or have ended have no error."""
     coordinator = Coordinator(bytes_per_second=None)
     for attempt in "abc":
-        coordinator.receive(TaskReport(attempt=attempt, reason="Unreachable", message=f"broker {attempt}"))
-    coordinator.receive(TaskReport(attempt="a"))
-    coordinator.receive(TaskReport(attempt="b", ended=True))
+        coordinator.receive(
+            SeedTaskReport(attempt=attempt, reason="Unreachable", message=f"broker {attempt}")
+        )
+    coordinator.receive(SeedTaskReport(attempt="a"))
+    coordinator.receive(SeedTaskReport(attempt="b", ended=True))
 
     assert coordinator.errors_by_reason == {"Unreachable": (1, "broker c")}
 
 
 def test_unreachable_driver_changes_nothing():
     """The task keeps its last instructions."""
-    assert send_report("http://127.0.0.1:9/task-reports/x", TaskReport(attempt="a")) is None
+    assert send_report("http://127.0.0.1:9/task-reports/x", SeedTaskReport(attempt="a")) is None
 
 
 def test_a_report_has_the_agreed_fields_and_no_names():
