@@ -10,7 +10,7 @@ from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of, refused
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigEntry, changes_by_copy
+from mirrorflow_core.topics.topic_configs import ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.accepted_settings import (
     alter_to_accepted_settings,
@@ -71,8 +71,7 @@ async def check_creation(
         findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
     kept = (*internal_topics(settings), *(topic for topic in more if is_internal(topic.name)))
     await check_kept(target, [topic for topic in kept if topic.name in present], findings)
-    if settings.sync_configs_s is not None:
-        await _check_settings(target, settings, present, configs, findings)
+    await _check_settings(target, settings, present, configs, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
 
@@ -132,16 +131,19 @@ async def _check_settings(
     configs: dict[str, tuple[ConfigEntry, ...]],
     findings: Findings,
 ) -> None:
-    """Notes the settings that existing copies would not get, because the target refuses them."""
+    """Notes settings of existing copies that the target would refuse, and copies that are compacted alone."""
     remote = make_selection(settings).target_topic
     names = {topic: remote(topic) for topic in configs if remote(topic) in present}
     try:
         found = await admin.describe_topic_configs(target, list(names.values()))
-        changes = changes_by_copy(names, configs, found, make_config_rules(settings))
-        _, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
+        changes = {}
+        if settings.sync_configs_s is not None:
+            changes = changes_by_copy(names, configs, found, make_config_rules(settings))
+        accepted, outcome = await alter_to_accepted_settings(target, changes, validate_only=True)
     except (NotAuthorizedError, UnsupportedBrokerError):
         return  # reported among the permissions and the brokers' APIs
-    for sentence in outcome.settings:
+    applied = {} if settings.configs_report_only else accepted
+    for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
         findings.note(sentence)
 
 

@@ -43,6 +43,8 @@ class Progress:
     uncopied: tuple[str, ...] = ()
     uncopied_total: int = 0
     nothing_selected: str = ""
+    problem: str = ""  # why the connector as a whole does not copy; "" while nothing is known to be wrong
+    reason: str = ""  # the class of `problem`, such as FlowExists
     companions: tuple[Companion, ...] = ()
 
     @property
@@ -81,6 +83,10 @@ def read_progress(url: str) -> Progress | None:
     if summary is None or rows is None:
         return None
     connector = str(summary.get("connector", ""))
+    own: Mapping[str, Any] = next(
+        (one for one in rows.get("connectors", ()) if one.get("connector") == connector), {}
+    )
+    is_failed = own.get("state") == "FAILED"
     return Progress(
         connector=connector,
         summary=summary,
@@ -88,6 +94,8 @@ def read_progress(url: str) -> Progress | None:
         uncopied=tuple(rows.get("uncopied", ())),
         uncopied_total=int(rows.get("uncopiedTotal", 0)),
         nothing_selected=str(rows.get("nothingSelected", "")),
+        problem=" ".join(str(own.get("message", "")).split()) if is_failed else "",
+        reason=str(own.get("reason", "")) if is_failed else "",
         companions=tuple(
             Companion(said=one) for one in rows.get("connectors", ()) if one.get("connector") != connector
         ),

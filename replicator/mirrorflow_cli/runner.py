@@ -22,7 +22,7 @@ from mirrorflow_cli.log_file import LogFile
 from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ReplicatorProcess
 from mirrorflow_cli.progress import Progress, read_progress
 from mirrorflow_cli.running_flows import registered
-from mirrorflow_cli.verdict import RunVerdict, verdict
+from mirrorflow_cli.verdict import RunVerdict, hindrance, verdict
 from mirrorflow_operator.plan.plan import ConnectorPlan
 
 TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
@@ -68,6 +68,7 @@ class Runner:
         self._began_s = clock()
         self._asked_at_s = -PROGRESS_INTERVAL_S
         self._shown_at_s = -PROGRESS_INTERVAL_S
+        self._hindrance, self._hindered_since_s = "", self._began_s
 
     def run(self) -> int:
         """Runs until caught up (if requested), a signal, or an invalid setting that no restart fixes.
@@ -144,7 +145,11 @@ class Runner:
             return None
         self._asked_at_s = now_s
         seen = self._progress(process)
-        over = verdict(seen) if self._options.until_caught_up else None
+        over = None
+        if self._options.until_caught_up:
+            if hindrance(seen) != self._hindrance:
+                self._hindrance, self._hindered_since_s = hindrance(seen), now_s
+            over = verdict(seen, held_s=now_s - self._hindered_since_s)
         if over is None and self._is_late(now_s):
             over = RunVerdict(failure=f"Not caught up within {self._options.time_limit_s:g} s.")
         if seen is not None and (over is not None or now_s - self._shown_at_s >= PROGRESS_INTERVAL_S):

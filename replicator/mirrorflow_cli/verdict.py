@@ -7,9 +7,30 @@ not succeed while a topic of the flow is not copied, and does not fail while any
 from dataclasses import dataclass
 
 from mirrorflow_cli.progress import Progress
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowExistsError,
+    InvalidSettingError,
+    RefusedSettingError,
+    StreamChangedError,
+    UnsupportedBrokerError,
+)
 
-# Topics are listed within 2 s of the start; a refused creation is tried again after 1, 3 and 7 s.
-NOTHING_MATCHES_AFTER_S = 15.0
+# What may heal is given as long, from when it was first reported: a refused creation is tried again after 1, 3
+# and 7 s, and brokers that start do not know all of their topics yet.
+HEALS_WITHIN_S = 15.0
+# Reasons that only a user can remove.
+_FINAL = frozenset(
+    error.reason
+    for error in (
+        ClusterChangedError,
+        FlowExistsError,
+        InvalidSettingError,
+        RefusedSettingError,
+        StreamChangedError,
+        UnsupportedBrokerError,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,21 +40,29 @@ class RunVerdict:
     failure: str
 
 
-def verdict(seen: Progress | None) -> RunVerdict | None:
+def hindrance(seen: Progress | None) -> str:
+    """Returns what may heal and holds up the run now; "" if nothing is known to."""
+    if seen is None:
+        return ""
+    if seen.uncopied:
+        return "uncopied"
+    return "nothing selected" if seen.nothing_selected else seen.reason
+
+
+def verdict(seen: Progress | None, *, held_s: float) -> RunVerdict | None:
     """Returns the verdict for the source connector's progress (None if it did not answer).
 
-    Returns None while waiting may still help.
+    *held_s*: seconds since its `hindrance` was first seen. Returns None while waiting may still help.
     """
     if seen is None:
         return None
     if seen.caught_up:
         return RunVerdict(failure="")
-    failure = _failure(seen)
+    failure = _failure(seen, is_settled=held_s >= HEALS_WITHIN_S)
     return RunVerdict(failure=failure) if failure else None
 
 
-def _failure(progress: Progress) -> str:
-    is_settled = progress.uptime_s >= NOTHING_MATCHES_AFTER_S
+def _failure(progress: Progress, *, is_settled: bool) -> str:
     if progress.uncopied:
         if not is_settled or not (progress.hopeless or progress.behind == 0):
             return ""
@@ -41,11 +70,8 @@ def _failure(progress: Progress) -> str:
         return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
     if progress.nothing_selected:
         return progress.nothing_selected if is_settled else ""
-    if is_settled and progress.partitions_total == 0:
-        return (
-            f"{progress.connector} copies no partition: the source cannot be reached, or its topics are not listed yet;"
-            " `mirrorflow check` says which."
-        )
+    if progress.problem and progress.partitions_total == 0:
+        return progress.problem if is_settled or progress.reason in _FINAL else ""
     if progress.hopeless:
         first = progress.hopeless[0]
         return (

@@ -38,6 +38,11 @@ attributes. No error contains a secret or record data.
 
 from typing import ClassVar
 
+KEPT_ON_COPY = (
+    "name a setting of the copy in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next "
+    "sync of settings undoes it"
+)
+
 
 class MirrorFlowError(Exception):
     """Base class.
@@ -322,7 +327,7 @@ class RecordTooLargeError(PartitionError):
         self.size_bytes = size_bytes
         then = then or f"raise max.message.bytes of {target_topic} (or message.max.bytes of its brokers)"
         taken = f"takes {size_bytes} bytes, more than the target allows"
-        sentence = f"the record at source offset {offset} {taken}; {then}"
+        sentence = f"the record at source offset {offset} {taken}; {then}; {KEPT_ON_COPY}"
         super().__init__(sentence, topic=topic, partition=partition)
 
 

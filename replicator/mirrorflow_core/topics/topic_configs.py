@@ -23,6 +23,7 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
+_CLEANUP_POLICY = "cleanup.policy"
 _INHERITED = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT)
 
 
@@ -127,6 +128,31 @@ def changes_by_copy(
         if topic in source and name in target
     }
     return {name: changes for name, changes in found.items() if changes}
+
+
+def compacted_alone(
+    names: Mapping[str, str],
+    source: Mapping[str, Collection[ConfigEntry]],
+    target: Mapping[str, Collection[ConfigEntry]],
+    changes: Mapping[str, Collection[ConfigChange]],
+) -> list[str]:
+    """Return a sentence for each copy that is compacted, and stays so after *changes*, although its source is not.
+
+    *names*, *source* and *target* are as in `changes_by_copy`.
+    """
+    return [
+        f"Target topic {name} is compacted (cleanup.policy) and its source is not: of each key only the newest record stays, "
+        "and records without a key are refused; set its cleanup.policy=delete."
+        for topic, name in names.items()
+        if _is_compacted(target.get(name, ()))
+        and topic in source
+        and not _is_compacted(source[topic])
+        and not any(change.name == _CLEANUP_POLICY for change in changes.get(name, ()))
+    ]
+
+
+def _is_compacted(entries: Collection[ConfigEntry]) -> bool:
+    return any(entry.name == _CLEANUP_POLICY and "compact" in (entry.value or "") for entry in entries)
 
 
 def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:

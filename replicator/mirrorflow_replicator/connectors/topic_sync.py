@@ -19,6 +19,7 @@ from mirrorflow_core.topics.topic_configs import (
     ConfigEntry,
     ConfigRules,
     changes_by_copy,
+    compacted_alone,
     explain,
 )
 from mirrorflow_kafka.admin import admin
@@ -178,7 +179,7 @@ class TopicSync:
         applied, outcome = await alter_to_accepted_settings(
             self._target, changes, validate_only=self._report_only
         )
-        warnings = list(outcome.settings)
+        warnings = [*outcome.settings, *compacted_alone(names, source, target, applied)]
         for name, accepted in applied.items():
             if self._report_only:
                 differences = ", ".join(explain(one, target[name]) for one in accepted)

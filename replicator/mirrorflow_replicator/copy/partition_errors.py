@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mirrorflow_core.errors import (
+    KEPT_ON_COPY,
     IdentityError,
     MirrorFlowError,
     NotAuthorizedError,
@@ -121,9 +122,8 @@ class RefusedBatchError(PartitionError):
             then = "left out, as mirrorflow.refused.records=skip says"
         else:
             then = (
-                f"set {setting}, on {target_topic}, and name that setting in topics.configs.exceptions "
-                "(mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it; "
-                "or leave such records out with mirrorflow.refused.records=skip"
+                f"set {setting}, on {target_topic}, or leave such records out with mirrorflow.refused.records=skip; "
+                f"{KEPT_ON_COPY}"
             )
         super().__init__(
             f"target topic {target_topic} refuses {what} at source offset {offset} with {self.code}{said}; {then}",

@@ -7,7 +7,7 @@ offset reports as copied is before the target's frozen end. So a flow may run wh
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.config.plugins import make_naming, make_selection
+from mirrorflow_replicator.config.plugins import make_naming, make_replication_policy, make_selection
 from mirrorflow_seed.verify.known_offsets import read_known
 from mirrorflow_seed.verify.partition_planner import (
     OffsetRange,
@@ -53,20 +53,34 @@ async def plan(
     return found
 
 
+def compared_topics(topics: Iterable[str], settings: SourceSettings, notes: list[str]) -> dict[str, str]:
+    """Returns source topic -> target topic, of those of *topics* that are compared; adds *notes* on the others.
+
+    Heartbeats never decide a verification: they are written all the time, and expire on each side by itself.
+    """
+    selection, naming = make_selection(settings), make_naming(settings)
+    policy = make_replication_policy(settings)
+    copied: dict[str, str] = {}
+    for name in topics:
+        if not selection.selects(name):
+            continue
+        if naming.route(name).dropped_by or selection.obstacle(name):
+            notes.append(f"{name} is not compared: transforms exclude it from the flow.")
+        elif policy.is_heartbeats_topic(name):
+            notes.append(f"{name} is not compared: it holds heartbeats.")
+        else:
+            copied[name] = naming.target_topic(name)
+    return copied
+
+
 async def _partitions(
     source: Cluster, target: Cluster, settings: SourceSettings, plan_settings: PlanSettings, found: VerifyPlan
 ) -> list[PartitionLayout]:
-    selection, naming = make_selection(settings), make_naming(settings)
     topics = await admin.list_topics(source)
     await target.refresh(None)
-    copied: dict[str, str] = {}
-    for name, topic in sorted(topics.items()):
-        if topic.error or not selection.selects(name):
-            continue
-        if naming.route(name).dropped_by or selection.obstacle(name):
-            found.notes.append(f"{name} is not compared: transforms exclude it from the flow.")
-            continue
-        copied[name] = naming.target_topic(name)
+    copied = compared_topics(
+        [name for name, topic in sorted(topics.items()) if not topic.error], settings, found.notes
+    )
     there = target.metadata.topics
     ours = [TopicPartition(name, number) for name in copied for number in topics[name].partitions]
     theirs = [

@@ -335,3 +335,22 @@ def test_a_group_at_the_end_of_a_partition_that_is_empty_by_now_stands_at_the_en
         assert group_offsets(west, group) == {(copy, 0): 0}, running.said()
     told = command(tmp_path, "offsets", "-f", flow, "--group", group)
     assert "exact" in told.stdout, told.stdout + told.stderr
+
+
+def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Another flow owns the source's alias on the target."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 10, keys=True)
+    flow = flow_file(tmp_path, east, west, topic)
+    first = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "first.log")
+    assert first.returncode == 0, first.stdout + first.stderr
+
+    flow.write_text(flow.read_text().replace("name: reported", "name: another"))
+    second = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "second.log")
+
+    assert second.returncode == 1
+    assert (
+        f"already receives source {topic.upper()} from flow reported; this flow is another" in second.stderr
+    )

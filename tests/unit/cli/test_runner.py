@@ -27,10 +27,12 @@ POLL_S = 0.01
 RUNNER = """
 import os, sys
 from pathlib import Path
+from mirrorflow_cli import verdict
 from mirrorflow_cli.json_lines import JsonDisplay
 from mirrorflow_cli.log_file import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
+verdict.HEALS_WITHIN_S = 1.0
 stub, mode, until = sys.argv[1:]
 limit = os.environ.get("TIME_LIMIT")
 plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,

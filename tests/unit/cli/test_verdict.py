@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mirrorflow_cli.progress import Progress
-from mirrorflow_cli.verdict import NOTHING_MATCHES_AFTER_S, RunVerdict, verdict
+from mirrorflow_cli.verdict import HEALS_WITHIN_S, RunVerdict, hindrance, verdict
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}
 BEHIND = {"reachedStartEnd": False, "phase": "copying"}
@@ -17,13 +17,15 @@ NOTHING = "No topic of east is selected. Of 3 topics 3 are not, as `topics` does
 
 
 def progress(
-    *rows: dict[str, Any], uptime_s: float = 60.0, uncopied: tuple[str, ...] = (), nothing: str = ""
+    *rows: dict[str, Any],
+    uncopied: tuple[str, ...] = (),
+    nothing: str = "",
+    reason: str = "",
 ) -> Progress:
     behind = sum(not row["reachedStartEnd"] for row in rows)
     summary = {
         "partitions": {"total": len(rows)},
         "caughtUp": bool(rows) and not behind and not uncopied and not nothing,
-        "uptimeSeconds": uptime_s,
     }
     return Progress(
         connector="C",
@@ -32,41 +34,45 @@ def progress(
         uncopied=uncopied,
         uncopied_total=len(uncopied),
         nothing_selected=nothing,
+        problem=f"{reason}: it is so." if reason else "",
+        reason=reason,
     )
 
 
 @pytest.mark.parametrize(
-    "seen",
+    ("seen", "held_s"),
     [
-        None,
-        progress(uptime_s=NOTHING_MATCHES_AFTER_S - 1),
-        progress(BEHIND),
-        progress(BEHIND, STOPPED),
-        progress(uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
-        progress(DONE, uncopied=(REFUSED,), uptime_s=NOTHING_MATCHES_AFTER_S - 1),
-        progress(BEHIND, uncopied=(REFUSED,)),
-        progress(DONE, nothing=NOTHING, uptime_s=NOTHING_MATCHES_AFTER_S - 1),
+        (None, 600.0),
+        (progress(), 600.0),
+        (progress(BEHIND), 600.0),
+        (progress(BEHIND, STOPPED), 600.0),
+        (progress(BEHIND, uncopied=(REFUSED,)), 600.0),
+        (progress(uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
+        (progress(DONE, uncopied=(REFUSED,)), HEALS_WITHIN_S - 1),
+        (progress(DONE, nothing=NOTHING), HEALS_WITHIN_S - 1),
+        (progress(reason="Unreachable"), HEALS_WITHIN_S - 1),
+        (progress(BEHIND, reason="Unreachable"), 600.0),
     ],
     ids=[
-        "no answer", "topics may still be found", "one copies", "one copies, one has stopped",
-        "a refusal may heal", "a refusal may heal while the rest is done", "the rest still copies",
-        "topics may still be found beside heartbeats",
+        "no answer yet", "topics are not listed yet", "one copies", "one copies, one has stopped",
+        "the rest still copies", "a refusal may heal", "a refusal may heal while the rest is done",
+        "topics may still be found beside heartbeats", "a cluster may be starting", "what copies may continue",
     ],
 )  # fmt: skip
-def test_waiting_continues_while_progress_is_possible(seen: Progress | None) -> None:
-    """No verdict."""
-    assert verdict(seen) is None
+def test_waiting_continues_while_progress_is_possible(seen: Progress | None, held_s: float) -> None:
+    """However slow the machine is: only what has been reported is waited for by time."""
+    assert verdict(seen, held_s=held_s) is None
 
 
 def test_all_caught_up_is_done() -> None:
     """Without a sentence."""
-    assert RunVerdict(failure="") == verdict(progress(DONE, DONE))
+    assert RunVerdict(failure="") == verdict(progress(DONE, DONE), held_s=0.0)
 
 
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (progress(), "the source cannot be reached, or its topics are not listed yet"),
+        (progress(reason="Unreachable"), "Unreachable: it is so."),
         (progress(DONE, nothing=NOTHING), NOTHING),
         (progress(DONE, STOPPED), "t-0: the record is too large."),
         (progress(uncopied=(REFUSED,)), REFUSED),
@@ -74,7 +80,7 @@ def test_all_caught_up_is_done() -> None:
         (progress(DONE, STOPPED, uncopied=(REFUSED,)), REFUSED),
     ],
     ids=[
-        "nothing was listed",
+        "a cluster that stays away",
         "only heartbeats are copied",
         "only stopped ones are behind",
         "all refused",
@@ -84,7 +90,25 @@ def test_all_caught_up_is_done() -> None:
 )
 def test_what_waiting_does_not_heal_is_a_failure_with_its_reason(seen: Progress, words: str) -> None:
     """Never success while a topic that matches is not copied."""
-    found = verdict(seen)
+    found = verdict(seen, held_s=HEALS_WITHIN_S)
 
     assert found is not None
     assert words in found.failure
+
+
+@pytest.mark.parametrize("reason", ["FlowExists", "ClusterChanged", "InvalidSettings"])
+def test_what_only_a_user_can_change_is_a_failure_at_once(reason: str) -> None:
+    assert verdict(progress(reason=reason), held_s=0.0) == RunVerdict(failure=f"{reason}: it is so.")
+
+
+def test_what_holds_up_a_run_is_known_by_its_kind() -> None:
+    """Its sentence may change meanwhile."""
+    seen = (
+        None,
+        progress(),
+        progress(reason="Unreachable"),
+        progress(nothing=NOTHING),
+        progress(uncopied=("one",)),
+    )
+
+    assert [hindrance(one) for one in seen] == ["", "", "Unreachable", "nothing selected", "uncopied"]

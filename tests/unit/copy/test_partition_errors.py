@@ -114,9 +114,9 @@ def test_only_refusals_of_single_records_divide_a_batch():
             "",
             (
                 "target topic east.orders refuses the record at source offset 41 with INVALID_TIMESTAMP; "
-                "set message.timestamp.before.max.ms or message.timestamp.after.max.ms, on east.orders, and name that setting in "
-                "topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it; "
-                "or leave such records out with mirrorflow.refused.records=skip."
+                "set message.timestamp.before.max.ms or message.timestamp.after.max.ms, on east.orders, or leave such records "
+                "out with mirrorflow.refused.records=skip; name a setting of the copy in topics.configs.exceptions "
+                "(mirrorflow.config.properties.exclude.by.topic), or the next sync of settings undoes it."
             ),
         ),
         (

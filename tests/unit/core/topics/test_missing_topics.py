@@ -13,6 +13,7 @@ from mirrorflow_core.topics.topic_configs import (
     ConfigException,
     ConfigRules,
     ConfigSource,
+    compacted_alone,
     config_changes,
     creation_configs,
     explain,
@@ -156,6 +157,20 @@ def test_an_override_that_the_target_does_not_know_is_a_change():
     source = [entry("new.setting", "1"), entry("other.new", "1", ConfigSource.DEFAULT)]
 
     assert (ConfigChange(name="new.setting", value="1"),) == config_changes(source, [], RULES)
+
+
+def test_a_copy_that_is_compacted_alone_is_named():
+    """Unless the next sync of settings mends it."""
+    policy = {name: [entry("cleanup.policy", name)] for name in ("compact", "delete")}
+    names = {"t": "A.t", "u": "A.u", "v": "A.v"}
+    source = {"t": policy["delete"], "u": policy["delete"], "v": policy["compact"]}
+    target = {"A.t": policy["compact"], "A.u": policy["compact"], "A.v": policy["compact"]}
+
+    [told] = compacted_alone(
+        names, source, target, {"A.u": (ConfigChange(name="cleanup.policy", value="delete"),)}
+    )
+
+    assert told.startswith("Target topic A.t is compacted (cleanup.policy) and its source is not: ")
 
 
 @given(source=entry_sets, target=entry_sets, from_source=st.booleans())
