@@ -1,0 +1,182 @@
+"""Broker behaviour that the fence of a writer relies on (docs/decisions/020-one-fenced-writer.md).
+
+A single broker sends transaction markers to itself over its inter-broker listener. Here that listener is behind
+a proxy, so a test decides when the markers arrive.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from mirrorflow_core.errors import BrokerError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.batch import Batch, split
+from mirrorflow_core.wire.records import encode
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import read_once
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH, NONE
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.installation import OLD_VERSION, VERSION
+from tests.harness.kafka.tools import records
+from tests.integration.kafka.flows import asking, numbered
+
+pytestmark = pytest.mark.more
+
+Names = Callable[[], str]
+TRANSACTION_TIMEOUT_MS = 60_000
+BATCH_RECORDS = 10
+LATE_BATCHES = 4
+POLL_S = 0.01
+
+
+@pytest.fixture(scope="module", params=[VERSION, pytest.param(OLD_VERSION, marks=pytest.mark.java)])
+def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """One broker whose markers pass through `proxy(1)`; clients use the other listener."""
+    config = {"inter.broker.listener.name": "PROXIED"}
+    with KafkaCluster(name="fence", version=request.param, proxied=True, config=config) as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochProducer:
+    """A transactional id in one epoch; `append` writes plain or transactional batches."""
+
+    cluster: Cluster
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+    @classmethod
+    async def new(cls, cluster: Cluster, transactional_id: str) -> "EpochProducer":
+        """Initialise *transactional_id*, which raises its epoch."""
+        producer_id, epoch = await admin.init_producer_id(
+            cluster, transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
+        return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, epoch=epoch)
+
+    async def append(self, partition: TopicPartition, at: int, *, transactional: bool = False) -> int:
+        """Write the batch of this epoch with index *at*; the error code."""
+        first = at * BATCH_RECORDS
+        data = encode(
+            numbered(first, BATCH_RECORDS, timestamp=time.time_ns() // 1_000_000),
+            codec=0,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=first,
+            transactional=transactional,
+        )
+        codes = await admin.produce(
+            self.cluster,
+            {partition: data},
+            timeout_ms=30_000,
+            transactional_id=self.transactional_id if transactional else None,
+        )
+        return codes[partition]
+
+    async def add(self, *partitions: TopicPartition) -> None:
+        await admin.add_partitions_to_txn(
+            self.cluster, self.transactional_id, self.producer_id, self.epoch, partitions
+        )
+
+    async def end(self, *, committed: bool) -> None:
+        await admin.end_txn(
+            self.cluster, self.transactional_id, self.producer_id, self.epoch, committed=committed
+        )
+
+
+def test_late_batches_are_appended_until_the_marker_is_in_the_log_and_refused_afterwards(
+    target: KafkaCluster, unique_topic: Names
+):
+    """EndTxn responds when the coordinator has decided; the leader refuses the old epoch only from the marker on.
+
+    So a successor looks up the end of the log only after it has read the marker of its epoch.
+    """
+    partition = TopicPartition(target.create_topic(unique_topic()), 0)
+
+    async def fence(cluster: Cluster) -> tuple[list[int], list[int], list[Batch]]:
+        await cluster.refresh([partition.topic])
+        old = await EpochProducer.new(cluster, f"{partition.topic}-plain")
+        assert await old.append(partition, 0) == NONE
+        target.proxy(1).blackhole()
+        try:
+            successor = await EpochProducer.new(cluster, old.transactional_id)
+            await successor.add(partition)
+            await successor.end(committed=False)
+            before_marker = [await old.append(partition, at) for at in range(1, 1 + LATE_BATCHES)]
+        finally:
+            target.proxy(1).heal()
+        await wait_for_marker(successor, partition)
+        after_marker = [
+            await old.append(partition, at) for at in range(1 + LATE_BATCHES, 1 + 2 * LATE_BATCHES)
+        ]
+        assert (successor.producer_id, successor.epoch) == (old.producer_id, old.epoch + 1)
+        return before_marker, after_marker, await batches_of(cluster, partition)
+
+    before_marker, after_marker, log = asking(target, fence)
+
+    assert before_marker == [NONE] * LATE_BATCHES
+    assert after_marker == [INVALID_PRODUCER_EPOCH] * LATE_BATCHES
+    assert [one.is_control for one in log] == [False] * (1 + LATE_BATCHES) + [True]
+
+
+@pytest.mark.parametrize("newcomer_before", ["begin", "record", "commit"])
+def test_a_claim_is_refused_once_a_newer_owner_has_initialised_the_lock(
+    target: KafkaCluster, unique_topic: Names, newcomer_before: str
+):
+    """A claim is written in a transaction of the lock's id, so only the latest owner can commit one."""
+    partition = TopicPartition(target.create_topic(unique_topic()), 0)
+    lock = f"{partition.topic}-lock"
+
+    async def claim(cluster: Cluster) -> tuple[int, int]:
+        await cluster.refresh([partition.topic])
+        owner = await EpochProducer.new(cluster, lock)
+        newcomer = None
+        for step in ("begin", "record", "commit"):
+            if step == newcomer_before:
+                newcomer = await EpochProducer.new(cluster, lock)
+            if code := await refusal(owner, step, partition):
+                break
+        assert newcomer is not None
+        codes = [await refusal(newcomer, step, partition) for step in ("begin", "record", "commit")]
+        await wait_for_marker(newcomer, partition)
+        return code, max(codes)
+
+    owner_code, newcomer_code = asking(target, claim)
+
+    assert (owner_code, newcomer_code) == (INVALID_PRODUCER_EPOCH, NONE)
+    assert len(records(target, partition.topic, isolation="read_committed")) == BATCH_RECORDS
+
+
+async def refusal(producer: EpochProducer, step: str, partition: TopicPartition) -> int:
+    """Take one step of a transaction with one batch; the error code, NONE if the broker accepts it."""
+    try:
+        if step == "begin":
+            await producer.add(partition)
+        elif step == "record":
+            return await producer.append(partition, 0, transactional=True)
+        else:
+            await producer.end(committed=True)
+    except BrokerError as error:
+        return error.code
+    return NONE
+
+
+async def wait_for_marker(producer: EpochProducer, partition: TopicPartition) -> None:
+    """Wait until the log ends with a marker of *producer*'s epoch."""
+    while True:
+        last = (await batches_of(producer.cluster, partition))[-1]
+        if last.is_control and (last.producer_id, last.producer_epoch) == (
+            producer.producer_id,
+            producer.epoch,
+        ):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+async def batches_of(cluster: Cluster, partition: TopicPartition) -> list[Batch]:
+    """All batches of a small log, markers included."""
+    return list(split((await read_once(cluster, partition, 0)).records))
