@@ -212,7 +212,7 @@ class Status(ApiModel):
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def moment(at_s: float) -> str:
+def timestamp(at_s: float) -> str:
     """Returns *at_s* as a timestamp."""
     return datetime.fromtimestamp(int(at_s), tz=UTC).strftime(_FORMAT)
 

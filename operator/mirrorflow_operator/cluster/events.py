@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mirrorflow_operator.api.spec import API_VERSION, KIND
-from mirrorflow_operator.api.status import moment, seconds
+from mirrorflow_operator.api.status import seconds, timestamp
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.kinds import EVENT
 from mirrorflow_operator.cluster.observed import MESSAGE_MAX
@@ -49,7 +49,7 @@ class Events:
     _left: float = float(BURST)
     _left_at: float = 0.0
 
-    async def say(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
+    async def publish(self, resource: Resource, reason: str, note: str, *, warning: bool = False) -> None:
         """Writes one Event, unless it repeats a recent one or the rate limit is reached.
 
         *reason* is a PascalCase word, *note* a sentence.
@@ -87,7 +87,7 @@ class Events:
         self, resource: Resource, reason: str, note: str, key: str, *, warning: bool
     ) -> dict[str, object]:
         at = datetime.now(UTC)
-        second = moment(at.timestamp())
+        second = timestamp(at.timestamp())
         return {
             "apiVersion": "v1",
             "kind": "Event",

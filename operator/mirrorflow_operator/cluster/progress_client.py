@@ -170,7 +170,7 @@ def _tls_context(file: str) -> ssl.SSLContext:
     return context
 
 
-def places(
+def scrape_targets(
     key: Key,
     pods: Iterable[tuple[str, PodSeen]],
     drivers: Iterable[tuple[str, PodSeen]],

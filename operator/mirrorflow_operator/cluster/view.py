@@ -56,7 +56,7 @@ class View:
     """The operator's observed state of the cluster; each change returns the keys of flows to reconcile."""
 
     flows: dict[Key, FlowSeen] = field(default_factory=dict)
-    together: CrossFlowChecks = field(default_factory=CrossFlowChecks)
+    cross_flow_checks: CrossFlowChecks = field(default_factory=CrossFlowChecks)
     # Monotonic time of the last watch event of each kind.
     watched_at: dict[str, float] = field(default_factory=dict)
     _of: dict[Key, _OfFlow] = field(default_factory=lambda: defaultdict(_OfFlow))
@@ -105,7 +105,7 @@ class View:
             (key, pod) for key, of in self._of.items() if key in self.flows for _, pod in of.pods.values()
         )
 
-    def news(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
+    def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
         """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()
         if event == "DELETED":
@@ -169,7 +169,7 @@ class View:
             seen = flow_seen(body)
             before = self.flows.get(key)
             self.flows[key] = seen
-            affected = self.together.put(seen.resource)
+            affected = self.cross_flow_checks.put(seen.resource)
             same = before is not None and (
                 before.resource == seen.resource and before.deleting == seen.deleting
             )
@@ -208,7 +208,7 @@ class View:
         kind, _, name = found
         if kind == MIRROR_FLOW.name:
             self.flows.pop(key, None)
-            return self.together.remove(key) | {key}
+            return self.cross_flow_checks.remove(key) | {key}
         of = self._of[key]
         if kind == POD.name:
             of.pods.pop(name, None)

@@ -25,7 +25,7 @@ from mirrorflow_operator.plan.runs import SparkDefaults
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.rollout_steps import left_alone, shapes
+from mirrorflow_operator.status.rollout_steps import postponed_connectors, shapes
 from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
 
 
@@ -85,7 +85,7 @@ def plan_flow(
     if admission.has_conflict and not deployments:
         return unchanged  # the flow was never admitted, so it has no pods to stop
     steps = shapes(flow, observed.deployments)
-    left = left_alone(flow, sharing, observed.deployments)
+    left = postponed_connectors(flow, sharing, observed.deployments)
     facts = (
         (resource.uid, resource.generation, admission.version, admission.refusal),
         (*steps.items(), left),

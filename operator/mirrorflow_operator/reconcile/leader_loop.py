@@ -88,9 +88,9 @@ class Leader:
             return f"No pass has ended for {stuck_s:.0f} s."
         return ""
 
-    def news(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> None:
+    def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> None:
         """Applies one watch event to the view and queues the flows it affects."""
-        for key in self.view.news(kind, event, body):
+        for key in self.view.handle_event(kind, event, body):
             self.queue.add(key)
 
     async def _wait_for_definition(self) -> None:
@@ -170,7 +170,9 @@ class Leader:
         while True:
             readable = [one for one in self.settings.namespaces if one not in self.unreadable]
             self._silent = False
-            self._watches = Watches(namespaces=readable, loop=asyncio.get_running_loop(), news=self.news)
+            self._watches = Watches(
+                namespaces=readable, loop=asyncio.get_running_loop(), on_event=self.handle_event
+            )
             self._watches.start()
             await self._until_watches_end(readable)
             _LOG.warning("Restarting the watches.")

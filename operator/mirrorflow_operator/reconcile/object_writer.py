@@ -72,13 +72,13 @@ class ObjectWriter:
                 bodies.append(written.body)
                 if one["kind"] == DEPLOYMENT.name and found is None:
                     created.append(written.child.name)
-                news = news_of(one, found, desired.objects, observed.children)
-                if news is not None:
-                    await self.events.say(resource, *news)
+                event = event_of_write(one, found, desired.objects, observed.children)
+                if event is not None:
+                    await self.events.publish(resource, *event)
         except _USER_FACING_ERRORS as error:
             failure = error
         if created and failure is None:
-            await self.events.say(resource, "Created", f"Deployments {', '.join(created)}.")
+            await self.events.publish(resource, "Created", f"Deployments {', '.join(created)}.")
         return Applied(children=tuple(children), bodies=tuple(bodies), failure=failure)
 
     async def prune(self, desired: DesiredState, observed: ObservedFlow, applied: Applied) -> Pruned:
@@ -97,7 +97,7 @@ class ObjectWriter:
                     continue
                 if await self.applier.prune(child):
                     children.append(child)
-                    await self.events.say(observed.resource, *removal_of(child, pod_of))
+                    await self.events.publish(observed.resource, *event_of_removal(child, pod_of))
         except _USER_FACING_ERRORS as error:
             return Pruned(children=tuple(children), failure=error)
         return Pruned(children=tuple(children))
@@ -117,7 +117,7 @@ def id_of(planned: Object) -> Id:
     return planned["kind"], planned["metadata"]["namespace"], planned["metadata"]["name"]
 
 
-def news_of(
+def event_of_write(
     one: Object, found: ChildSeen | None, planned: Sequence[Object], before: Mapping[Id, ChildSeen]
 ) -> tuple[str, str] | None:
     """Returns reason and note of the Event for writing *one*, or None if it needs no Event.
@@ -155,7 +155,7 @@ def _why_it_rolls(
     )
 
 
-def removal_of(child: ChildSeen, homes: Mapping[str, str]) -> tuple[str, str]:
+def event_of_removal(child: ChildSeen, homes: Mapping[str, str]) -> tuple[str, str]:
     """Returns reason and note of the Event for deleting *child*.
 
     *homes* maps each planned connector to the connector whose pod it runs in, both by name.

@@ -14,7 +14,7 @@ from mirrorflow_operator.cluster.observed import (
     job_seen,
     run_kind_of,
 )
-from mirrorflow_operator.cluster.progress_client import Authorities, name_in, places
+from mirrorflow_operator.cluster.progress_client import Authorities, name_in, scrape_targets
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.plan import connector_names
@@ -97,11 +97,13 @@ class Observer:
             return None
         connectors = {} if seen.resource.flow is None else connector_names(seen.resource.flow)
         pods, drivers = list(self.view.pods(key)), list(self.view.drivers(key))
-        self.poller.put(key, places(key, pods, drivers, wanted=connectors, authorities=self.authorities))
+        self.poller.put(
+            key, scrape_targets(key, pods, drivers, wanted=connectors, authorities=self.authorities)
+        )
         found = ObservedFlow(
             resource=seen.resource,
             now_s=self.wall_clock(),
-            conflict=self.view.together.refusal(key),
+            conflict=self.view.cross_flow_checks.refusal(key),
             unreadable=self.unreadable.get(key[0], ""),
             children=dict(self.view.children(key)),
             deployments=dict(self.view.deployments(key)),

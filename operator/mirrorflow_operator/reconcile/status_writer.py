@@ -71,7 +71,7 @@ class FlowStatusWriter:
         self.view.put(MIRROR_FLOW, answer)
         stored = self.view.flows.get(resource.key)
         for reason, message in new_troubles(old.conditions, status.conditions, assessment.causes):
-            await self.events.say(resource, reason, message, warning=True)
+            await self.events.publish(resource, reason, message, warning=True)
         return StatusMemory(
             written_at_s=now_s, written=status, stored=None if stored is None else stored.resource.status
         )

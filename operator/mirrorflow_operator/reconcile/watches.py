@@ -32,16 +32,16 @@ STOP_TIMEOUT_S: Final = 1.0
 # kopf's name prefix of the tasks that watch one kind in one namespace. kopf does not notice a failed one.
 TASK_NAME: Final = "watcher for "
 MONITOR_EVERY_S: Final = 1.0
-News = Callable[[ObjectKind, str | None, Mapping[str, Any]], None]
+OnEvent = Callable[[ObjectKind, str | None, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Watches:
-    """Watches all kinds of `WATCHED` and calls *news* in *loop* with each event."""
+    """Watches all kinds of `WATCHED` and calls *on_event* in *loop* with each event."""
 
     namespaces: Sequence[str]  # empty: the whole cluster
     loop: asyncio.AbstractEventLoop
-    news: News
+    on_event: OnEvent
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _broken: bool = False
@@ -115,7 +115,7 @@ class Watches:
     def _handler(self, kind: ObjectKind) -> Callable[..., Any]:
         async def seen(*, event: Mapping[str, Any], **_: Any) -> None:
             if not self._stop.is_set():
-                self.loop.call_soon_threadsafe(self.news, kind, event["type"], event["object"])
+                self.loop.call_soon_threadsafe(self.on_event, kind, event["type"], event["object"])
 
         return seen
 

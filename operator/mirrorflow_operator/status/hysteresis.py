@@ -13,7 +13,7 @@ wrong. `lastTransitionTime` changes only with `status`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirrorflow_operator.api.status import Condition, ConditionStatus, moment
+from mirrorflow_operator.api.status import Condition, ConditionStatus, timestamp
 from mirrorflow_operator.status.conditions import Finding, bounded
 from mirrorflow_operator.status.observation import AssessmentMemory, Since
 
@@ -101,7 +101,7 @@ def _condition(finding: Finding, told: Condition | None, generation: int, now_s:
         type=finding.kind.value,
         status=finding.status,
         observed_generation=generation,
-        last_transition_time=told.last_transition_time if is_same and told is not None else moment(now_s),
+        last_transition_time=told.last_transition_time if is_same and told is not None else timestamp(now_s),
         reason=finding.reason.value,
         message=bounded(finding.message),
     )

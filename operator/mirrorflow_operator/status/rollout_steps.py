@@ -41,7 +41,7 @@ def _live(seen: DeploymentSeen | None) -> Live | None:
     return Live(shape=shape, is_rolling=is_rolling)
 
 
-def left_alone(
+def postponed_connectors(
     flow: MirrorFlow, wanted: Pods, deployments: Mapping[str, DeploymentSeen]
 ) -> frozenset[ConnectorKind]:
     """Returns the connectors whose old Deployment must stay until the new pod is ready.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.status import RunPhase, SeedDriver, SeedStatus, moment, seconds
+from mirrorflow_operator.api.status import RunPhase, SeedDriver, SeedStatus, seconds, timestamp
 from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, bounded, no, unknown, yes
 from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
@@ -30,7 +30,7 @@ def totals(before: SeedStatus, reports: Iterable[tuple[PodSeen, Report]]) -> dic
     """Returns the fields of the status *before* that *reports*, each with its driver's pod, update."""
     driver, records, size_bytes = before.driver, before.records, before.bytes
     for pod, report in sorted(reports, key=lambda one: (one[0].created_s, one[0].uid)):
-        created = moment(pod.created_s)
+        created = timestamp(pod.created_s)
         if driver is not None and pod.uid != driver.uid and created < driver.creation_time:
             continue
         if driver is None:
@@ -84,8 +84,8 @@ def _with_job(job: JobSeen, run_id: str, same: SeedStatus | None, observation: O
     started_s = job.started_s or job.created_s
     update: dict[str, object] = {
         "phase": phase.value,
-        "start_time": found.start_time or (None if phase is RunPhase.PENDING else moment(started_s)),
-        "completion_time": moment(job.ended_s or observation.now_s) if job.outcome else None,
+        "start_time": found.start_time or (None if phase is RunPhase.PENDING else timestamp(started_s)),
+        "completion_time": timestamp(job.ended_s or observation.now_s) if job.outcome else None,
         "message": _message(job, report, found),
         "estimated_seconds": None,
     }

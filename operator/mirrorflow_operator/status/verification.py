@@ -14,7 +14,14 @@ from typing import Final
 
 from mirrorflow_operator.api.runs import Verify
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.status import Condition, ConditionStatus, RunPhase, VerifyStatus, moment, seconds
+from mirrorflow_operator.api.status import (
+    Condition,
+    ConditionStatus,
+    RunPhase,
+    VerifyStatus,
+    seconds,
+    timestamp,
+)
 from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import JobSeen, Observation
@@ -132,12 +139,12 @@ def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> Ve
     if job.outcome and report is not None and report.is_done:
         # A run that found differences exits with a non-zero status, which Kubernetes counts as a failure.
         phase = RunPhase.SUCCEEDED
-    ended = moment(job.ended_s or observation.now_s) if job.outcome else None
+    ended = timestamp(job.ended_s or observation.now_s) if job.outcome else None
     update: dict[str, object] = {
         "run_id": job.run_id,
         "job": job.name,
         "phase": phase.value,
-        "start_time": None if phase is RunPhase.PENDING else moment(job.started_s or job.created_s),
+        "start_time": None if phase is RunPhase.PENDING else timestamp(job.started_s or job.created_s),
         "completion_time": ended,
         "message": "" if report is None else report.message,
     }

@@ -22,8 +22,8 @@ from mirrorflow_operator.api.status import (
     ConditionStatus,
     Lag,
     Status,
-    moment,
     seconds,
+    timestamp,
 )
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.plan import ConnectorKind
@@ -215,7 +215,7 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
         if told is not None and told.status is condition.status:
             assert told.last_transition_time == condition.last_transition_time
         else:
-            assert moment(now_s) == condition.last_transition_time
+            assert timestamp(now_s) == condition.last_transition_time
     return status
 
 
@@ -301,7 +301,7 @@ def test_ready_stays_true_for_a_minute_and_then_has_the_reason() -> None:
     told = [life.see(STUCK, 20) for _ in range(5)]
 
     assert ["True", "True", "True", "False", "False"] == [one.status.value for one in told]
-    assert ("Stuck", moment(life.last.now_s - 20)) == (told[-1].reason, told[-1].last_transition_time)
+    assert ("Stuck", timestamp(life.last.now_s - 20)) == (told[-1].reason, told[-1].last_transition_time)
 
 
 def test_a_recovered_flow_is_ready_after_a_minute() -> None:
@@ -492,7 +492,7 @@ def test_a_status_of_another_release_is_read_field_by_field() -> None:
 @given(st.floats(0, 4e9))
 def test_timestamps_survive_a_round_trip(at_s: float) -> None:
     """To the second."""
-    assert int(at_s) == seconds(moment(at_s))
+    assert int(at_s) == seconds(timestamp(at_s))
     assert seconds("yesterday") is None
 
 

@@ -21,7 +21,7 @@ from mirrorflow_operator.plan.replica_sharing import Shape
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
 from mirrorflow_operator.status.progress import SideReachability, SideSummary
-from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving, left_alone
+from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving, postponed_connectors
 from mirrorflow_operator.status.workloads import is_rolling, workload_name
 from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (
@@ -153,7 +153,7 @@ class _Cluster:
 
     def pass_over(self, flow: MirrorFlow, wanted: Pods) -> None:
         """What a pass writes: all that is not left alone."""
-        left = left_alone(flow, wanted, self.live)
+        left = postponed_connectors(flow, wanted, self.live)
         for kind in ALL:
             word = connector_word(kind)
             if kind in left:
@@ -217,7 +217,7 @@ def test_a_pod_that_never_starts_removes_nothing_and_a_stopped_flow_waits_for_no
         "heartbeat": _live(HEARTBEAT, "heartbeat"),
     }
 
-    assert left_alone(flow, pods(flow.spec.connectors, ALL), live) == left
+    assert postponed_connectors(flow, pods(flow.spec.connectors, ALL), live) == left
 
 
 def test_a_moving_connector_is_rolling_until_its_old_pod_has_ended():

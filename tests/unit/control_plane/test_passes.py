@@ -62,7 +62,7 @@ class DictApi:
     async def delete(self, kind: ObjectKind, namespace: str, name: str, *, uid: str) -> None:
         self.written.append(f"delete {kind.name} {name}")
         body = self.objects.pop((kind.name, namespace, name))
-        self.view.news(kind, "DELETED", body)
+        self.view.handle_event(kind, "DELETED", body)
 
     async def chunks(
         self, kind: ObjectKind, namespace: str, *, fields: str = ""
@@ -92,7 +92,7 @@ class DictApi:
             stored["status"] = old["status"]
         self.objects[found] = stored
         if seen:
-            self.view.news(kind, "MODIFIED", stored)
+            self.view.handle_event(kind, "MODIFIED", stored)
         return deepcopy(stored)
 
 
@@ -158,7 +158,7 @@ class Story:
         }
         self.api.store(DEPLOYMENT, {**body, "status": status}, seen=True)
         for found in [one for one in self.api.objects if one[0] == POD.name and one[2].startswith(name)]:
-            self.view.news(POD, "DELETED", self.api.objects.pop(found))
+            self.view.handle_event(POD, "DELETED", self.api.objects.pop(found))
         template = body["spec"]["template"]
         for number in range(count):
             pod = {
@@ -326,7 +326,7 @@ def a_conflicting_flow_is_stopped_and_then_runs() -> Story:
     story.write("other")
     story.run(name="other")
     story.run()
-    story.view.news(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
+    story.view.handle_event(MIRROR_FLOW, "DELETED", story.api.objects.pop((MIRROR_FLOW.name, *KEY)))
     story.run()
     story.run(name="other")
     return story
@@ -393,7 +393,7 @@ def a_deleted_object_is_created_again() -> Story:
     story = begun()
     story.run()
     found = (DEPLOYMENT.name, KEY[0], "east-to-west-source")
-    story.view.news(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
+    story.view.handle_event(DEPLOYMENT, "DELETED", story.api.objects.pop(found))
     story.run()
     return story
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, places
+from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.status.observation import PodSeen
@@ -21,7 +21,7 @@ POD = PodSeen(
 def asked(
     *pods: PodSeen, drivers: tuple[PodSeen, ...] = (), authorities: Authorities | None = None
 ) -> list[ScrapeTarget]:
-    return places(
+    return scrape_targets(
         KEY,
         [("source", pod) for pod in pods],
         [("a-job", pod) for pod in drivers],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, moment
+from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, timestamp
 from mirrorflow_operator.errors import FieldError
 from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.status.admission import Admission, AdmissionRefusal, admit
@@ -224,7 +224,7 @@ def _seeded_in_spite_of_failures() -> Observation:
     killed = driver(name="killed", phase="Failed", ready=False, created_s=NOW_S - 910, exit_code=137)
     going = driver(name="of-the-one-before", created_s=NOW_S - 2_000, deleting=True)
     (ended,) = found.jobs
-    deleted = SeedStatus(run_id="1", phase="Running", start_time=moment(NOW_S - 2_000))
+    deleted = SeedStatus(run_id="1", phase="Running", start_time=timestamp(NOW_S - 2_000))
     before = replace(found.resource, status=Status(seed=deleted))
     return replace(found, resource=before, jobs=(replace(ended, pods=(going, killed, *ended.pods)),))
 

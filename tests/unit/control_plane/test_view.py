@@ -33,7 +33,7 @@ def test_a_late_response_to_a_write_does_not_revive_a_deleted_object():
     """A flow was deleted while a pass wrote its objects; each later write to such an object would be refused as a conflict."""
     view = View()
 
-    view.news(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+    view.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
     changed = view.put(CONFIG_MAP, config_map(uid="a", version=7))
 
     assert changed == frozenset()
@@ -43,7 +43,7 @@ def test_a_late_response_to_a_write_does_not_revive_a_deleted_object():
 def test_a_new_object_with_the_name_of_a_deleted_one_is_cached():
     view = View()
     view.put(CONFIG_MAP, config_map(uid="a", version=7))
-    view.news(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
+    view.handle_event(CONFIG_MAP, "DELETED", config_map(uid="a", version=8))
 
     view.put(CONFIG_MAP, config_map(uid="b", version=9))
 
@@ -54,7 +54,7 @@ def test_only_the_newest_deletions_are_remembered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "GONE_MAX", 2)
     view = View()
     for uid in "abc":
-        view.news(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))
+        view.handle_event(CONFIG_MAP, "DELETED", config_map(uid=uid, version=8))
 
     for uid in "abc":
         view.put(CONFIG_MAP, config_map(uid=uid, version=7))
