@@ -35,8 +35,8 @@ def holds(live: Any, planned: Any, *, amount: bool = False) -> bool:
 def _holds_list(live: Any, planned: Sequence[Any]) -> bool:
     if not isinstance(live, Sequence) or isinstance(live, str):
         return live is None and not planned
-    key = next((one for one in _KEYS if planned and _tells_apart(planned, one)), None)
-    if key is None or not _tells_apart(live, key):
+    key = next((one for one in _KEYS if planned and _identifies(planned, one)), None)
+    if key is None or not _identifies(live, key):
         return len(live) == len(planned) and all(
             holds(there, wanted) for there, wanted in zip(live, planned, strict=True)
         )
@@ -44,7 +44,7 @@ def _holds_list(live: Any, planned: Sequence[Any]) -> bool:
     return all(holds(found.get(member[key]), member) for member in planned)
 
 
-def _tells_apart(members: Sequence[Any], key: str) -> bool:
+def _identifies(members: Sequence[Any], key: str) -> bool:
     """Returns whether every member has *key*, each with a different value."""
     values = [member.get(key) if isinstance(member, Mapping) else None for member in members]
     return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)

@@ -127,7 +127,7 @@ def told(team: Kubectl, kind: str) -> tuple[str, str]:
 
 
 def pods_wanted(team: Kubectl) -> int:
-    """Of the source connector."""
+    """The number of pods that the source connector should have."""
     return int(team.get("deployment", f"{FLOW}-source")["spec"]["replicas"])
 
 

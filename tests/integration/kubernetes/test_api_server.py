@@ -50,7 +50,7 @@ def test_a_user_may_do_what_a_role_grants_and_no_more(api_server: ApiServer, nam
         alice("get", "secrets")
 
 
-def test_the_server_tells_what_a_user_has_been_allowed(api_server: ApiServer, namespace: Kubectl):
+def test_the_audit_log_has_the_allowed_requests_of_a_user(api_server: ApiServer, namespace: Kubectl):
     """A role is exactly sufficient when it grants this and nothing else; what was refused is no part of it."""
     bob = api_server.user("bob").within(namespace.namespace)
     namespace("create", "role", "writer", "--verb=create,get", "--resource=configmaps")

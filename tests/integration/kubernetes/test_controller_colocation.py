@@ -65,7 +65,7 @@ def _status(namespace: Kubectl) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("operator")
-def test_connectors_move_into_one_pod_and_out_of_it_and_nobody_goes_before_the_new_one_is_ready(
+def test_connectors_move_into_one_pod_and_out_of_it_once_the_new_pod_is_ready(
     namespace: Kubectl,
 ):
     """The pod that is not ready yet takes nothing away; Events say why pods roll, and why a Deployment goes."""

@@ -147,7 +147,7 @@ def _grant(admin: Kubectl, user: str, *, but: str = "") -> None:
     admin.apply({**common, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
 
 
-def test_a_missing_right_is_told_and_costs_the_others_nothing(
+def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
     mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path
 ):
     """Two namespaces: in one a right to write is missing, in the next every right. The status, the log and a metric say which."""

@@ -178,7 +178,7 @@ def test_what_the_plan_has_no_more_goes(namespace: Kubectl, settled: Callable[[]
     assert events(namespace, "Removed")
 
 
-def test_what_somebody_changes_by_hand_is_mended(namespace: Kubectl, settled: Callable[[], list[Written]]):
+def test_manual_changes_are_reverted(namespace: Kubectl, settled: Callable[[], list[Written]]):
     """A scaled Deployment, a deleted ConfigMap, a label that was taken away."""
     namespace.apply(manifest())
     settled()
@@ -347,7 +347,7 @@ def test_neither_another_operator_nor_a_newer_one_writes_what_is_there(
 
 
 @pytest.mark.usefixtures("operator")
-def test_an_object_that_the_api_server_cannot_convert_is_told(namespace: Kubectl):
+def test_an_object_that_the_api_server_cannot_convert_is_reported(namespace: Kubectl):
     """It answers 500, as in trouble of its own; the status has its words, and the flow gets there once they are heeded."""
     document = manifest(connectors={"source": {"template": {"affinity": {"nodeAffinity": "x"}}}})
     name = document["metadata"]["name"]

@@ -51,7 +51,7 @@ def flows(operator: OperatorProcess, team: Kubectl) -> Kubectl:
     return team
 
 
-def test_a_seed_runs_once_and_the_connector_goes_on_behind_it(flows: Kubectl):
+def test_a_seed_runs_once_and_the_connector_continues_after_it(flows: Kubectl):
     """Held back, told with counts, let go at its end; a Job that is cleaned up is not made again, another runId is another Job."""
     document = manifest(seed={"runId": "1"})
     flows.apply(document)
@@ -148,7 +148,7 @@ def test_a_paused_flow_suspends_its_seed_and_another_spec_is_another_job(flows: 
     ]
 
 
-def test_a_job_that_somebody_deletes_is_made_again(flows: Kubectl):
+def test_a_deleted_job_is_created_again(flows: Kubectl):
     """A deleted Job of an unfinished run: the copied records remain, and the status does not report an end."""
     flows.apply(manifest(seed={"runId": "1"}))
     job = one_job(flows)
@@ -166,7 +166,7 @@ def test_a_job_that_somebody_deletes_is_made_again(flows: Kubectl):
     assert told(flows, "Seeded")[0] != "True"
 
 
-def test_a_missing_account_is_told(flows: Kubectl):
+def test_a_missing_service_account_is_reported(flows: Kubectl):
     """Kubernetes says it in an Event of the Job and nowhere else."""
     flows("delete", "serviceaccount", SEED_ACCOUNT)
     flows.apply(manifest(seed={"runId": "1"}))
@@ -175,7 +175,7 @@ def test_a_missing_account_is_told(flows: Kubectl):
     assert SEED_ACCOUNT in condition(flows.get("mirrorflow", FLOW), "Seeded")["message"]
 
 
-def test_a_scheduled_verification_tells_what_differs(flows: Kubectl):
+def test_a_scheduled_verification_reports_differences(flows: Kubectl):
     """Never two at once; one created by hand from the CronJob is reported like any other."""
     flows.apply(manifest(verify={"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}))
     wait_until("the CronJob is there", lambda: len(flows.get("cronjobs")["items"]) == 1)

@@ -73,7 +73,7 @@ def test_a_refusal_has_its_status_and_does_nothing(
     assert [status, 201] == [one.status for one in proxy.seen]
 
 
-def test_retry_after_is_told(proxy: FaultProxy):
+def test_retry_after_is_sent(proxy: FaultProxy):
     """A client that obeys it can."""
     proxy.on(Match(), Refuse(429, retry_after_s=7))
 

@@ -253,7 +253,7 @@ SILENT = observed({"reading": Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE
 
 
 class _Life:
-    """A flow that is observed again and again, and what Ready was told to be."""
+    """A flow that is observed repeatedly, and the values that Ready had."""
 
     def __init__(self) -> None:
         self.status, self.memory, self.last = Status(), AssessmentMemory(), WELL
@@ -280,7 +280,7 @@ class _Life:
 def test_ready_never_changes_twice_within_a_minute(
     steps: list[tuple[Observation, float]], restarts: set[int]
 ) -> None:
-    """However quickly things come and go, and though the operator forgets in between; once it was told what it is."""
+    """However quickly findings change, and even if the operator restarts in between, once Ready has a value."""
     life = _Life()
     life.see(WELL, 0)
     for at, (observation, after_s) in enumerate(steps):

@@ -210,7 +210,7 @@ _RESOURCES = st.lists(
 @settings(max_examples=40)
 @given(_RESOURCES, st.data())
 def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
-    """Put, replaced, taken away: what is left decides; and whose refusal changed was told at each step."""
+    """After adding, replacing and removing flows only the rest decides; each step returns the flows whose refusal changed."""
     together, known = CrossFlowChecks(), dict[Key, Resource]()
     refusals: dict[Key, object] = {}
     for one in resources:

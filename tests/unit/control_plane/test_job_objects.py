@@ -223,7 +223,7 @@ def test_a_verification_continues_while_the_flow_is_paused_and_waits_for_a_seed(
 
 
 def test_a_verification_with_differences_is_not_retried() -> None:
-    """And a driver that was told to end, by a drained node or a pause, does not count as failed."""
+    """A driver that is terminated by a drained node or a pause does not count as failed."""
     seed = _job()
     verify = _of_kind(_jobs("everything", Runs(verify=True)), "Job")[0]
 

@@ -28,7 +28,7 @@ from tests.unit.control_plane.observations import observed
 from tests.unit.http.reports import NOW_S, connector, content, partition, task, view
 
 # As the replicator answered before it told of its clusters.
-OF_BEFORE = (
+PREVIOUS_RELEASE = (
     b'{"version":1,"connector":"MirrorSourceConnector","flow":"east-to-west","state":"RUNNING","uptimeSeconds":61.5,'
     b'"tasks":{"total":1,"running":1,"failed":0},"partitions":{"total":3,"starting":0,"copying":3,"waiting":0,'
     b'"stopped":0,"behindStart":0},"caughtUp":true,"lagRecords":0,"lagSeconds":0.0,"recordsPerSecond":12.5,'
@@ -87,7 +87,7 @@ def test_a_missing_file_outside_the_mounts_is_no_secret() -> None:
 
 def test_a_summary_of_the_previous_release_is_read() -> None:
     """What it does not tell is unknown, and the rest counts."""
-    found = read_summary(OF_BEFORE, read_at_s=1.0).summary
+    found = read_summary(PREVIOUS_RELEASE, read_at_s=1.0).summary
 
     assert found is not None
     assert (SideReachability.UNKNOWN, Replicating.ADVANCING, 3, 12.5) == (
@@ -133,7 +133,7 @@ _json = st.recursive(
     ),
     max_leaves=8,
 )
-_keys = [*sorted(json.loads(OF_BEFORE)), "source", "target", "missing", "checkpoints"]
+_keys = [*sorted(json.loads(PREVIOUS_RELEASE)), "source", "target", "missing", "checkpoints"]
 _hostile = st.dictionaries(st.sampled_from(_keys), _json, max_size=8).map(
     lambda value: {**value, "version": 1}
 )

@@ -67,7 +67,7 @@ def _is_refused(user: Kubectl, flow: dict[str, Any]) -> bool:
     return answer.status == 403 and REFUSAL in answer.message
 
 
-def test_who_may_not_get_a_secret_is_told_which(alice: Kubectl):
+def test_a_refusal_names_the_secret_that_the_user_may_not_get(alice: Kubectl):
     """By name, in kubectl's own answer."""
     with pytest.raises(KubectlError, match=REFUSAL):
         alice.apply(_flow(authentication=PLAIN))

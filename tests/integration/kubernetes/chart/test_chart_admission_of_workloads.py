@@ -241,7 +241,7 @@ def test_a_driver_makes_executors_and_nothing_else(bounded: Kubectl, driver: Kub
     assert [] == [(sentence, message) for sentence, message in said if sentence not in message]
 
 
-def test_what_is_somebody_elses_is_left_alone(bounded: Kubectl, administrator: Kubectl):
+def test_objects_of_other_owners_are_refused(bounded: Kubectl, administrator: Kubectl):
     """Neither taken over under a flow's name, nor deleted."""
     theirs = _one("ConfigMap")
     administrator("create", "configmap", theirs["metadata"]["name"], "--from-literal=a=b")

@@ -18,7 +18,7 @@ from tests.harness.kubernetes.operator_process import OperatorProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "valid"
 NAME = "of-the-chart"
-# Of the Deployment's variables, what a process of this machine has its own: who it is, and where it listens.
+# Variables of the Deployment that a local process sets itself: its identity and where it listens.
 OWN = {"POD_NAME", "MIRRORFLOW_LISTENER", "MIRRORFLOW_NAMESPACES"}
 
 
