@@ -80,7 +80,7 @@ def test_no_definition_and_no_api_server_are_waited_for(tmp_path: Path):
     with ApiServer(folder=tmp_path / "server", controllers=False) as server:
         user = server.user("operator", groups=["system:masters"])
         with OperatorProcess(kubeconfig=user.kubeconfig, folder=tmp_path) as operator:
-            wait_until("it says what is missing", lambda: "MirrorFlows" in operator.answers("/readyz")[1])
+            wait_until("it says what is missing", lambda: "MirrorFlow CRD" in operator.answers("/readyz")[1])
             assert operator.answers("/readyz")[0] == 503
             assert operator.answers("/healthz")[0] == 200
             server.kubectl("apply", "--server-side", f"--filename={DEFINITION}")
@@ -178,7 +178,7 @@ def test_a_missing_right_is_reported_and_does_not_affect_other_flows(
         assert operator.metric('reconciles_total{result="ForbiddenError"}') > 0
         assert operator.metric('failed_lists_total{reason="ForbiddenError"}') > 0
         log = operator.child.log.read_text()
-        assert f"Namespace {closed} is not served" in log
+        assert f"Cannot read namespace {closed}; its flows are not reconciled" in log
         assert operator.answers("/readyz")[0] == 200
 
         _grant(admin.within(closed), user)

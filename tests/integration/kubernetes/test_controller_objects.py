@@ -131,7 +131,9 @@ def test_a_change_of_one_connector_touches_that_one_alone_and_says_why(
         ("configmaps", "east-to-west-source"),
         ("deployments", "east-to-west-source"),
     ]
-    assert events(namespace, "Rolling") == ["Replacing the pods of east-to-west-source: properties tasks.max."]
+    assert events(namespace, "Rolling") == [
+        "Replacing the pods of east-to-west-source: properties tasks.max."
+    ]
     assert "tasks.max" in namespace("describe", "mirrorflow", "east-to-west")
     now = there(namespace)
     assert {name for name in now if _version(now[name]) != _version(old[name])} == {

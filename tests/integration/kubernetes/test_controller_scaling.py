@@ -73,7 +73,9 @@ def test_pods_are_added_and_taken_away_by_the_scale_subresource(namespace: Kubec
     three = _wait_for_replicas(namespace, 3)
 
     assert two["spec"]["template"] == three["spec"]["template"] != one["spec"]["template"]
-    wait_until("the event is written", lambda: f"{SOURCE} is to have 3 pods." in events(namespace, "Scaled"))
+    wait_until(
+        "the event is written", lambda: f"Scaled {SOURCE} to 3 replicas." in events(namespace, "Scaled")
+    )
     assert any("form standalone -> distributed" in said for said in events(namespace, "Rolling"))
 
     def counted() -> bool:
