@@ -354,3 +354,31 @@ def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over
     assert (
         f"already receives source {topic.upper()} from flow reported; this flow is another" in second.stderr
     )
+
+
+def test_topics_that_are_not_copied_are_named_by_check(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Local topics that begin with their own cluster's alias, names that can never be copied, and a compacted copy."""
+    topic = east.create_topic(unique_topic())
+    alias = topic.upper()
+    local = east.create_topic(f"{alias}.orders")
+    copy = west.create_topic(f"{alias}.{topic}", config={"cleanup.policy": "compact"})
+    flow = flow_file(
+        tmp_path,
+        east,
+        west,
+        topic,
+        topics={"include": [topic, f"{alias}\\..*", "__schemas"], "configs": {"sync": "Off"}},
+    )
+
+    checked = command(tmp_path, "check", "-f", flow)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    notes = "\n".join(line for line in checked.stdout.splitlines() if line.startswith("note"))
+    assert (
+        f"taken for copies that came back, and not copied: {local}. MM2 up to Kafka 4.3 copies them as {alias}.{local}"
+        in notes
+    )
+    assert "`topics` has __schemas, which is never copied: it is an internal topic." in notes
+    assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in notes
