@@ -1,0 +1,193 @@
+"""The requests of the ownership protocol and their answers, and how its generators are run side by side.
+
+The protocol is pure: a generator yields a tuple of requests that do not depend on each other, and is resumed
+with the tuple of their answers. The runner sends them, repeats them after retriable errors (leader or
+coordinator moved, timeouts of reads), and returns `Refused` for every other error. An answer to a transaction
+that never came is `Refused(NO_ANSWER)`.
+
+Partitions are named as on the source, also for requests to the target.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.position import WriterPosition
+
+NO_ANSWER: Final = -1
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class Producer(NamedTuple):
+    """A transactional id with the producer id and epoch that the coordinator gave this process."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Refused(NamedTuple):
+    """The answer to a request that a broker did not execute, or whose answer is lost."""
+
+    error_code: int
+
+
+class Done(NamedTuple):
+    """The answer to a transaction that has ended as requested; its markers may still be on their way."""
+
+
+class Busy(NamedTuple):
+    """The answer to `InitProducerId` while markers of the id's last transaction are not yet written (error 51)."""
+
+
+class InitProducerId(NamedTuple):
+    """Take a transactional id: fences all earlier epochs. Answer: `Producer`, `Busy` or `Refused`."""
+
+    transactional_id: str
+
+
+class Transaction(NamedTuple):
+    """One whole transaction of *producer*. Answer: `Done` or `Refused`; Refused: none of it is committed, or unknown.
+
+    `partitions` are partitions of the target that get the transaction's marker and no record; with `is_barrier`, so
+    do all partitions of the claims and the offsets topic. Without any of these and without records, the transaction
+    is over the claims topic. Both AddPartitionsToTxn and EndTxn must succeed: a former coordinator confirms a
+    repeated EndTxn. After a Produce request without an answer there is no EndTxn, and the answer is Refused.
+    """
+
+    producer: Producer
+    commit: bool = True
+    claim: Claim | None = None
+    positions: tuple[WriterPosition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+    is_barrier: bool = False
+
+
+class ReadClaims(NamedTuple):
+    """Read the claims topic up to its high watermark. Answer: a tuple of `LogBatch`.
+
+    The read includes the marker of the last transaction of *barrier*: a former leader, which was frozen, answers with
+    an old high watermark.
+    """
+
+    barrier: Producer | None
+
+
+class ReadPositions(NamedTuple):
+    """Read the offsets topic up to its high watermarks, with *barrier* as in `ReadClaims`.
+
+    Answer: for each of its partitions a tuple of `LogBatch`.
+    """
+
+    barrier: Producer
+
+
+class ReadEnd(NamedTuple):
+    """Read where the log of a target partition ends, as a consumer sees it. Answer: `LogEnd`."""
+
+    partition: TopicPartition
+
+
+class LogEnd(NamedTuple):
+    """The log start offset, the last stable offset, the high watermark, and the leader epoch of the last record below."""
+
+    start: int
+    stable: int
+    end: int
+    leader_epoch: int
+
+
+class ReadBatches(NamedTuple):
+    """Read the batches of a target partition with offsets in [start, end). Answer: a tuple of `LogBatch`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+class ReadSourceStart(NamedTuple):
+    """Read where a partition without a position starts. Answer: the source offset."""
+
+    partition: TopicPartition
+
+
+class ReadEpochEnd(NamedTuple):
+    """Read where a leader epoch ends (OffsetsForLeaderEpoch). Answer: the offset; -1 if the broker does not know."""
+
+    partition: TopicPartition
+    epoch: int
+    on_target: bool
+
+
+class ReadOffsetMap(NamedTuple):
+    """Translate a target offset back. Answer: the source offset of the record that was there; None if unknown."""
+
+    partition: TopicPartition
+    target_offset: int
+
+
+class DescribeProducer(NamedTuple):
+    """Read what the partition's leader remembers of a producer id. Answer: `ProducerState`, None or `Refused`."""
+
+    partition: TopicPartition
+    producer_id: int
+
+
+class ProducerState(NamedTuple):
+    """The newest epoch of a producer id and its last sequence in it; -1: no record yet. It may not be replicated."""
+
+    epoch: int
+    last_sequence: int
+
+
+class Pause(NamedTuple):
+    """Wait, for repeated attempts with jitter. Answer: the wall clock in milliseconds."""
+
+    ms: int
+
+
+Request = (
+    InitProducerId
+    | Transaction
+    | ReadClaims
+    | ReadPositions
+    | ReadEnd
+    | ReadBatches
+    | ReadSourceStart
+    | ReadEpochEnd
+    | ReadOffsetMap
+    | DescribeProducer
+    | Pause
+)
+# A request determines the type of its answer; the protocol's functions say which they expect.
+Steps = Generator[tuple[Request, ...], tuple[Any, ...], T]
+
+
+def send(request: Request) -> Steps[Any]:
+    """Send one request and return its answer."""
+    (answer,) = yield (request,)
+    return answer
+
+
+def side_by_side(running: Mapping[K, Steps[T]]) -> Steps[dict[K, T]]:
+    """Run several generators; the requests that they yield in one round are sent together."""
+    results: dict[K, T] = {}
+    answers: dict[K, tuple[Any, ...] | None] = dict.fromkeys(running)
+    while answers:
+        asked: dict[K, tuple[Request, ...]] = {}
+        for key, answer in answers.items():
+            try:
+                asked[key] = next(running[key]) if answer is None else running[key].send(answer)
+            except StopIteration as stop:
+                results[key] = stop.value
+        if not asked:
+            break
+        flat = yield tuple(request for requests in asked.values() for request in requests)
+        at = 0
+        answers = {}
+        for key, requests in asked.items():
+            answers[key] = flat[at : at + len(requests)]
+            at += len(requests)
+    return results

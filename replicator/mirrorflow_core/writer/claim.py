@@ -1,0 +1,106 @@
+"""The claim: the record by which a process says that it owns a flow, and which transactional ids its tasks use.
+
+Claims are stored on the target in `mm2-claims.<source alias>.internal`, which has one partition and is
+compacted. They are written inside a transaction of the flow's lock, so only the newest owner can write one. The
+owner renews its claim while it runs, and marks it as `left` when it stops.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import DecidedRecords
+from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
+
+RENEW_MS = 5_000
+ABANDONED_MS = 15_000  # a claim that was not renewed for so long no longer protects its owner
+
+
+def claims_topic(source_alias: str) -> str:
+    """Return the name of the claims topic; always with ".", like the worker's internal topics of MM2."""
+    return f"mm2-claims.{source_alias}.internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One owner of a flow. `lock_epoch` is the epoch of the lock that wrote it; `time_ms` is the owner's wall clock."""
+
+    flow: str
+    process: str
+    source_alias: str
+    group_prefix: str = ""
+    tasks: int
+    lock_epoch: int
+    source_cluster_id: str = ""
+    target_cluster_id: str = ""
+    left: bool = False
+    time_ms: int
+
+    @property
+    def writer_ids(self) -> tuple[WriterIds, ...]:
+        """The ids of all tasks of this owner."""
+        ids = TransactionalIds(self.source_alias, self.group_prefix)
+        return tuple(ids.task(number) for number in range(self.tasks))
+
+    def renewed(self, now_ms: int, *, lock_epoch: int, left: bool = False) -> "Claim":
+        """Return the claim as the owner writes it at *now_ms*."""
+        return replace(self, time_ms=now_ms, lock_epoch=lock_epoch, left=left)
+
+
+def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
+    """Return key and value of the claim's record, as compact JSON."""
+    body = asdict(claim)
+    key = {"flow": body.pop("flow")}
+    return tuple(json.dumps(part, separators=(",", ":")).encode() for part in (key, body))  # type: ignore[return-value]
+
+
+def decode_claim(key: bytes, value: bytes) -> Claim:
+    """Return the claim in a record. Raises ValueError if it is not one."""
+    found = parsed_object(key) | parsed_object(value)
+    left = found.get("left", False)
+    if not isinstance(left, bool):
+        message = "left is not a boolean"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    numbers = {"tasks", "lock_epoch", "time_ms"}
+    texts = {field.name for field in fields(Claim)} - numbers - {"left"}
+    values: dict[str, Any] = {name: text_field(found, name) for name in texts}
+    values |= {name: integer_field(found, name) for name in numbers}
+    return Claim(**values, left=left)
+
+
+def ids_to_take(
+    claims: DecidedRecords[Claim], own: Claim, positions: Iterable[WriterPosition]
+) -> tuple[WriterIds, ...]:
+    """Return every pair of ids that a newcomer must initialize before it claims the flow.
+
+    Those are its own, those of the last committed claim and of all claims behind it, and those that a position
+    without `left` names: the smaller claim of an owner that has died since would hide them.
+    """
+    effective = (*claims.committed[-1:], *claims.undecided, own)
+    most = max(claim.tasks for claim in effective)
+    found: dict[WriterIds, None] = {}
+    for claim in effective:
+        found |= dict.fromkeys(replace(claim, tasks=most).writer_ids)
+    for position in positions:
+        if position.open_writer is not None:
+            found[position.open_writer] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWatch:
+    """What a waiting newcomer knows of the newest claim: which one it is, and since when it has not changed."""
+
+    claim: Claim | None
+    since_ms: int  # on the newcomer's own monotonic clock
+
+    def observe(self, claim: Claim | None, now_ms: int) -> "ClaimWatch":
+        """Return the watch after another look at the claims topic."""
+        return self if claim == self.claim else ClaimWatch(claim, now_ms)
+
+    def may_take(self, now_ms: int) -> bool:
+        """Return whether the flow may be taken: it has no owner, or the owner has left or no longer renews its claim."""
+        return self.claim is None or self.claim.left or now_ms - self.since_ms >= ABANDONED_MS

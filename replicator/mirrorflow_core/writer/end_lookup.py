@@ -1,0 +1,91 @@
+"""Finds where a fenced writer ended on the target, by reading a partition's log backwards from its end.
+
+Plain batches behind the stored position are counted by their sequence numbers: the position names the producer's
+epoch and its last sequence then, and a plain stretch has no gaps on the source (`form`), so the next source
+offset follows by addition. Nothing of the source is read and no record is compared.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import LogEnd, Producer, ReadBatches, ReadEnd, Steps, send
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch
+
+_FIRST_STRIDE = 16  # offsets; doubled until the position is reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndLookup:
+    """What has been found so far, from the end of the log backwards, about the writer of *position*.
+
+    `fence` is the plain id's newer epoch, whose marker must be there; None if nothing was fenced. The fence stands
+    when its marker is in the log, not when the coordinator has answered.
+    """
+
+    position: WriterPosition
+    fence: Producer | None
+    is_fenced: bool = False
+    last_sequence: int | None = None
+
+    @property
+    def copied(self) -> int:
+        """The number of records that the writer copied in plain batches since the position."""
+        if self.last_sequence is None:
+            return 0
+        return (self.last_sequence - self.position.sequence) % SEQUENCES
+
+    def read(self, newest_first: Iterable[LogBatch]) -> "EndLookup":
+        """Return the lookup after the next batches, in descending order of their offsets."""
+        found = self
+        position = self.position
+        for batch in newest_first:
+            if found.last_sequence is not None:
+                break
+            producer = batch.producer_id, batch.producer_epoch
+            if batch.marker is not None:
+                is_fence = self.fence is not None and producer == self.fence[1:]
+                found = replace(found, is_fenced=found.is_fenced or is_fence)
+            elif (
+                not batch.is_transactional
+                and producer == (position.producer_id, position.producer_epoch)
+                and batch.last_offset >= position.target_end
+            ):
+                found = replace(found, last_sequence=batch.last_sequence)
+        return found
+
+
+def look_up_end(lookup: EndLookup) -> Steps[tuple[EndLookup, LogEnd]]:
+    """Read backwards until the last batch is found or the position is reached; return the log's end of then, too."""
+    log_end: LogEnd = yield from send(ReadEnd(lookup.position.topic_partition))
+    upper, stride, found = log_end.end, _FIRST_STRIDE, lookup
+    floor = max(lookup.position.target_end, log_end.start)
+    while upper > floor and found.last_sequence is None:
+        lower = max(floor, upper - stride)
+        batches: tuple[LogBatch, ...] = yield from send(
+            ReadBatches(lookup.position.topic_partition, lower, upper)
+        )
+        found = found.read(reversed(batches))
+        upper, stride = lower, stride * 2
+    return found, log_end
+
+
+def open_transactions(
+    partition: TopicPartition, log_end: LogEnd, producer_ids: Container[int]
+) -> Steps[dict[int, int]]:
+    """Return where transactions without a marker begin, by producer id.
+
+    Once an id was initialized, its transactions are decided. A marker that is missing then will never come: the
+    partition had no leader when it was due (KAFKA-20734), or an unclean election has lost it.
+    """
+    if log_end.stable >= log_end.end:
+        return {}
+    batches: tuple[LogBatch, ...] = yield from send(ReadBatches(partition, log_end.stable, log_end.end))
+    found: dict[int, int] = {}
+    for batch in batches:
+        if batch.marker is not None:
+            found.pop(batch.producer_id, None)
+        elif batch.is_transactional and batch.producer_id in producer_ids:
+            found.setdefault(batch.producer_id, batch.base_offset)
+    return found

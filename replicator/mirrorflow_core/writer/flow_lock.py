@@ -1,0 +1,84 @@
+"""The flow's lock, and how transactional ids are taken under it.
+
+The lock is a transactional id. The process that initialized it last owns the flow, and an empty transaction shows whether
+that is still so.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.writer.broker_requests import (
+    Busy,
+    InitProducerId,
+    Pause,
+    Producer,
+    ReadClaims,
+    Refused,
+    Steps,
+    Transaction,
+    send,
+)
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
+
+RETRY_MS: Final = 50
+# Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
+# has a low epoch, so it is refused. If our epoch were as low, it could write our next sequence number.
+FIRST_EPOCH: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another process has taken the lock: stop writing, and come back only as a newcomer."""
+
+
+def holds_lock(lock: Producer) -> Steps[bool]:
+    """Return whether no other process has taken the lock since; no answer counts as no.
+
+    What is read from the claims and offsets topics afterwards is not older than this check.
+    """
+    return not isinstance((yield from send(Transaction(lock, is_barrier=True))), Refused)
+
+
+def take_ids(lock: Producer, names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:
+    """Initialize ids as the flow's owner.
+
+    The lock is checked afterwards: a process that slept before this would otherwise raise the ids of the flow's new
+    owner and continue under them.
+    """
+    found = yield from initialize(names)
+    if isinstance(found, Refused) or (yield from holds_lock(lock)):
+        return found
+    return Refused(UNKNOWN)
+
+
+def initialize(names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:
+    """Initialize all ids; waits while the markers of their last transactions are not written.
+
+    Nothing of the flow may continue before: the owner of an id that is not initialized is not fenced, and can still
+    write to any partition.
+    """
+    found: dict[str, Producer] = {}
+    missing = list(dict.fromkeys(names))
+    while missing:
+        answers = yield tuple(InitProducerId(name) for name in missing)
+        is_busy = False
+        for name, answer in zip(missing, answers, strict=True):
+            match answer:
+                case Producer(epoch=epoch) if epoch >= FIRST_EPOCH:
+                    found[name] = answer
+                case Busy():
+                    is_busy = True
+                case Refused():
+                    return answer
+        missing = [name for name in missing if name not in found]
+        if is_busy:
+            yield from send(Pause(RETRY_MS))
+    return found
+
+
+def read_claims(barrier: Producer | None = None) -> Steps[DecidedRecords[Claim]]:
+    """Read all claims."""
+    return decided_records((yield from send(ReadClaims(barrier))), Claim)

@@ -1,0 +1,118 @@
+"""Decides for each partition whether it is written in plain batches or in transactions, and when that changes.
+
+Plain batches are visible at once and cost nothing, but need two conditions. Records must be young: the leader
+forgets a producer, and with it the fence, by the timestamps of its records. And source offsets must run without
+gaps: `end_lookup` finds a source offset by addition.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from mirrorflow_core.writer.position import Form
+
+SHORTEST_EXPIRATION_MS: Final = 3_600_000
+FREQUENT_GAPS_MS: Final = 60_000  # two gaps within this time: the partition stays in transactions
+CALM_MS: Final = 600_000  # so long without a gap: it may return to plain batches
+COMMIT_INTERVAL_MS: Final = 250
+_COMMIT_SHARE: Final = 10  # commits take at most one tenth of the time
+
+
+class SourceBatch(NamedTuple):
+    """What decides about a batch of the source."""
+
+    first_offset: int
+    next_offset: int  # behind its last record
+    records: int
+    leader_epoch: int
+    max_timestamp: int  # the leader's memory goes by it; for LogAppendTime targets, the present
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether offsets are missing between its records."""
+        return self.records != self.next_offset - self.first_offset
+
+
+class Write(NamedTuple):
+    """The batch can be written in the partition's present form."""
+
+
+class ChangeForm(NamedTuple):
+    """Wait until all is acknowledged, store a position at `next_source_offset`, and continue in this form."""
+
+    form: Form
+    next_source_offset: int
+    source_epoch: int  # leader epoch of the batch there
+
+
+def plain_age_limit_ms(producer_expiration_ms: int) -> int:
+    """Return the age of records from which nothing is plain; 0 if nothing is plain at all."""
+    return producer_expiration_ms // 2 if producer_expiration_ms >= SHORTEST_EXPIRATION_MS else 0
+
+
+def commit_interval_ms(last_commit_ms: int) -> int:
+    """Return how long a transaction stays open if the last commit took *last_commit_ms*."""
+    return max(COMMIT_INTERVAL_MS, last_commit_ms * _COMMIT_SHARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionForm:
+    """The form of a partition, and where the stretch of source offsets that was taken so far ends."""
+
+    form: Form
+    next_source_offset: int
+    source_epoch: int  # leader epoch of the record before; -1: unknown
+    last_gap_ms: int | None = None  # monotonic
+    stays_in_transactions: bool = False
+
+    def decide(
+        self, batch: SourceBatch, *, now_ms: int, wall_ms: int, age_limit_ms: int
+    ) -> Write | ChangeForm:
+        """Return what to do before the next *batch* can be taken."""
+        is_old = wall_ms - batch.max_timestamp >= age_limit_ms
+        form = Form.TRANSACTION if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms) else Form.PLAIN
+        if form is not self.form:
+            return ChangeForm(form, batch.first_offset, batch.leader_epoch)
+        if form is Form.PLAIN and self._ends_stretch(batch):
+            return ChangeForm(Form.PLAIN, batch.first_offset, batch.leader_epoch)
+        return Write()
+
+    def taken(self, batch: SourceBatch, now_ms: int) -> "PartitionForm":
+        """Return the state after *batch* was taken."""
+        calm = self.last_gap_ms is None or now_ms - self.last_gap_ms >= CALM_MS
+        after = replace(
+            self,
+            next_source_offset=batch.next_offset,
+            source_epoch=batch.leader_epoch,
+            stays_in_transactions=self.stays_in_transactions and not calm,
+        )
+        return after.with_gap(now_ms) if batch.has_gaps or self._skips(batch) else after
+
+    def changed(self, change: ChangeForm, now_ms: int) -> "PartitionForm":
+        """Return the state after the position of *change* is committed."""
+        after = self.with_gap(now_ms) if change.next_source_offset != self.next_source_offset else self
+        return replace(
+            after,
+            form=change.form,
+            next_source_offset=change.next_source_offset,
+            source_epoch=change.source_epoch,
+        )
+
+    def with_gap(self, now_ms: int) -> "PartitionForm":
+        """Return the state after a gap of the source at *now_ms*."""
+        is_frequent = self.last_gap_ms is not None and now_ms - self.last_gap_ms < FREQUENT_GAPS_MS
+        return replace(
+            self, last_gap_ms=now_ms, stays_in_transactions=self.stays_in_transactions or is_frequent
+        )
+
+    def _has_frequent_gaps(self, now_ms: int) -> bool:
+        return (
+            self.stays_in_transactions
+            and self.last_gap_ms is not None
+            and now_ms - self.last_gap_ms < CALM_MS
+        )
+
+    def _skips(self, batch: SourceBatch) -> bool:
+        return batch.first_offset != self.next_source_offset
+
+    def _ends_stretch(self, batch: SourceBatch) -> bool:
+        return self._skips(batch) or batch.leader_epoch != self.source_epoch

@@ -1,0 +1,145 @@
+"""Takes a flow over from its previous owner, and takes single tasks over from ourselves after a refusal.
+
+The order is the proof (`take_flow`): each newcomer first takes the lock, so no older owner can claim the flow any
+more; then it initializes the ids of all older owners, so none of them can commit a position any more; then it claims
+the flow, which fails if a newer owner has taken the lock. Every epoch that is in use was made, or checked against
+the lock, before the next owner took the lock; so that owner's initialization ends it.
+
+A refusal of any kind is answered by asking whether the lock is still ours. If it is not, the process stops writing
+and may come back only as a newcomer.
+
+All functions are generators, see `broker_requests`. The runner lets only one transaction of a producer
+run at a time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import Pause, Producer, Refused, Steps, Transaction, send
+from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
+from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
+from mirrorflow_core.writer.takeover import read_positions, take_partitions
+from mirrorflow_core.writer.write_window import WritePoint
+
+POLL_MS: Final = 1_000
+LAST_EPOCH: Final = 32_000  # from here on an orderly stop moves to new ids
+_TOUCH_SHARE: Final = 4  # ids are used every quarter of transactional.id.expiration.ms
+_TOUCH_AT_MOST_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """A flow that this process owns."""
+
+    plan: FlowPlan
+    lock: Producer
+    tasks: tuple[TaskStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowExists:
+    """Another flow copies from the same source alias to this target."""
+
+    claim: Claim
+
+
+# -- waiting for the flow
+
+
+def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
+    """Wait until the flow's owner has left, or renews its claim no longer. A waiting newcomer is ready."""
+    watch = ClaimWatch(None, 0)
+    while True:
+        now_ms: int = yield from send(Pause(POLL_MS))
+        claims = yield from read_claims()
+        before = watch
+        watch = watch.observe(claims.committed[-1] if claims.committed else None, now_ms)
+        if watch.may_take(now_ms):
+            return None
+        is_renewed = before.claim is not None and watch is not before
+        if watch.claim is not None and watch.claim.flow != plan.claim.flow and is_renewed:
+            return FlowExists(watch.claim)
+
+
+# -- the flow
+
+
+def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
+    """Take the flow from all earlier owners, dead, frozen or alive, and return where each partition starts."""
+    lock = yield from _take_lock(plan)
+    if not (yield from holds_lock(lock)):
+        return Fenced()
+    claims = yield from read_claims(lock)
+    positions = yield from read_positions(lock)
+    pairs = ids_to_take(claims, plan.claim, (*positions.committed, *positions.undecided))
+    producers = yield from initialize(name for pair in pairs for name in pair)
+    if isinstance(producers, Refused) or not (yield from _commit_claim(plan, lock)):
+        return Fenced()
+    wanted = {plan.ids.task(number): assigned for number, assigned in enumerate(plan.assignment)}
+    while True:
+        tasks = yield from take_partitions(plan, lock, producers, wanted)
+        if not isinstance(tasks, Refused):
+            return Ownership(plan=plan, lock=lock, tasks=tasks)
+        if not (yield from holds_lock(lock)):
+            return Fenced()
+        yield from send(Pause(RETRY_MS))
+        producers = yield from take_ids(lock, producers)
+        if isinstance(producers, Refused):
+            return Fenced()
+
+
+def recover_task(
+    ownership: Ownership, start: TaskStart, known: Mapping[TopicPartition, WritePoint] | None = None
+) -> Steps[TaskStart | Fenced]:
+    """Take a task's partitions over from ourselves, after a refusal or an unknown outcome.
+
+    Partitions in *known* continue there without a lookup: another process has written under our producer.
+    """
+    plan, lock = ownership.plan, ownership.lock
+    wanted = {start.producers.ids: tuple(start.points)}
+    while True:
+        if not (yield from holds_lock(lock)):
+            return Fenced()
+        producers = yield from take_ids(lock, start.producers.ids)
+        if isinstance(producers, Refused):
+            return Fenced()
+        found = yield from take_partitions(plan, lock, producers, wanted, known)
+        if not isinstance(found, Refused):
+            return found[0]
+        yield from send(Pause(RETRY_MS))
+
+
+def renew_claim(ownership: Ownership, *, left: bool = False) -> Steps[bool]:
+    """Store the claim again; with *left*, the flow may be taken at once. False: fenced."""
+    return (yield from _commit_claim(ownership.plan, ownership.lock, left=left))
+
+
+def touch_interval_ms(id_expiration_ms: int) -> int:
+    """Return how often each id must be used so that the coordinator does not forget it."""
+    return min(max(id_expiration_ms // _TOUCH_SHARE, _TOUCH_AT_MOST_MS), id_expiration_ms // 2)
+
+
+def touch(producers: Iterable[Producer]) -> Steps[bool]:
+    """Use ids in empty committed transactions over the claims topic; False if one of them is fenced."""
+    answers = yield tuple(Transaction(producer) for producer in producers)
+    return not any(isinstance(answer, Refused) for answer in answers)
+
+
+# -- steps
+
+
+def _take_lock(plan: FlowPlan) -> Steps[Producer]:
+    while True:
+        found = yield from initialize((plan.ids.lock,))
+        if not isinstance(found, Refused):
+            return found[plan.ids.lock]
+        yield from send(Pause(POLL_MS))
+
+
+def _commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False) -> Steps[bool]:
+    now_ms: int = yield from send(Pause(0))
+    claim = plan.claim.renewed(now_ms, lock_epoch=lock.epoch, left=left)
+    return not isinstance((yield from send(Transaction(lock, claim=claim, is_barrier=True))), Refused)

@@ -1,0 +1,156 @@
+"""The position of a partition: how far its writer has copied, and under which producer.
+
+Stored in MM2's offsets topic: Java's `offset`, followed by our own flat fields, because Java refuses nested
+ones. A writer stores positions only inside its own transactions, so a fenced writer cannot store one. The
+versions before this format read a position of ours as one that Java wrote.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from mirrorflow_core.connect.position_fields import PREFIX, SOURCE_EPOCHS
+from mirrorflow_core.connect.position_records import PositionRecord, Reset, Stored
+from mirrorflow_core.connect.position_records import decode as decode_earlier
+from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.writer.transactional_ids import WriterIds
+
+_FORM: Final = PREFIX + "writer.form"
+_JAVA_OFFSET: Final = PREFIX + "source.offset"  # repeats `offset`: an edit of `offset` alone is noticed
+_NUMBERS: Final = {
+    "next_source_offset": PREFIX + "writer.source.next",
+    "target_end": PREFIX + "writer.target.end",
+    "target_epoch": PREFIX + "writer.target.epoch",
+    "producer_id": PREFIX + "writer.producer.id",
+    "producer_epoch": PREFIX + "writer.producer.epoch",
+    "sequence": PREFIX + "writer.sequence",
+    "time_ms": PREFIX + "written.ms",
+}
+_TEXTS: Final = {
+    "source_topic_id": PREFIX + "source.topic.id",
+    "target_topic_id": PREFIX + "target.topic.id",
+}
+_TRANSACTIONAL, _PLAIN = PREFIX + "writer.transactional.id", PREFIX + "writer.plain.id"
+
+
+class Form(Enum):
+    """How a partition is written: plain idempotent batches, or inside the transactions of its task."""
+
+    PLAIN = "plain"
+    TRANSACTION = "transaction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterPosition:
+    """How far one partition is copied. Offsets named `next` and `end` are exclusive; -1 and "" are unknown.
+
+    A position without `writer` is Java's, or was altered by a user; it is obeyed as it is.
+    """
+
+    topic: str  # on the source
+    partition: int
+    next_source_offset: int
+    java_offset: int = UNKNOWN  # the last offset that Java may skip to; in transactions one commit behind
+    source_epoch: int = UNKNOWN  # leader epoch of the last copied record
+    target_end: int = UNKNOWN  # not beyond the offset behind the last copied record
+    target_epoch: int = UNKNOWN  # leader epoch of the target's record before `target_end`
+    source_topic_id: str = ""
+    target_topic_id: str = ""
+    writer: WriterIds | None = None
+    form: Form = Form.PLAIN
+    producer_id: int = UNKNOWN  # of the plain producer, for this partition
+    producer_epoch: int = UNKNOWN
+    sequence: int = UNKNOWN  # the last one that the plain producer wrote in that epoch; -1: none yet
+    left: bool = False  # the writer has stopped: nothing was written behind this position
+    time_ms: int = UNKNOWN  # wall clock of the writer
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition on the source."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def open_writer(self) -> WriterIds | None:
+        """The writer that may have written behind this position; None if copying continues exactly here."""
+        return None if self.left else self.writer
+
+
+def encode_position(position: WriterPosition) -> bytes:
+    """Return the value: Java's field, followed by our own."""
+    fields: dict[str, int | str | bool] = {"offset": position.java_offset}
+    if position.writer is not None:
+        fields |= {
+            _JAVA_OFFSET: position.java_offset,
+            SOURCE_EPOCHS: str(position.source_epoch),
+            _FORM: position.form.value,
+            _TRANSACTIONAL: position.writer.transactional,
+            _PLAIN: position.writer.plain,
+            PREFIX + "left": position.left,
+        }
+        fields |= {name: getattr(position, field) for field, name in (_NUMBERS | _TEXTS).items()}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_position(
+    key: bytes | None, value: bytes | None, *, connector: str, cluster: str
+) -> WriterPosition | PositionRecord | None:
+    """Return the decoded record of the offsets topic; None for another *connector* or *cluster*.
+
+    A record that is not of this format is returned as `position_records.decode` does.
+    """
+    earlier = decode_earlier(key, value, connector=connector, cluster=cluster)
+    if value is None or not isinstance(earlier, Stored | Reset):
+        return earlier
+    fields = parsed_object(value)
+    if _FORM not in fields or fields.get("offset") != fields.get(_JAVA_OFFSET):
+        return earlier
+    try:
+        return _decode_own(TopicPartition(earlier.key.topic, earlier.key.partition), fields)
+    except ValueError as error:
+        if not isinstance(earlier, Stored):
+            return earlier
+        subject = f"{earlier.key.topic}-{earlier.key.partition}"
+        warning = f"only the offset of {subject} was taken from its position: {error}"
+        return replace(earlier, warning=warning)
+
+
+def reset_position(reset: Reset) -> WriterPosition:
+    """Return what stands for a deleted position: the partition starts as if it was never copied."""
+    return WriterPosition(topic=reset.key.topic, partition=reset.key.partition, next_source_offset=UNKNOWN)
+
+
+def obeyed_position(record: Stored) -> WriterPosition:
+    """Return the position that Java wrote, or a user altered."""
+    position = record.position
+    return WriterPosition(
+        topic=position.topic,
+        partition=position.partition,
+        next_source_offset=position.source_offset + 1,
+        java_offset=position.source_offset,
+        source_epoch=position.source_epoch,
+    )
+
+
+def _decode_own(partition: TopicPartition, fields: dict[str, Any]) -> WriterPosition:
+    left = fields.get(PREFIX + "left", False)
+    if not isinstance(left, bool):
+        message = f"{PREFIX}left is not a boolean"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return WriterPosition(
+        topic=partition.topic,
+        partition=partition.partition,
+        java_offset=integer_field(fields, "offset"),
+        source_epoch=int(text_field(fields, SOURCE_EPOCHS)),
+        writer=WriterIds(text_field(fields, _TRANSACTIONAL), text_field(fields, _PLAIN)),
+        form=Form(fields[_FORM]),
+        left=left,
+        **_values(fields),
+    )
+
+
+def _values(fields: dict[str, Any]) -> dict[str, Any]:
+    numbers = {field: integer_field(fields, name) for field, name in _NUMBERS.items()}
+    return numbers | {field: text_field(fields, name) for field, name in _TEXTS.items()}

@@ -1,0 +1,55 @@
+"""Names the transactional ids of a flow: its lock, two for each task, spares, and those of Spark jobs.
+
+The names belong to the flow, not to a process: the transaction coordinator decides which process has the newest
+epoch of an id and refuses all others. A task has two ids because a broker refuses one that writes both inside
+and outside of transactions to one partition (KIP-890).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NAMESPACE = "mirrorflow:"
+
+
+class WriterIds(NamedTuple):
+    """The two transactional ids under which one task writes."""
+
+    transactional: str  # writes transactions
+    plain: str  # writes idempotent batches outside of transactions
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalIds:
+    """The ids of a flow that reads from *source_alias*.
+
+    In a Kafka Connect group, `group_prefix` is `GROUP-CONNECTOR-`, and transactions are written under Java's own
+    names (KIP-618), so that Java's tasks and ours fence each other.
+    """
+
+    source_alias: str
+    group_prefix: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix for an ACL that covers all ids but those of a Connect group."""
+        return f"{NAMESPACE}{self.source_alias}:"
+
+    @property
+    def lock(self) -> str:
+        """The id that owns the flow; it writes only claims."""
+        return self.prefix + "lock"
+
+    def task(self, number: int) -> WriterIds:
+        """Return the ids of task *number*."""
+        ours = f"{self.prefix}task-{number}"
+        return WriterIds(f"{self.group_prefix}{number}" if self.group_prefix else ours, ours + "-plain")
+
+    def spare(self, number: int, attempt: int = 2) -> WriterIds:
+        """Return the ids of task *number* while its own ones wait for a partition without a leader."""
+        name = f"{self.prefix}task-{number}-{attempt}"
+        return WriterIds(name, name + "-plain")
+
+    def seed(self, run: str, chain: int) -> WriterIds:
+        """Return the ids of one chain of tasks of a Spark seed."""
+        name = f"{self.prefix}seed-{run}-{chain}"
+        return WriterIds(name, name + "-plain")

@@ -1,0 +1,318 @@
+"""Decisions without brokers: form, window, lookup, committed records, side-by-side steps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import (
+    LogEnd,
+    Pause,
+    Producer,
+    ReadBatches,
+    ReadEnd,
+    Request,
+    send,
+    side_by_side,
+)
+from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
+from mirrorflow_core.writer.form import (
+    ChangeForm,
+    PartitionForm,
+    SourceBatch,
+    Write,
+    commit_interval_ms,
+    plain_age_limit_ms,
+)
+from mirrorflow_core.writer.ownership import touch_interval_ms
+from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
+from mirrorflow_core.writer.write_window import (
+    Acknowledgement,
+    Advanced,
+    ForeignProducer,
+    ForeignRecords,
+    WritePoint,
+    WriteWindow,
+    after_transaction_batch,
+)
+
+HOUR_MS = 3_600_000
+NOW_MS = 100 * HOUR_MS
+AGE_MS = 12 * HOUR_MS
+PARTITION = TopicPartition("orders", 0)
+PLAIN = PartitionForm(form=Form.PLAIN, next_source_offset=10, source_epoch=1)
+POINT = WritePoint(
+    next_source_offset=10, source_epoch=1, sequence=4, target_end=20, target_epoch=0, max_timestamp=NOW_MS
+)
+FENCE = Producer("p", 7, 18)
+POSITION = WriterPosition(
+    topic="orders",
+    partition=0,
+    next_source_offset=10,
+    target_end=20,
+    producer_id=7,
+    producer_epoch=17,
+    sequence=4,
+)
+
+
+def source_batch(first=10, records=5, *, next_offset=None, epoch=1, timestamp=NOW_MS):
+    return SourceBatch(first, next_offset or first + records, records, epoch, timestamp)
+
+
+def decide(form, batch, now_ms=0):
+    return form.decide(batch, now_ms=now_ms, wall_ms=NOW_MS, age_limit_ms=AGE_MS)
+
+
+@pytest.mark.parametrize(
+    ("batch", "decision"),
+    [
+        (source_batch(), Write()),
+        (source_batch(timestamp=NOW_MS - AGE_MS + 1), Write()),
+        (source_batch(timestamp=NOW_MS - AGE_MS), ChangeForm(Form.TRANSACTION, 10, 1)),
+        (source_batch(12), ChangeForm(Form.PLAIN, 12, 1)),
+        (source_batch(epoch=2), ChangeForm(Form.PLAIN, 10, 2)),
+        (source_batch(next_offset=17), ChangeForm(Form.TRANSACTION, 10, 1)),
+    ],
+    ids=["fresh", "just fresh", "old", "gap", "new leader epoch", "gap inside"],
+)
+def test_form_of_a_batch(batch, decision):
+    assert decide(PLAIN, batch) == decision
+
+
+def test_two_gaps_within_a_minute_mean_transactions_until_it_is_calm():
+    form = PLAIN
+    for at_ms, first in ((0, 12), (59_000, 20)):
+        form = form.changed(ChangeForm(Form.PLAIN, first, 1), at_ms)
+        form = form.taken(source_batch(first), at_ms)
+
+    assert decide(form, source_batch(25), now_ms=60_000) == ChangeForm(Form.TRANSACTION, 25, 1)
+    assert decide(form, source_batch(25), now_ms=59_000 + 600_000) == Write()
+
+
+def test_age_limit_and_intervals():
+    assert plain_age_limit_ms(24 * HOUR_MS) == 12 * HOUR_MS
+    assert plain_age_limit_ms(HOUR_MS - 1) == 0
+    assert (commit_interval_ms(10), commit_interval_ms(300)) == (250, 3000)
+    assert touch_interval_ms(7 * 24 * HOUR_MS) == 42 * HOUR_MS
+    assert touch_interval_ms(HOUR_MS) == HOUR_MS // 2
+
+
+def window(point=POINT, **fields):
+    return WriteWindow(acknowledged=point, depth=4, age_limit_ms=AGE_MS, **fields)
+
+
+def ack(base, time=-1):
+    return Acknowledgement(base, time, 0)
+
+
+def test_batches_are_numbered_and_acknowledged_in_order():
+    one = window()
+    first, second = one.send(source_batch(10)), one.send(source_batch(15))
+
+    assert (first.base_sequence, second.base_sequence) == (5, 10)
+    assert one.acknowledge(ack(20)) == Advanced()
+    assert one.acknowledge(ack(25)) == Advanced()
+    assert one.acknowledged == replace(POINT, next_source_offset=20, sequence=14, target_end=30)
+    assert one.is_idle
+
+
+def test_sequences_wrap():
+    one = window(replace(POINT, sequence=2**31 - 3))
+
+    assert one.send(source_batch()).base_sequence == 2**31 - 2
+    assert one.next_sequence == 3
+
+
+@pytest.mark.parametrize(
+    ("point", "depth"),
+    [(POINT, 4), (replace(POINT, sequence=-1), 1), (replace(POINT, max_timestamp=NOW_MS - AGE_MS), 1)],
+    ids=["remembered", "first", "may be forgotten"],
+)
+def test_one_batch_is_in_flight_until_the_leader_remembers(point, depth):
+    one = window(point)
+    while one.has_room(NOW_MS):
+        one.send(source_batch(one.acknowledged.next_source_offset))
+
+    assert len(one.in_flight) == depth
+
+
+def test_records_of_others_between_ours_ask_for_a_resync():
+    one = window()
+    one.send(source_batch())
+
+    assert one.acknowledge(ack(23)) == ForeignRecords()
+    assert one.needs_resync
+    assert one.resume(9, target_end=28, target_epoch=0)
+    assert one.is_idle
+
+
+@pytest.mark.parametrize(
+    "answer", [ack(20, time=5), ack(15)], ids=["repeat of a remembered batch", "before our end"]
+)
+def test_a_batch_of_a_stranger_under_our_producer_is_noticed(answer):
+    one = window()
+    one.send(source_batch())
+
+    assert one.acknowledge(answer) == ForeignProducer()
+    assert one.acknowledged == POINT
+
+
+def test_a_target_that_stamps_records_names_a_time_in_every_answer():
+    one = window(stamps_time=True)
+    one.send(source_batch())
+
+    assert one.acknowledge(ack(20, time=5)) == Advanced()
+
+
+def test_a_repeat_of_our_own_lost_batch_is_acknowledged():
+    one = window()
+    one.send(source_batch())
+    one.lose(is_refused=False)
+    assert one.resume(4, target_end=20, target_epoch=0)
+    assert not one.is_certain
+    one.send(source_batch())
+
+    assert one.acknowledge(ack(20, time=5)) == Advanced()
+    assert one.is_certain
+
+
+def test_a_refused_batch_leaves_no_doubt():
+    one = window()
+    one.send(source_batch())
+    one.lose(is_refused=True)
+
+    assert (one.is_certain, one.needs_resync, one.has_room(NOW_MS)) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("last_sequence", "resumes", "next_offset"),
+    [(4, True, 10), (9, True, 15), (14, True, 20), (7, False, 10), (99, False, 10)],
+)
+def test_a_resync_continues_behind_whole_batches_of_ours(last_sequence, resumes, next_offset):
+    one = window()
+    for first in (10, 15):
+        one.send(source_batch(first))
+    for _ in range(2):
+        one.lose(is_refused=True)
+
+    assert one.resume(last_sequence, target_end=40, target_epoch=0) is resumes
+    assert one.acknowledged.next_source_offset == next_offset
+
+
+def test_a_transaction_notices_that_the_target_lost_its_tail():
+    assert after_transaction_batch(POINT, source_batch(), 19, 3) is None
+    assert after_transaction_batch(POINT, source_batch(), 21, 3) == replace(
+        POINT, next_source_offset=15, target_end=26, target_epoch=3
+    )
+
+
+def data(base, sequence, *, epoch=17, producer_id=7, count=5, transactional=False):
+    return LogBatch(base, base + count - 1, producer_id, epoch, sequence, transactional)
+
+
+def marker(base, *, epoch=18, producer_id=7, kind=Marker.ABORT):
+    return LogBatch(base, base, producer_id, epoch, -1, True, kind)
+
+
+def test_the_end_of_a_fenced_writer_is_found_behind_its_fence():
+    log = (data(20, 5), data(25, 10), marker(30))
+
+    found = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
+
+    assert (found.is_fenced, found.copied) == (True, 10)
+
+
+def test_batches_of_others_and_before_the_position_do_not_count():
+    log = (
+        data(15, 0),
+        data(20, 5, epoch=16),
+        data(25, 0, producer_id=8),
+        data(30, 5, transactional=True),
+        marker(35),
+    )
+
+    found = EndLookup(position=POSITION, fence=FENCE).read(reversed(log))
+
+    assert (found.is_fenced, found.copied) == (True, 0)
+
+
+def test_a_marker_of_another_epoch_is_no_fence():
+    assert not EndLookup(position=POSITION, fence=FENCE).read((marker(20, epoch=17),)).is_fenced
+
+
+def answered(steps, answer):
+    """Run *steps*; returns the result and the requests."""
+    asked: list[Request] = []
+    got: tuple[Any, ...] | None = None
+    while True:
+        try:
+            requests = next(steps) if got is None else steps.send(got)
+        except StopIteration as stop:
+            return stop.value, asked
+        asked += requests
+        got = tuple(answer(one) for one in requests)
+
+
+def test_the_lookup_reads_backwards_in_growing_strides():
+    log: tuple[LogBatch, ...] = tuple(data(20 + 5 * at, 5 + 5 * at) for at in range(2)) + tuple(
+        data(30 + 5 * at, 0, producer_id=8) for at in range(100)
+    )
+
+    def answer(request):
+        if isinstance(request, ReadEnd):
+            return LogEnd(0, 530, 530, 0)
+        return tuple(one for one in log if one.last_offset >= request.start and one.base_offset < request.end)
+
+    (found, end), asked = answered(look_up_end(EndLookup(position=POSITION, fence=None)), answer)
+
+    assert (found.copied, end.end) == (10, 530)
+    strides = [one.end - one.start for one in asked if isinstance(one, ReadBatches)]
+    assert strides == [16, 32, 64, 128, 256, 14]
+
+
+def test_transactions_without_a_marker_are_found_behind_the_last_stable_offset():
+    log: tuple[LogBatch, ...] = (
+        data(10, 0, producer_id=3, transactional=True),
+        data(15, 0, producer_id=4, transactional=True),
+    )
+    log += (marker(20, producer_id=4), data(21, 0, producer_id=5, transactional=True))
+
+    found, _ = answered(open_transactions(PARTITION, LogEnd(0, 10, 26, 0), {3, 4}), lambda request: log)  # noqa: ARG005
+
+    assert found == {3: 10}
+    assert answered(open_transactions(PARTITION, LogEnd(0, 26, 26, 0), {3}), None) == ({}, [])
+
+
+def test_records_count_when_their_transaction_is_committed():
+    def record(base, name, producer_id, *, transactional=True):
+        return LogBatch(base, base, producer_id, 0, 0, transactional, None, ((base, name),))
+
+    log = (
+        record(0, "aborted", 1),
+        marker(1, producer_id=1),
+        record(2, "held", 2),
+        record(3, "committed", 1),
+        marker(4, producer_id=1, kind=Marker.COMMIT),
+        record(5, "java's", 3, transactional=False),
+        record(6, "open", 1),
+    )
+
+    found = decided_records(log, str)
+
+    assert found.committed == ("committed", "java's")
+    assert found.undecided == ("held", "open")
+
+
+def test_independent_steps_share_their_rounds():
+    def steps(times):
+        for _ in range(times):
+            yield from send(Pause(times))
+        return times
+
+    result, asked = answered(side_by_side({"a": steps(1), "b": steps(2)}), lambda request: 0)  # noqa: ARG005
+
+    assert result == {"a": 1, "b": 2}
+    assert asked == [Pause(1), Pause(2), Pause(2)]

@@ -1,0 +1,182 @@
+"""Names of transactional ids, and the records of claims and positions, byte for byte."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import Reset, Stored
+from mirrorflow_core.connect.position_records import decode as decode_earlier
+from mirrorflow_core.position import Position
+from mirrorflow_core.writer.claim import (
+    Claim,
+    ClaimWatch,
+    claims_topic,
+    decode_claim,
+    encode_claim,
+    ids_to_take,
+)
+from mirrorflow_core.writer.position import (
+    Form,
+    WriterPosition,
+    decode_position,
+    encode_position,
+    obeyed_position,
+    reset_position,
+)
+from mirrorflow_core.writer.transaction_log import DecidedRecords
+from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
+
+IDS = TransactionalIds("east")
+KEY = PositionKey("MirrorSourceConnector", "east", "orders", 3)
+POSITION = WriterPosition(
+    topic="orders",
+    partition=3,
+    next_source_offset=101,
+    java_offset=100,
+    source_epoch=4,
+    target_end=205,
+    target_epoch=2,
+    source_topic_id="s",
+    target_topic_id="t",
+    writer=IDS.task(1),
+    form=Form.TRANSACTION,
+    producer_id=9,
+    producer_epoch=17,
+    sequence=50,
+    time_ms=1000,
+)
+CLAIM = Claim(flow="orders", process="p1", source_alias="east", tasks=2, lock_epoch=16, time_ms=5)
+
+
+def decoded(value, key=KEY):
+    return decode_position(encode_key(key), value, connector=KEY.connector, cluster="east")
+
+
+def test_ids_belong_to_the_flow():
+    assert IDS.lock == "mirrorflow:east:lock"
+    assert IDS.task(2) == WriterIds("mirrorflow:east:task-2", "mirrorflow:east:task-2-plain")
+    assert IDS.spare(2) == WriterIds("mirrorflow:east:task-2-2", "mirrorflow:east:task-2-2-plain")
+    assert IDS.seed("7", 1).transactional == "mirrorflow:east:seed-7-1"
+    assert all(
+        name.startswith(IDS.prefix) for name in (IDS.lock, *IDS.task(0), *IDS.spare(0), *IDS.seed("7", 0))
+    )
+
+
+def test_in_a_connect_group_transactions_have_javas_names():
+    assert TransactionalIds("east", "group-mirror-").task(2) == WriterIds(
+        "group-mirror-2", "mirrorflow:east:task-2-plain"
+    )
+
+
+def test_a_position_is_read_as_it_was_written():
+    assert decoded(encode_position(POSITION)) == POSITION
+
+
+def test_a_position_begins_with_javas_field_and_has_no_nested_one():
+    value = encode_position(POSITION)
+
+    assert value.startswith(b'{"offset":100,')
+    assert value.count(b"{") == 1
+
+
+def test_an_earlier_version_reads_a_position_as_javas():
+    found = decode_earlier(
+        encode_key(KEY), encode_position(POSITION), connector=KEY.connector, cluster="east"
+    )
+
+    assert isinstance(found, Stored)
+    assert not found.warning
+    assert found.position == Position(topic="orders", partition=3, source_offset=100, source_epoch=4)
+
+
+def test_a_position_before_the_first_record_is_kept():
+    """Java takes a negative offset for none, so it would start at the beginning as well."""
+    position = replace(POSITION, next_source_offset=0, java_offset=-1)
+
+    assert decoded(encode_position(position)) == position
+
+
+def test_an_altered_offset_is_obeyed():
+    found = decoded(encode_position(POSITION).replace(b'"offset":100', b'"offset":7', 1))
+
+    assert isinstance(found, Stored)
+    obeyed = obeyed_position(found)
+    assert (obeyed.next_source_offset, obeyed.open_writer) == (8, None)
+
+
+def test_a_deleted_position_is_a_reset():
+    found = decoded(None)
+
+    assert found == Reset(key=KEY)
+    assert reset_position(found).next_source_offset == -1
+
+
+@pytest.mark.parametrize("broken", [b'"writer.form":"both"', b'"writer.sequence":"x"'])
+def test_a_position_with_broken_fields_counts_as_javas(broken):
+    name = broken.split(b":")[0].strip(b'"')
+    value = encode_position(POSITION)
+    start = value.index(b'"mirrorflow.' + name)
+    end = value.index(b",", start)
+
+    found = decoded(value[:start] + b'"mirrorflow.' + broken[1:] + value[end:])
+
+    assert isinstance(found, Stored)
+    assert found.warning.startswith("only the offset of orders-3 was taken")
+
+
+def test_a_writer_that_left_is_not_looked_for():
+    assert replace(POSITION, left=True).open_writer is None
+    assert POSITION.open_writer == IDS.task(1)
+
+
+def test_a_claim_is_read_as_it_was_written():
+    assert decode_claim(*encode_claim(CLAIM)) == CLAIM
+    assert encode_claim(CLAIM)[0] == b'{"flow":"orders"}'
+    assert claims_topic("east") == "mm2-claims.east.internal"
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"tasks":"x","lock_epoch":1,"time_ms":1}', b'{"left":1}'])
+def test_what_is_no_claim_is_refused(value):
+    with pytest.raises(ValueError, match=r"."):
+        decode_claim(b'{"flow":"orders"}', value)
+
+
+def test_the_ids_of_a_larger_claim_are_taken():
+    claims = DecidedRecords((replace(CLAIM, tasks=9), replace(CLAIM, tasks=3)), (replace(CLAIM, tasks=4),))
+
+    found = ids_to_take(claims, replace(CLAIM, tasks=1), ())
+
+    assert found == tuple(IDS.task(number) for number in range(4))
+
+
+def test_the_ids_that_positions_name_are_taken():
+    positions = (replace(POSITION, writer=IDS.spare(5)), replace(POSITION, writer=IDS.task(8), left=True))
+
+    assert ids_to_take(DecidedRecords((), ()), replace(CLAIM, tasks=1), positions) == (
+        IDS.task(0),
+        IDS.spare(5),
+    )
+
+
+def test_ids_are_taken_in_the_form_of_each_claim():
+    group = replace(CLAIM, group_prefix="group-mirror-")
+
+    found = ids_to_take(DecidedRecords((group,), ()), CLAIM, ())
+
+    assert {one.transactional for one in found} == {
+        "group-mirror-0",
+        "group-mirror-1",
+        "mirrorflow:east:task-0",
+        "mirrorflow:east:task-1",
+    }
+
+
+def test_a_claim_protects_its_owner_while_it_is_renewed():
+    watch = ClaimWatch(CLAIM, 0)
+
+    assert not watch.may_take(14_999)
+    assert watch.may_take(15_000)
+    assert not watch.observe(CLAIM.renewed(9, lock_epoch=16), 14_000).may_take(15_000)
+    assert watch.observe(CLAIM.renewed(9, lock_epoch=16, left=True), 1).may_take(1)
+    assert ClaimWatch(None, 0).may_take(0)
