@@ -1,0 +1,318 @@
+"""What happens to a world between any two of its requests."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import NO_ANSWER
+from tests.model.writer.partition_logs import ModelLeader, ProducedBatch
+from tests.model.writer.process import Process
+from tests.model.writer.world import CLAIMS, POSITIONS, Until, World
+
+Fault = Callable[[World], None]
+HOUR_MS = 3_600_000
+
+
+def _alive(world: World) -> list[Any]:
+    return [one for one in world.processes if not one.is_dead and not one.is_over]
+
+
+def _any_leader(world: World) -> tuple[TopicPartition, ModelLeader]:
+    partition = world.random.choice([*world.data, *world.data, CLAIMS, POSITIONS])
+    return partition, world.leaders[partition]
+
+
+def _data_leader(world: World) -> tuple[TopicPartition, ModelLeader]:
+    partition = world.random.choice(world.data)
+    return partition, world.leaders[partition]
+
+
+def newcomer(world: World) -> None:
+    """Another process that believes the owner to be dead."""
+    if len(world.processes) < 5:
+        name = "ABCDEFG"[len(world.processes)]
+        Process(world, name, tasks=world.random.choice((1, 2, 2, 3)))
+
+
+def sleepy_newcomer(world: World) -> None:
+    """A newcomer that sleeps between any two of its first requests."""
+    if len(world.processes) < 5:
+        name = "ABCDEFG"[len(world.processes)]
+        one = Process(world, name, tasks=world.random.choice((1, 1, 2, 3)))
+        one.sleep_after(world.random.randint(1, 45))
+
+
+def newcomer_with_one_task(world: World) -> None:
+    """A newcomer with fewer tasks than the owner."""
+    if len(world.processes) < 5:
+        Process(world, "ABCDEFG"[len(world.processes)], tasks=1)
+
+
+def dying_newcomer(world: World) -> None:
+    """A newcomer with fewer tasks than the owner that dies during its takeover."""
+    if len(world.processes) < 5:
+        one = Process(world, "ABCDEFG"[len(world.processes)], tasks=1)
+        one.die_after(world.random.randint(8, 30))
+
+
+def raise_ids(world: World) -> None:
+    """A process that has slept since it took the lock initializes an id of the present owner."""
+    names = [one for one in sorted(world.names) if not one.endswith("lock")]
+    if names:
+        world.init_producer_id(world.random.choice(names))
+
+
+def hold_bytes(world: World) -> None:
+    """What is on its way to a leader, or to a partition's log as a marker, is held for long."""
+    world.slow_markers_until = world.steps + 200
+    for connection in world.connections:
+        if connection.actor is not None and not connection.actor.is_over and world.random.random() < 0.5:
+            world.slow_down(connection.actor)
+
+
+def freeze_owner(world: World) -> None:
+    """SIGSTOP of the owner, for long; what it has sent is held on its way."""
+    for process in _alive(world):
+        if process.is_owner:
+            process.frozen_until = world.steps + world.random.choice((100, 300, 800))
+            for connection in world.connections:
+                if connection.process is process and connection.actor is not None:
+                    world.slow_down(connection.actor)
+
+
+def waiting_newcomer(world: World) -> None:
+    """Another process that waits for its turn; one, for of two that wait for the same end the later one fences the first."""
+    if len(world.processes) < 2:
+        Process(world, "ABCDEFG"[len(world.processes)], tasks=world.random.choice((1, 2)), waits=True)
+
+
+def kill(world: World) -> None:
+    """kill -9. What it has sent may arrive later, or never."""
+    if not (alive := _alive(world)):
+        return
+    victim = world.random.choice(alive)
+    victim.is_dead = True
+    for connection in world.connections:
+        connection.is_cut |= connection.process is victim
+    world.events.append(f"{world.steps} {victim.name} dies")
+    for actor in [one for one in world.actors if one.process is victim]:
+        operation = actor.operation
+        actor.is_over = True
+        world.busy -= {one for one in world.busy if one[0] is victim}
+        if hasattr(operation, "execute") and world.random.random() < 0.5:
+            world.spawn(f"late {actor.name}", _late(operation))
+
+
+def _late(operation: Any) -> Any:
+    yield operation
+
+
+def freeze(world: World) -> None:
+    """SIGSTOP, for some time."""
+    if alive := _alive(world):
+        victim = world.random.choice(alive)
+        victim.frozen_until = world.steps + world.random.choice((20, 100, 300, 800))
+        world.events.append(f"{world.steps} {victim.name} sleeps until {victim.frozen_until}")
+
+
+def stop(world: World) -> None:
+    """SIGTERM."""
+    if alive := _alive(world):
+        world.random.choice(alive).is_stopping = True
+
+
+def elect(world: World) -> None:
+    """A clean election: what is not replicated may go."""
+    partition, leader = _any_leader(world)
+    if leader.is_online:
+        end = world.random.choice((leader.log.high_watermark, leader.log.end))
+        leader.elect(end, is_restarted=world.random.random() < 0.3)
+        world.events.append(f"{world.steps} {partition} elects at {end}")
+
+
+def elect_uncleanly(world: World) -> None:
+    """A data partition of the target loses its tail."""
+    partition, leader = _data_leader(world)
+    if leader.is_online:
+        end = world.random.randint(max(leader.log.start, leader.log.end - 15), leader.log.end)
+        leader.elect(end)
+        world.events.append(f"{world.steps} {partition} elects uncleanly at {end}")
+
+
+def lag(world: World) -> None:
+    """Followers do not fetch for a while."""
+    partition, leader = _any_leader(world)
+    leader.replicates = False
+    world.spawn(f"followers of {partition}", _replicate(world, leader))
+
+
+def _replicate(world: World, leader: ModelLeader) -> Any:
+    yield Until(deadline_ms=world.now_ms + world.random.choice((5, 30, 100)))
+    leader.replicates = True
+    leader.replicate()
+
+
+def lack_replicas(world: World) -> None:
+    """The ISR is below min.insync.replicas for a few requests."""
+    _, leader = _data_leader(world)
+    leader.lacks_replicas = True
+    world.spawn("isr", _regain(world, leader))
+
+
+def _regain(world: World, leader: ModelLeader) -> Any:
+    yield Until(deadline_ms=world.now_ms + world.random.choice((1, 3, 10)))
+    leader.lacks_replicas = False
+
+
+def go_offline(world: World) -> None:
+    """A partition has no leader for a while; it returns with its whole log."""
+    partition, leader = _data_leader(world)
+    if leader.is_online:
+        leader.is_online = False
+        world.events.append(f"{world.steps} {partition} has no leader")
+        world.spawn(f"broker of {partition}", _return(world, leader))
+
+
+def _return(world: World, leader: ModelLeader) -> Any:
+    yield Until(deadline_ms=world.now_ms + world.random.choice((20, 100, 300)))
+    bring_back(leader)
+
+
+def bring_back(leader: ModelLeader) -> None:
+    if not leader.is_online:
+        leader.is_online = True
+        leader.elect(leader.log.high_watermark, is_restarted=True)
+
+
+def expire_producers(world: World) -> None:
+    """Leaders forget producers by the timestamps of their records (every ten minutes)."""
+    for leader in world.leaders.values():
+        leader.expire(world.now_ms, world.options.producer_expiration_ms)
+
+
+def pass_hours(world: World) -> None:
+    """No process is scheduled for hours; leaders forget, and idle connections are closed."""
+    world.now_ms += world.random.choice((1, 6, 13, 23, 25)) * HOUR_MS
+    world.coordinator.abort_timed_out(world.now_ms)
+    expire_producers(world)
+
+
+def pass_seconds(world: World) -> None:
+    """Some seconds pass, and leaders look for producers to forget."""
+    world.now_ms += world.random.choice((1_000, 2_000, 4_000))
+    expire_producers(world)
+
+
+def time_out_transactions(world: World) -> None:
+    """Open transactions have reached transaction.timeout.ms."""
+    world.now_ms += 61_000
+    world.coordinator.abort_timed_out(world.now_ms)
+
+
+def forget_ids(world: World) -> None:
+    """transactional.id.expiration.ms was lowered: the coordinator forgets ids that are not in use."""
+    kept, world.coordinator.expiration_ms = world.coordinator.expiration_ms, 10
+    world.coordinator.expire(world.now_ms)
+    world.coordinator.expiration_ms = kept
+
+
+def compact(world: World) -> None:
+    """The cleaner has run over the internal topics and, up to some offset, over data."""
+    for partition, leader in world.leaders.items():
+        is_internal = partition in {CLAIMS, POSITIONS}
+        leader.compact(leader.log.end if is_internal else world.random.randint(0, max(0, leader.log.end - 3)))
+
+
+def cut_connections(world: World) -> None:
+    """Connections break: answers are lost, bytes may still arrive."""
+    for connection in world.connections:
+        if not connection.is_cut and world.random.random() < 0.7:
+            connection.is_cut = True
+            if connection.actor is not None and world.random.random() < 0.5:
+                world.slow_down(connection.actor)
+            for _, receive in connection.queue:
+                receive(NO_ANSWER)
+
+
+def stop_without_connections(world: World) -> None:
+    """SIGTERM just when connections break; what was sent is held on its way."""
+    cut_connections(world)
+    stop(world)
+
+
+def forget_a_frozen_owner(world: World) -> None:
+    """The owner sleeps for long, the coordinator forgets its ids, and a newcomer takes the flow."""
+    for process in _alive(world):
+        if process.is_owner and len(world.processes) < 4:
+            process.frozen_until = world.steps + world.random.choice((2500, 4000))
+            for connection in world.connections:
+                if connection.process is process and not connection.is_cut:
+                    connection.is_cut = True
+                    for _, receive in connection.queue:
+                        receive(NO_ANSWER)
+            forget_ids(world)
+            newcomer(world)
+            return
+
+
+def write_foreign(world: World) -> None:
+    """Another program writes to the target topic."""
+    partition, _ = _data_leader(world)
+    producer_id = 10_000 + world.steps
+    world.foreign.add((producer_id, 0))
+    world.append(partition, ProducedBatch(producer_id, 0, 0, world.now_ms, False, (-1, -1)))
+
+
+def impersonate(world: World) -> None:
+    """A producer that moved here from another cluster has our producer id, its own low epoch, and our next sequence."""
+    partition, leader = _data_leader(world)
+    entries = list(leader.producers.producers.values())
+    if entries and leader.is_online:
+        entry = world.random.choice(entries)
+        for epoch in (0, 1, 2):
+            key = entry.producer_id, epoch
+            if epoch == entry.epoch:
+                world.foreign.add(key)
+            batch = ProducedBatch(*key, entry.last_sequence + 1, world.now_ms, False, (-2,) * 5)
+            world.append(partition, batch)
+
+
+def truncate_source(world: World) -> None:
+    """An unclean election at the source: the tail is replaced by other records."""
+    source = world.sources[world.random.choice(world.data)]
+    source.elect(world.random.randint(max(0, source.end - 12), source.end))
+    source.append(world.random.randint(1, 20), world.now_ms - 1000)
+    _note(world)
+
+
+def elect_source(world: World) -> None:
+    """A clean election at the source; new records have another leader epoch."""
+    source = world.sources[world.random.choice(world.data)]
+    source.elect(source.end)
+    source.append(world.random.randint(1, 10), world.now_ms - 1000)
+    _note(world)
+
+
+def compact_source(world: World) -> None:
+    """The source's cleaner removes records."""
+    world.sources[world.random.choice(world.data)].compact(world.random)
+
+
+def append_to_source(world: World) -> None:
+    """New records, fresh or, where the world has old ones, old."""
+    for source in world.sources.values():
+        is_old = world.random.random() < world.options.old_share
+        source.append(world.random.randint(1, 12), world.now_ms - (3 * 24 * HOUR_MS if is_old else 1000))
+    _note(world)
+
+
+def limit_batches(world: World) -> None:
+    """The target takes smaller batches from now on (max.message.bytes after recompression)."""
+    _, leader = _data_leader(world)
+    leader.max_records = world.random.choice((1, 2, 3))
+
+
+def _note(world: World) -> None:
+    for partition, source in world.sources.items():
+        for record in source.records:
+            world.source_offsets[partition, record.number] = record.offset

@@ -1,0 +1,208 @@
+"""The partitions of the model: target leaders without bytes, and source logs that are truncated, compacted and re-created.
+
+A target partition is `tests.model.leader.PartitionLeader`, whose decisions about appends are Kafka's. Its batches have
+values instead of bytes: record numbers in data partitions, claims and positions in internal topics.
+"""
+
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
+
+from mirrorflow_core.writer.form import SourceBatch
+from mirrorflow_core.writer.transaction_log import LogBatch, Marker
+from tests.model.batches import LOG_APPEND_TIME, TRANSACTIONAL, LoggedBatch
+from tests.model.errors import MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, RefusedError
+from tests.model.leader import PartitionLeader
+from tests.model.producer_state import Rules
+
+
+class ProducedBatch(NamedTuple):
+    """A batch as a producer sends it."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp: int
+    is_transactional: bool
+    values: tuple[object, ...]
+
+
+class ModelLeader(PartitionLeader):
+    """A partition leader of the target whose batches have values instead of bytes."""
+
+    def __init__(self, rules: Rules, configs: dict[str, str], key_of: Callable[[Any], Hashable]) -> None:
+        super().__init__(rules, configs)
+        self.key_of = key_of
+        self.is_online = True
+        self.max_records = 1000  # of a batch, after recompression
+        self._read: dict[int, tuple[LoggedBatch, LogBatch]] = {}
+        self.cleaned: list[LoggedBatch] = []  # what compaction removed; the judge counts it as delivered
+
+    def _validated(self, batch: ProducedBatch, now_ms: int) -> LoggedBatch:  # type: ignore[override]
+        if not self.is_online:
+            raise RefusedError(NOT_LEADER_OR_FOLLOWER)
+        if len(batch.values) > self.max_records:
+            raise RefusedError(MESSAGE_TOO_LARGE)
+        is_stamped = self.config("message.timestamp.type") == "LogAppendTime"
+        base = self.log.end
+        return LoggedBatch(
+            base_offset=base,
+            last_offset=base + len(batch.values) - 1,
+            leader_epoch=self.epoch,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            max_timestamp=now_ms if is_stamped else batch.max_timestamp,
+            attributes=TRANSACTIONAL * batch.is_transactional | LOG_APPEND_TIME * is_stamped,
+            count=len(batch.values),
+            data=b"",
+            _records=[(base + at, value) for at, value in enumerate(batch.values)],  # type: ignore[misc]
+        )
+
+    @property
+    def batches(self) -> list[LogBatch]:
+        """What a consumer reads below the high watermark."""
+        end = self.log.high_watermark
+        return [self._as_read(one) for one in self.log.batches if one.last_offset < end]
+
+    def _as_read(self, batch: LoggedBatch) -> LogBatch:
+        known = self._read.get(batch.base_offset)
+        if known is None or known[0] is not batch:
+            known = self._read[batch.base_offset] = batch, as_read(batch)
+        return known[1]
+
+    def compact(self, end: int) -> set[int]:
+        """Keep the last record of each key below *end*, and the last batch of each producer if only as a header."""
+        end = min(end, self.last_stable_offset)
+        last = {one.batches[-1].last_offset for one in self.producers.producers.values() if one.batches}
+        newest = {
+            self.key_of(value): offset
+            for batch in self.log.batches
+            if batch.last_offset < end and not batch.is_control and not self.log.is_aborted(batch)
+            for offset, value in rows_of(batch)
+        }
+        left: list[LoggedBatch] = []
+        gone: set[int] = set()
+        for batch in self.log.batches:
+            if batch.last_offset >= end or batch.is_control:
+                left.append(batch)
+                continue
+            kept = [row for row in rows_of(batch) if newest.get(self.key_of(row[1])) == row[0]]
+            removed = [row for row in rows_of(batch) if row not in kept]
+            gone |= {row[0] for row in removed}
+            if removed and not self.log.is_aborted(batch):
+                self.cleaned.append(replace(batch, _records=cast("Any", removed)))
+            if kept or batch.last_offset in last:
+                left.append(replace(batch, count=len(kept), _records=cast("Any", kept)))
+        self.log.batches = left
+        return gone
+
+    def elect(self, end: int, *, is_restarted: bool = False) -> None:
+        """See `PartitionLeader.elect`; what was compacted and is now truncated is gone as well."""
+        super().elect(end, is_restarted=is_restarted)
+        self.cleaned = [one for one in self.cleaned if one.last_offset < self.log.end]
+
+    def delivered(self, *, committed: bool = True) -> list[int]:
+        """The record numbers that readers have seen, in order; without those of foreign writers, which are negative."""
+        batches = [
+            one
+            for one in (*self.cleaned, *self.log.batches)
+            if not one.is_control and not (committed and self.log.is_aborted(one))
+        ]
+        end = self.last_stable_offset if committed else self.log.high_watermark
+        rows = sorted(
+            (row for one in batches for row in rows_of(one) if row[0] < end), key=lambda row: row[0]
+        )
+        return [value for _, value in rows if value >= 0]
+
+
+def rows_of(batch: LoggedBatch) -> list[tuple[int, Any]]:
+    """The offsets and values of a batch of this model."""
+    return cast("list[tuple[int, Any]]", batch.records)
+
+
+def as_read(batch: LoggedBatch) -> LogBatch:
+    return LogBatch(
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        marker=None if batch.marker is None else Marker(batch.marker),
+        records=() if batch.is_control else tuple(rows_of(batch)),
+    )
+
+
+class SourceRecord(NamedTuple):
+    """A record of the source. Numbers grow with the order in which records were written."""
+
+    offset: int
+    number: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass
+class SourceLog:
+    """One partition of the source."""
+
+    records: list[SourceRecord] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # epoch, first offset
+    epoch: int = 0
+    end: int = 0
+    numbers: int = 0
+    truncations: int = 0
+
+    def append(self, count: int, timestamp: int) -> None:
+        for _ in range(count):
+            self.records.append(SourceRecord(self.end, self.numbers, timestamp, self.epoch))
+            self.end += 1
+            self.numbers += 1
+
+    def skip(self, count: int) -> None:
+        """Leave offsets without records, as transaction markers and aborted records do."""
+        self.end += count
+
+    def elect(self, end: int) -> None:
+        """Another leader, whose log ends at *end*."""
+        self.truncations += end < self.end
+        self.records = [one for one in self.records if one.offset < end]
+        self.end = min(self.end, end)
+        self.epoch += 1
+        self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
+
+    def compact(self, rng: random.Random) -> None:
+        """Remove some records, not the last."""
+        self.records = [one for one in self.records[:-1] if rng.random() < 0.7] + self.records[-1:]
+
+    def end_of_epoch(self, epoch: int) -> int:
+        """OffsetsForLeaderEpoch."""
+        if epoch > self.epoch:
+            return -1
+        return next((start for later, start in self.epochs if later > epoch), self.end)
+
+    def fetch(self, next_offset: int, most: int) -> tuple[SourceBatch, tuple[int, ...]] | None:
+        """The next batch: records of one leader epoch with consecutive offsets, at most *most*."""
+        found: list[SourceRecord] = []
+        for record in self.records:
+            if record.offset < next_offset:
+                continue
+            if found and (
+                record.offset != found[-1].offset + 1 or record.leader_epoch != found[0].leader_epoch
+            ):
+                break
+            found.append(record)
+            if len(found) == most:
+                break
+        if not found:
+            return None
+        batch = SourceBatch(
+            first_offset=found[0].offset,
+            next_offset=found[-1].offset + 1,
+            records=len(found),
+            leader_epoch=found[0].leader_epoch,
+            max_timestamp=max(one.timestamp for one in found),
+        )
+        return batch, tuple(one.number for one in found)

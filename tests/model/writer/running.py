@@ -1,0 +1,124 @@
+"""Runs one world to its end and judges it."""
+
+from dataclasses import dataclass, field
+
+from tests.model.chooser import Chooser, Enumerated, Seeded
+from tests.model.writer import faults as kinds
+from tests.model.writer.faults import Fault
+from tests.model.writer.judge import judge
+from tests.model.writer.process import Process
+from tests.model.writer.world import Options, World
+
+FAULT_RATE = 0.012
+_SETTLE_STEPS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A world and what can happen to it."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    options: Options = field(default_factory=Options)
+    faults_max: int = 8
+    tasks: int = 2
+    first_sleeps: bool = False  # during its takeover
+    is_quiet: bool = False  # nothing happens for which a writer must be fenced or recover
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went."""
+
+    scenario: str
+    broken: list[str]
+    taken: list[int]
+    ways: list[int]
+    events: list[str]
+    steps: int
+
+    @property
+    def is_good(self) -> bool:
+        return not self.broken
+
+
+def run(scenario: Scenario, *, seed: int | None = None, choices: tuple[int, ...] = ()) -> Outcome:
+    """One run, by its seed or by its list of choices."""
+    chooser: Chooser = Enumerated(choices) if seed is None else Seeded(seed)
+    world = World(chooser, scenario.options)
+    world.faults_left = scenario.faults_max
+    first = Process(world, "O", tasks=scenario.tasks)
+    if scenario.first_sleeps:
+        first.sleep_after(world.random.randint(10, 50))
+    broken: list[str] = []
+    try:
+        _disturb(world, scenario)
+        _settle(world)
+        _finish(world)
+    except _StuckError as stuck:
+        broken.append(str(stuck))
+    broken += judge(world)
+    if scenario.is_quiet:
+        broken += [f"{one.name} recovered without a reason" for one in world.processes if one.recoveries]
+        broken += [f"{one.name} was fenced alive" for one in world.processes if one.was_fenced]
+    return Outcome(scenario.name, broken, chooser.taken, chooser.ways, world.events, world.steps)
+
+
+class _StuckError(Exception):
+    """The world does not come to rest."""
+
+
+def _disturb(world: World, scenario: Scenario) -> None:
+    for _ in range(scenario.options.steps_max):
+        if world.faults_left > 0:
+            way = world.chooser.point(1 + len(scenario.faults), FAULT_RATE)
+            if way:
+                world.faults_left -= 1
+                fault = scenario.faults[way - 1]
+                world.events.append(f"{world.steps} {fault.__name__}")
+                fault(world)
+        is_patient = world.faults_left > 0 and isinstance(world.chooser, Seeded)
+        if world.steps % 16 == 0 and not is_patient and _is_caught_up(world):
+            return
+        if not world.step():
+            return
+
+
+def _settle(world: World) -> None:
+    """All faults end, and the processes stop in order."""
+    world.faults_left = 0
+    for leader in world.leaders.values():
+        kinds.bring_back(leader)
+        leader.lacks_replicas, leader.replicates = False, True
+        leader.replicate()
+    for process in world.processes:
+        process.is_stopping, process.frozen_until = True, 0
+    _run(world, lambda: all(one.is_dead or one.is_over for one in world.processes), "a process does not stop")
+
+
+def _finish(world: World) -> None:
+    """A last process takes the flow and copies the rest."""
+    last = Process(world, "last", tasks=world.random.choice((1, 2)) if world.chooser.ways is not None else 1)
+    _run(world, lambda: _is_caught_up(world) or bool(last.problems), "a partition is not copied to its end")
+    last.is_stopping = True
+    _run(world, lambda: last.is_over, "the last process does not stop")
+    while any(one.name.startswith("marker") for one in world.actors) and world.step():
+        pass
+
+
+def _run(world: World, until: object, failure: str) -> None:
+    assert callable(until)
+    for step in range(_SETTLE_STEPS):
+        if step % 16 == 0 and until():
+            return
+        if not world.step():
+            break
+    if not until():
+        raise _StuckError(failure)
+
+
+def _is_caught_up(world: World) -> bool:
+    return all(
+        not source.records or source.records[-1].number in world.leaders[partition].delivered()[-1:]
+        for partition, source in world.sources.items()
+    )

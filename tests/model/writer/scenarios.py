@@ -1,0 +1,184 @@
+"""The worlds in which the protocol is tried."""
+
+from dataclasses import replace
+
+from tests.model.writer import faults as f
+from tests.model.writer.running import Scenario
+from tests.model.writer.world import Options
+
+RACE = (f.newcomer, f.sleepy_newcomer, f.sleepy_newcomer, f.kill, f.freeze, f.freeze_owner, f.hold_bytes)
+SMALL = Options(partitions=3, records=24)
+
+SCENARIOS = {
+    one.name: one
+    for one in (
+        Scenario(
+            name="quiet",
+            faults=(f.append_to_source,),
+            options=Options(old_share=0.3, gap_share=0.2, loses_answers=False),
+            is_quiet=True,
+        ),
+        Scenario(name="race", faults=RACE, options=SMALL, tasks=3),
+        Scenario(
+            name="recovery",
+            faults=(f.raise_ids,),
+            options=replace(SMALL, sleeps_in_recovery=True),
+            faults_max=8,
+            tasks=1,
+        ),
+        Scenario(
+            name="fewer_tasks",
+            faults=(f.newcomer_with_one_task, f.freeze),
+            options=SMALL,
+            faults_max=4,
+            tasks=3,
+            first_sleeps=True,
+        ),
+        Scenario(
+            name="dying_newcomers",
+            faults=(f.freeze_owner, f.dying_newcomer, f.newcomer_with_one_task),
+            options=replace(SMALL, records=60),
+            faults_max=5,
+            tasks=3,
+        ),
+        Scenario(
+            name="mixed_race",
+            faults=(*RACE, f.stop, f.append_to_source),
+            options=replace(SMALL, old_share=0.4, gap_share=0.3),
+            tasks=3,
+        ),
+        Scenario(
+            name="waiting",
+            faults=(f.waiting_newcomer, f.stop, f.append_to_source),
+            options=Options(old_share=0.1, loses_answers=False),
+            is_quiet=True,
+        ),
+        Scenario(
+            name="leaders",
+            faults=(
+                f.elect,
+                f.elect,
+                f.lag,
+                f.lack_replicas,
+                f.cut_connections,
+                f.newcomer,
+                f.kill,
+                f.stop,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.2, gap_share=0.1),
+        ),
+        Scenario(
+            name="fresh_leaders",
+            faults=(
+                f.lack_replicas,
+                f.lack_replicas,
+                f.lag,
+                f.elect,
+                f.cut_connections,
+                f.kill,
+                f.append_to_source,
+            ),
+            faults_max=12,
+        ),
+        Scenario(
+            name="offline",
+            faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
+            options=Options(old_share=0.5),
+        ),
+        Scenario(
+            name="offline_on_3",
+            faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
+            options=Options(old_share=0.5, is_kafka_3=True),
+        ),
+        Scenario(
+            name="unclean_target",
+            faults=(f.elect_uncleanly, f.newcomer, f.kill, f.append_to_source),
+        ),
+        Scenario(
+            name="source",
+            faults=(f.truncate_source, f.elect_source, f.compact_source, f.newcomer, f.kill),
+            options=Options(old_share=0.2),
+        ),
+        Scenario(
+            name="hours",
+            faults=(
+                f.pass_hours,
+                f.pass_hours,
+                f.time_out_transactions,
+                f.lack_replicas,
+                f.newcomer,
+                f.kill,
+                f.freeze,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.1),
+        ),
+        Scenario(
+            name="short_memory",
+            faults=(f.freeze_owner, f.newcomer, f.pass_seconds, f.pass_seconds, f.append_to_source),
+            options=replace(SMALL, producer_expiration_ms=3_000),
+        ),
+        Scenario(
+            name="forgotten_ids",
+            faults=(f.forget_ids, f.forget_ids, f.cut_connections, *RACE, f.append_to_source),
+        ),
+        Scenario(
+            name="strangers",
+            faults=(
+                f.write_foreign,
+                f.impersonate,
+                f.newcomer,
+                f.kill,
+                f.compact,
+                f.limit_batches,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.1),
+        ),
+        Scenario(
+            name="connections",
+            faults=(
+                f.cut_connections,
+                f.stop_without_connections,
+                f.newcomer,
+                f.append_to_source,
+                f.compact_source,
+            ),
+            options=Options(old_share=0.3, gap_share=0.1),
+        ),
+        Scenario(
+            name="stamped",
+            faults=(f.newcomer, f.kill, f.elect, f.lag, f.append_to_source, f.compact),
+            options=Options(stamps_time=True, gap_share=0.2),
+        ),
+    )
+}
+
+_ONE = Options(partitions=1, records=10, loses_answers=False)
+SMALL_WORLDS = (
+    Scenario(
+        name="small_takeover", faults=(f.newcomer, f.kill, f.freeze), options=_ONE, faults_max=2, tasks=1
+    ),
+    Scenario(
+        name="small_leaders",
+        faults=(f.elect, f.lag, f.lack_replicas, f.cut_connections),
+        options=_ONE,
+        faults_max=2,
+        tasks=1,
+    ),
+    Scenario(
+        name="small_transactions",
+        faults=(f.go_offline, f.newcomer, f.kill, f.stop),
+        options=replace(_ONE, old_share=0.5, gap_share=0.5),
+        faults_max=2,
+        tasks=1,
+    ),
+    Scenario(
+        name="small_source",
+        faults=(f.truncate_source, f.elect_source, f.kill),
+        options=_ONE,
+        faults_max=2,
+        tasks=1,
+    ),
+)

@@ -1,0 +1,579 @@
+"""A small world for the ownership protocol: brokers, a source, and a scheduler that interleaves everything.
+
+An actor does one thing at a time: a coroutine of a process makes one broker request, a connection delivers one batch, a
+coordinator writes one marker. Between any two of them, processes die, sleep and thaw, leaders change, time passes.
+Every choice comes from a chooser (`tests.model.chooser`), so a run is repeated by its seed or by its list of choices.
+"""
+
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any, Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer import broker_requests as requests
+from mirrorflow_core.writer.broker_requests import (
+    NO_ANSWER,
+    Busy,
+    Done,
+    LogEnd,
+    Producer,
+    ProducerState,
+    Refused,
+)
+from tests.model.chooser import Chooser, Seeded
+from tests.model.coordinator import Coordinator, Marker
+from tests.model.errors import (
+    CONCURRENT_TRANSACTIONS,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    RefusedError,
+)
+from tests.model.producer_state import KAFKA_3_9, KAFKA_4
+from tests.model.writer.partition_logs import ModelLeader, ProducedBatch, SourceLog, rows_of
+
+CLAIMS: Final = TopicPartition("claims", 0)
+POSITIONS: Final = TopicPartition("positions", 0)
+STEP_MS: Final = 1
+FIRST_EPOCH = 16  # of the ids of a new cluster, to save the first calls of InitProducerId
+RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
+
+
+@dataclass
+class Call:
+    """One broker request of a coroutine: sent, executed and answered in one step, unless its answer is lost."""
+
+    execute: Callable[[], Any]
+    lost: Any = None  # the answer if none arrives; None: the request is repeated
+
+
+@dataclass
+class Until:
+    """Wait for a condition, or for a time."""
+
+    condition: Callable[[], bool] | None = None
+    deadline_ms: int | None = None
+
+
+Coroutine = Generator[Call | Until, Any, Any]
+
+
+@dataclass(eq=False)
+class Actor:
+    """A coroutine of *process*; None: of the world."""
+
+    name: str
+    coroutine: Coroutine
+    process: Any = None
+    operation: Call | Until | None = None
+    weight: float = 1.0
+    is_over: bool = False
+
+    def start(self) -> None:
+        self._advance(None)
+
+    def step(self, *, is_lost: bool = False) -> None:
+        operation = self.operation
+        if isinstance(operation, Until):
+            self._advance(None)
+            return
+        assert operation is not None
+        if is_lost and operation.lost is None:
+            return  # repeated
+        self._advance(operation.lost if is_lost else operation.execute())
+
+    def _advance(self, answer: Any) -> None:
+        try:
+            self.operation = self.coroutine.send(answer)
+        except StopIteration:
+            self.operation, self.is_over = None, True
+
+
+@dataclass(eq=False)
+class Connection:
+    """Produce requests on their way to one leader, in order; the broker takes the next when one is answered."""
+
+    leader_epoch: int
+    queue: deque[tuple[ProducedBatch, Callable[[Any], None]]] = field(default_factory=deque)
+    sent_ms: int = 0
+    is_cut: bool = False  # no answers arrive any more
+    actor: Actor | None = None
+    process: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a world is like."""
+
+    partitions: int = 2
+    records: int = 40
+    is_kafka_3: bool = False
+    stamps_time: bool = False
+    old_share: float = 0.0  # of the source's records, too old to be plain
+    gap_share: float = 0.0
+
+    id_expiration_ms: int = 7 * 86_400_000
+    producer_expiration_ms: int = 86_400_000
+    steps_max: int = 30_000
+    loses_answers: bool = True
+    sleeps_in_recovery: bool = False
+
+
+@dataclass
+class World:
+    """The brokers, the source and the processes of one run."""
+
+    chooser: Chooser
+    options: Options
+    now_ms: int = 10 * 86_400_000
+    steps: int = 0
+    actors: list[Actor] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    faults_left: int = 0
+    events: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rules = KAFKA_3_9 if self.options.is_kafka_3 else KAFKA_4
+        configs = {"message.timestamp.type": "LogAppendTime"} if self.options.stamps_time else {}
+        self.random: random.Random = self.chooser.random
+        self.data = [TopicPartition("data", number) for number in range(self.options.partitions)]
+        self.leaders = {one: ModelLeader(rules, configs, lambda value: value) for one in self.data}
+        self.leaders[CLAIMS] = ModelLeader(rules, {}, lambda claim: claim.flow)
+        self.leaders[POSITIONS] = ModelLeader(rules, {}, lambda position: position.topic_partition)
+        self.sources = {one: SourceLog() for one in self.data}
+        self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # of record numbers
+        self.coordinator = Coordinator(self)
+        self.coordinator.expiration_ms = self.options.id_expiration_ms
+        self.processes: list[Any] = []
+        self.connections: list[Connection] = []
+        self.sequences: dict[tuple[int, int, TopicPartition], int] = {}
+        self.busy: set[Any] = set()
+        # Which plain and transactional epochs may write to a partition: those of its newest owner.
+        self.owners: dict[TopicPartition, tuple[tuple[int, int], frozenset[tuple[int, int]]]] = {}
+        self.foreign: set[tuple[int, int]] = set()
+        self.given = 0
+        self.names: set[str] = set()
+        self.slow_markers_until = 0
+        self.ranks: dict[
+            tuple[int, int], int
+        ] = {}  # of producer epochs, by the order in which they were given
+        self.last: Actor | None = None
+        self._cumulated: list[float] = []
+        for partition in self.data:
+            self._fill(partition, self.options.records)
+
+    def _fill(self, partition: TopicPartition, count: int) -> None:
+        source, left = self.sources[partition], count
+        while left > 0:
+            run = min(left, self.random.randint(1, 12))
+            is_old = self.random.random() < self.options.old_share
+            source.append(run, self.now_ms - (3 * 86_400_000 if is_old else 1000))
+            left -= run
+            if self.random.random() < self.options.gap_share:
+                source.skip(self.random.randint(1, 4))
+        for record in source.records:
+            self.source_offsets[partition, record.number] = record.offset
+
+    # -- scheduling
+
+    def spawn(self, name: str, coroutine: Coroutine, process: Any = None) -> Actor:
+        actor = Actor(name, coroutine, process)
+        if isinstance(self.chooser, Seeded):
+            actor.weight = self.random.choice((0.03, 0.3, 1.0, 1.0, 3.0))
+        actor.start()
+        if not actor.is_over:
+            self.actors.append(actor)
+            self._cumulated = []
+        return actor
+
+    def enabled(self) -> list[Actor]:
+        self.actors = [one for one in self.actors if not one.is_over]
+        self._cumulated = []
+        return [one for one in self.actors if self._is_enabled(one)]
+
+    def _is_enabled(self, actor: Actor) -> bool:
+        if actor.is_over or (actor.process is not None and not actor.process.is_running(self.steps)):
+            return False
+        operation = actor.operation
+        if operation.__class__ is Call:
+            return True
+        assert isinstance(operation, Until)
+        return (operation.condition is not None and operation.condition()) or (
+            operation.deadline_ms is not None and self.now_ms >= operation.deadline_ms
+        )
+
+    def step(self) -> bool:
+        """Let one actor do one thing. False: nothing can happen any more."""
+        self.steps += 1
+        self.now_ms += STEP_MS
+        actor = self._drawn() if isinstance(self.chooser, Seeded) else self._chosen()
+        if actor is None:
+            return self._pass_time()
+        self.last = actor
+        if actor.process is not None:
+            actor.process.made_step(self.steps)
+        is_lost = (
+            self.faults_left > 0
+            and self.options.loses_answers
+            and isinstance(actor.operation, Call)
+            and actor.process is not None
+            and self.chooser.point(3, 0.004)
+        )
+        if is_lost == 1:
+            self.faults_left -= 1
+            actor.step(is_lost=True)
+        elif is_lost:
+            # Executed, but the answer is lost.
+            self.faults_left -= 1
+            assert isinstance(actor.operation, Call)
+            if actor.operation.lost is not None:
+                actor.operation.execute()
+            actor.step(is_lost=True)
+        else:
+            actor.step()
+        return True
+
+    def _drawn(self) -> Actor | None:
+        """An actor that can act, by the weights of all."""
+        if self.random.random() < 0.01:
+            self.random.choice(self.actors).weight = self.random.choice((0.03, 0.3, 1.0, 3.0))
+            self._cumulated = []
+        if len(self._cumulated) != len(self.actors):
+            self._cumulated = list(accumulate(one.weight for one in self.actors))
+        for _ in range(6):
+            at = bisect_right(self._cumulated, self.random.random() * self._cumulated[-1])
+            actor = self.actors[min(at, len(self.actors) - 1)]
+            if self._is_enabled(actor):
+                return actor
+        enabled = self.enabled()
+        return self.random.choices(enabled, [one.weight for one in enabled])[0] if enabled else None
+
+    def _chosen(self) -> Actor | None:
+        """An actor that can act; the quiet way is the one that acted last."""
+        order = self.enabled()
+        if not order:
+            return None
+        if self.last in order:
+            order = [self.last, *(one for one in order if one is not self.last)]
+        return order[self.chooser.point(len(order), 0.0)]
+
+    def _pass_time(self) -> bool:
+        deadlines = [
+            one.operation.deadline_ms
+            for one in self.actors
+            if isinstance(one.operation, Until) and one.operation.deadline_ms is not None
+        ]
+        frozen = [
+            one.frozen_until for one in self.processes if not one.is_dead and one.frozen_until > self.steps
+        ]
+        if frozen:
+            # While faults are to come, they can come during the sleep.
+            self.steps = self.steps if self.faults_left > 0 else min(frozen)
+            return True
+        if not deadlines:
+            return False
+        self.now_ms = max(self.now_ms, min(deadlines))
+        return True
+
+    # -- coordinator
+
+    def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
+        """See `tests.model.coordinator.Markers`."""
+        actor = self.spawn(f"marker {partition}", self._marker(partition, marker, done))
+        if self.steps < self.slow_markers_until:
+            self.slow_down(actor)
+
+    def _marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> Coroutine:
+        leader = self.leaders[partition]
+        if self.options.is_kafka_3:
+            yield Until(lambda: leader.is_online)
+        # 4.x drops the markers of a partition that has no leader at that moment (KAFKA-20734).
+        code = yield Call(partial(self._append_marker, leader, marker))
+        if code == NONE:
+            at, epoch = leader.log.end - 1, leader.epoch
+            yield Until(lambda: leader.log.high_watermark > at or leader.epoch != epoch)
+            if leader.epoch != epoch and leader.log.end <= at:
+                # The new leader does not have it: the coordinator writes it again.
+                yield from self._marker(partition, marker, done)
+                return
+        done(NONE if code == NOT_LEADER_OR_FOLLOWER else code)
+
+    def _append_marker(self, leader: ModelLeader, marker: Marker) -> int:
+        if not leader.is_online:
+            return NOT_LEADER_OR_FOLLOWER
+        try:
+            leader.append_marker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                kind=marker.kind,
+                coordinator_epoch=marker.coordinator_epoch,
+                now_ms=self.now_ms,
+            )
+        except RefusedError as error:
+            return error.code
+        return NONE
+
+    def init_producer_id(self, transactional_id: str) -> Producer | Busy | Refused:
+        found = self.coordinator.known(transactional_id)
+        code, producer_id, epoch = self.coordinator.init_producer_id(transactional_id, 60_000, self.now_ms)
+        if code == CONCURRENT_TRANSACTIONS:
+            return Busy()
+        if code != NONE:
+            return Refused(code)
+        self.given += 1
+        self.names.add(transactional_id)
+        if found is None:
+            known = self.coordinator.known(transactional_id)
+            assert known is not None
+            known.epoch = epoch = max(epoch, FIRST_EPOCH)
+        self.ranks[producer_id, epoch] = self.given
+        return Producer(transactional_id, producer_id, epoch)
+
+    # -- produce
+
+    def append(self, partition: TopicPartition, batch: ProducedBatch, transactional_id: str = "") -> Any:
+        """Append *batch*; `Appended`, or an error code."""
+        leader = self.leaders[partition]
+        try:
+            guard = None
+            if batch.is_transactional:
+                guard = leader.start_verification(batch, self.now_ms)  # type: ignore[arg-type]
+                if guard is not None:
+                    code = self.coordinator.verify(
+                        transactional_id, batch.producer_id, batch.producer_epoch, partition
+                    )
+                    if code != NONE:
+                        return code
+            before = leader.log.end
+            appended = leader.append(batch, self.now_ms, guard)  # type: ignore[arg-type]
+        except RefusedError as error:
+            return error.code
+        if leader.log.end > before:
+            self._watch(partition, batch)
+        return appended
+
+    def _watch(self, partition: TopicPartition, batch: ProducedBatch) -> None:
+        """A fenced writer has no effect after its fence."""
+        writer = batch.producer_id, batch.producer_epoch
+        if partition in self.owners and writer not in self.foreign | self.owners[partition][1]:
+            self.violations.append(f"a fenced writer {writer} wrote {batch.values} to {partition}")
+
+    def own(self, partition: TopicPartition, rank: tuple[int, int], producers: Iterable[Producer]) -> None:
+        """From now on only these may write to *partition*, unless a newer owner is known."""
+        if partition not in self.owners or self.owners[partition][0] <= rank:
+            self.owners[partition] = rank, frozenset((one.producer_id, one.epoch) for one in producers)
+
+    def slow_down(self, actor: Actor) -> None:
+        """It hardly gets its turn any more."""
+        actor.weight = 0.002
+        self._cumulated = []
+
+    def connect(self, process: Any, partition: TopicPartition) -> Connection:
+        """A new connection to the leader of *partition*."""
+        connection = Connection(self.leaders[partition].epoch, sent_ms=self.now_ms, process=process)
+        self.connections.append(connection)
+        connection.actor = self.spawn(f"connection {partition}", self._deliver(partition, connection))
+        return connection
+
+    def _deliver(self, partition: TopicPartition, connection: Connection) -> Coroutine:
+        while True:
+            yield Until(lambda: bool(connection.queue) or connection.is_cut)
+            if not connection.queue:
+                return
+            if connection.is_cut and self.now_ms - connection.sent_ms > 600_000:
+                return  # connections.max.idle.ms
+            answer = yield from self._replicated(
+                self.leaders[partition], (yield Call(partial(self._deliver_one, partition, connection)))
+            )
+            _, receive = connection.queue.popleft()
+            if not connection.is_cut:
+                receive(answer if isinstance(answer, int) else (answer, self.leaders[partition].epoch))
+
+    def _deliver_one(self, partition: TopicPartition, connection: Connection) -> Any:
+        is_closed = self.now_ms - connection.sent_ms > 600_000  # connections.max.idle.ms
+        if is_closed or connection.leader_epoch != self.leaders[partition].epoch:
+            return NOT_LEADER_OR_FOLLOWER
+        return self.append(partition, connection.queue[0][0])
+
+    # -- requests of the protocol
+
+    def perform(self, process: Any, steps: requests.Steps[Any]) -> Coroutine:
+        """Run a generator of the protocol; independent requests are made in any order, one after the other."""
+        answers: tuple[Any, ...] | None = None
+        while True:
+            try:
+                asked = next(steps) if answers is None else steps.send(answers)
+            except StopIteration as stop:
+                return stop.value
+            found: list[Any] = [None] * len(asked)
+            order = list(range(len(asked)))
+            if isinstance(self.chooser, Seeded):
+                self.random.shuffle(order)
+            for at in order:
+                found[at] = yield from self._answer(process, asked[at])
+            answers = tuple(found)
+
+    def _answer(self, process: Any, request: requests.Request) -> Coroutine:
+        match request:
+            case requests.InitProducerId(name):
+                return (yield Call(partial(self.init_producer_id, name)))
+            case requests.Transaction():
+                return (yield from self.transaction(process, request))
+            case requests.ReadClaims(_):
+                return (yield from self._read(CLAIMS, lambda leader: tuple(leader.batches)))
+            case requests.ReadPositions(_):
+                return (yield from self._read(POSITIONS, lambda leader: (tuple(leader.batches),)))
+            case requests.ReadEnd(partition):
+                return (yield from self._read(partition, self._log_end))
+            case requests.ReadBatches(partition, start, end):
+                return (
+                    yield from self._read(
+                        partition,
+                        lambda leader: tuple(
+                            one
+                            for one in leader.batches
+                            if one.last_offset >= start and one.base_offset < end
+                        ),
+                    )
+                )
+            case requests.ReadSourceStart(partition):
+                return (yield Call(lambda: 0))
+            case requests.ReadEpochEnd(partition, epoch, on_target):
+                if on_target:
+                    return (yield from self._read(partition, lambda leader: self._epoch_end(leader, epoch)))
+                return (yield Call(lambda: self.sources[partition].end_of_epoch(epoch)))
+            case requests.ReadOffsetMap(partition, target_offset):
+                return (
+                    yield from self._read(
+                        partition, lambda leader: self._mapped(partition, leader, target_offset)
+                    )
+                )
+            case requests.DescribeProducer(partition, producer_id):
+                return (yield from self._read(partition, lambda leader: self._described(leader, producer_id)))
+            case requests.Pause(ms):
+                if ms:
+                    yield Until(deadline_ms=self.now_ms + ms + self.random.randint(0, 5))
+                return self.now_ms
+        raise AssertionError(request)
+
+    def _read(self, partition: TopicPartition, read: Callable[[ModelLeader], Any]) -> Coroutine:
+        leader = self.leaders[partition]
+        yield Until(lambda: leader.is_online)
+        return (yield Call(lambda: read(leader)))
+
+    @staticmethod
+    def _log_end(leader: ModelLeader) -> LogEnd:
+        below = [one for one in leader.log.batches if one.last_offset < leader.log.high_watermark]
+        epoch = below[-1].leader_epoch if below else 0
+        return LogEnd(leader.log.start, leader.last_stable_offset, leader.log.high_watermark, epoch)
+
+    @staticmethod
+    def _epoch_end(leader: ModelLeader, epoch: int) -> int:
+        return leader.log.end_of_epoch(epoch).end_offset
+
+    @staticmethod
+    def _described(leader: ModelLeader, producer_id: int) -> ProducerState | None:
+        entry = leader.producers.producers.get(producer_id)
+        return None if entry is None else ProducerState(entry.epoch, entry.last_sequence)
+
+    def _mapped(self, partition: TopicPartition, leader: ModelLeader, target_offset: int) -> int:
+        """The offset map: the source offset behind the last record that was copied before *target_offset*."""
+        numbers = [
+            value
+            for batch in (*leader.cleaned, *leader.log.batches)
+            if not batch.is_control and not leader.log.is_aborted(batch)
+            for offset, value in rows_of(batch)
+            if offset < target_offset and value >= 0
+        ]
+        return self.source_offsets[partition, max(numbers)] + 1 if numbers else 0
+
+    def transaction(self, process: Any, request: requests.Transaction) -> Coroutine:
+        """Run one whole transaction."""
+        producer = request.producer
+        partitions = set(request.partitions)
+        partitions |= {POSITIONS} if request.positions or request.is_barrier else set()
+        partitions |= {CLAIMS} if request.is_barrier else set()
+        partitions |= {CLAIMS} if request.claim is not None or not partitions else set()
+        key = process, producer.transactional_id
+        yield Until(lambda: key not in self.busy)
+        self.busy.add(key)
+        try:
+            code = yield from self.add_partitions(producer, partitions)
+            if code != NONE:
+                return Refused(code)
+            appends: list[tuple[TopicPartition, tuple[object, ...]]]
+            appends = [(CLAIMS, (request.claim,))] if request.claim is not None else []
+            appends += [(POSITIONS, request.positions)] if request.positions else []
+            for partition, values in appends:
+                answer = yield from self.append_in_transaction(producer, partition, values)
+                if isinstance(answer, int):
+                    return Refused(answer)
+            code = yield from self.end_transaction(producer, commit=request.commit)
+            return Done() if code == NONE else Refused(code)
+        finally:
+            self.busy.discard(key)
+
+    def add_partitions(self, producer: Producer, partitions: set[TopicPartition]) -> Coroutine:
+        return (
+            yield from self._until_free(
+                lambda: self.coordinator.add_partitions(*producer, partitions, self.now_ms)
+            )
+        )
+
+    def end_transaction(self, producer: Producer, *, commit: bool) -> Coroutine:
+        return (
+            yield from self._until_free(
+                lambda: self.coordinator.end(*producer, commit=commit, now_ms=self.now_ms)
+            )
+        )
+
+    def _until_free(self, ask: Callable[[], int]) -> Coroutine:
+        """Repeat while the markers of the last transaction are on their way; for 30 s, then it counts as refused."""
+        until_ms = self.now_ms + 30_000
+        while True:
+            code = yield Call(ask, lost=NO_ANSWER)
+            if code != CONCURRENT_TRANSACTIONS or self.now_ms >= until_ms:
+                return code
+            yield Until(deadline_ms=self.now_ms + 20)
+
+    def append_in_transaction(
+        self,
+        producer: Producer,
+        partition: TopicPartition,
+        values: tuple[object, ...],
+        max_timestamp: int | None = None,
+    ) -> Coroutine:
+        """Append one batch; its `Appended` once it is replicated, or an error code."""
+        key = producer.producer_id, producer.epoch, partition
+        leader = self.leaders[partition]
+
+        def append() -> Any:
+            batch = ProducedBatch(
+                producer.producer_id,
+                producer.epoch,
+                self.sequences.get(key, -1) + 1,
+                self.now_ms if max_timestamp is None else max_timestamp,
+                True,
+                values,
+            )
+            return self.append(partition, batch, producer.transactional_id)
+
+        answer = yield Call(append, lost=NO_ANSWER)
+        if isinstance(answer, int):
+            return answer
+        self.sequences[key] = self.sequences.get(key, -1) + len(values)
+        return (yield from self._replicated(leader, answer))
+
+    @staticmethod
+    def _replicated(leader: ModelLeader, answer: Any) -> Coroutine:
+        """Wait until what was appended is replicated; an election answers that the leader is none any more."""
+        if isinstance(answer, int):
+            return answer
+        epoch = leader.epoch
+        yield Until(lambda: leader.log.high_watermark > answer.last_offset or leader.epoch != epoch)
+        return NOT_LEADER_OR_FOLLOWER if leader.epoch != epoch else answer
