@@ -15,6 +15,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.admin.config_requests import describe_broker_configs
 from mirrorflow_kafka.client.cluster import CALL_TIMEOUT_S, Cluster
 from mirrorflow_kafka.client.error_codes import (
+    CONCURRENT_TRANSACTIONS,
     NONE,
     OPERATION_NOT_ATTEMPTED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -31,12 +32,18 @@ NOBODYS_PRODUCER_ID: Final = 2**63 - 1  # controllers count up from 0
 
 
 async def init_producer_id(
-    cluster: Cluster, transactional_id: str | None, *, timeout_ms: int, timeout_s: float = CALL_TIMEOUT_S
+    cluster: Cluster,
+    transactional_id: str | None,
+    *,
+    timeout_ms: int,
+    timeout_s: float = CALL_TIMEOUT_S,
+    waits: bool = True,
 ) -> tuple[int, int]:
     """Return a producer id and epoch from InitProducerId.
 
     With a transactional id this is the same producer id with the next epoch, and an open transaction is
-    aborted. *timeout_ms* is how long a transaction may stay open. Raises NotAuthorizedError,
+    aborted. *timeout_ms* is how long a transaction may stay open. Without *waits*, the error that the markers
+    of the last transaction are not written yet (CONCURRENT_TRANSACTIONS) is raised at once. Raises NotAuthorizedError,
     UnreachableError, and BrokerError, also for a response without a producer id: with -1 brokers do not check
     sequence numbers.
     """
@@ -47,7 +54,8 @@ async def init_producer_id(
         producer_epoch=-1,
     )
     where = None if transactional_id is None else (TRANSACTION_COORDINATOR, transactional_id)
-    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s)
+    final_code = NONE if waits else CONCURRENT_TRANSACTIONS
+    answer = await cluster.call(request, coordinator=where, timeout_s=timeout_s, final_code=final_code)
     subject = transactional_id or ""
     raise_for(answer.error_code, cluster=cluster.alias, request="InitProducerId", subject=subject)
     if answer.producer_id <= NO_PRODUCER_ID or answer.producer_epoch < 0:

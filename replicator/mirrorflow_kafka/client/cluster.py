@@ -283,14 +283,15 @@ class Cluster:
         coordinator: tuple[int, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         codes_of: Callable[[Any], Iterable[int]] | None = None,
+        final_code: int = error_codes.NONE,
     ) -> Any:
         """Send *request* to a node, the controller, a coordinator or any broker; return the response.
 
         It is retried with backoff within *timeout_s* after a lost connection, after a retriable top-level
         error, and if the response says that the controller or coordinator has moved. The caller checks all
         other error codes. *coordinator* is (key type, key): type 0 a group, 1 a transactional id. *codes_of*
-        returns the error codes of a response that holds them deeper than in its first list. Raises
-        ClusterError, SettingError.
+        returns the error codes of a response that holds them deeper than in its first list. A response with
+        *final_code* is returned at once. Raises ClusterError, SettingError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -308,8 +309,13 @@ class Cluster:
                     raise
             else:
                 parts = frozenset((codes_of or _shallow_codes)(answer))
-                if is_last or not _must_repeat(
-                    answer, parts, controller=controller, coordinator=coordinator is not None
+                is_final = final_code != error_codes.NONE and answer.error_code == final_code
+                if (
+                    is_last
+                    or is_final
+                    or not _must_repeat(
+                        answer, parts, controller=controller, coordinator=coordinator is not None
+                    )
                 ):
                     return answer
                 if error_codes.CONCURRENT_TRANSACTIONS in parts | {getattr(answer, "error_code", 0)}:
