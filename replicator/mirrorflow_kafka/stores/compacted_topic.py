@@ -32,7 +32,7 @@ PRODUCE_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms
 # A new leader is known within a few seconds; after 0.2 + 0.4 + ... + 3.2 s the failure is raised.
 WRITE_ATTEMPTS_MAX = 6
 WRITE_RETRY_S = 0.2
-OWN_PREFIX = "mm2-offsets."  # a topic with any other name may hold foreign data
+OWN_PREFIXES = ("mm2-offsets.", "mm2-claims.")  # a topic with any other name may hold foreign data
 SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
 
 
@@ -135,7 +135,7 @@ class CompactedTopic:
         policy = next(
             (entry.value for entry in entries.get(topic, ()) if entry.name == "cleanup.policy"), "compact"
         )
-        if policy != "compact" and topic.startswith(OWN_PREFIX):
+        if policy != "compact" and topic.startswith(OWN_PREFIXES):
             change = ConfigChange(name="cleanup.policy", value="compact")
             refusal = (await admin.alter_topic_configs(self._cluster, {topic: [change]}))[topic]
             policy = "compact" if refusal is None else policy
