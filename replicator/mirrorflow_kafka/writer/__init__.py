@@ -1,0 +1,1 @@
+"""Executes the requests of `mirrorflow_core.writer` against the brokers of a source and a target cluster."""

@@ -1,0 +1,91 @@
+"""The topics of a flow on the target: where its claims and positions are, and the bytes of their records."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import Malformed, Reset, Stored
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import OffsetStorageSettings, StorageTopicSettings
+from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.claim import Claim, claims_topic, decode_claim, encode_claim
+from mirrorflow_core.writer.position import (
+    WriterPosition,
+    decode_position,
+    encode_position,
+    obeyed_position,
+    reset_position,
+)
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
+
+log = logging.getLogger(__name__)
+
+
+async def open_claims_topic(cluster: Cluster, storage: OffsetStorageSettings, source_alias: str) -> str:
+    """Create the claims topic if it is missing, replicated as the offsets topic; return a warning or "".
+
+    Raises InvalidSettingError if it is not compacted and cannot be, or has several partitions; ClusterError.
+    """
+    topic = claims_topic(source_alias)
+    settings = StorageTopicSettings(
+        topic=topic,
+        partitions=1,
+        replication_factor=storage.replication_factor,
+        topic_configs=storage.topic_configs,
+        client=storage.client,
+    )
+    return await CompactedTopic(cluster, settings, key=topic, single=True).open()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowTopics:
+    """The names of a flow's topics. `target_topic` returns the name on the target of a topic of the source."""
+
+    source_alias: str
+    connector: str
+    offsets: str  # the offsets topic
+    target_topic: Callable[[str], str]
+
+    @property
+    def claims(self) -> TopicPartition:
+        """The only partition of the claims topic."""
+        return TopicPartition(claims_topic(self.source_alias), 0)
+
+    def on_target(self, partition: TopicPartition) -> TopicPartition:
+        """Return the partition of the target to which a partition of the source is copied."""
+        return TopicPartition(self.target_topic(partition.topic), partition.partition)
+
+    def claim_record(self, claim: Claim) -> Record:
+        """Return the record of a claim."""
+        return Record(0, time.time_ns() // 1_000_000, *encode_claim(claim))
+
+    def position_record(self, position: WriterPosition) -> Record:
+        """Return the record of a position."""
+        key = PositionKey(self.connector, self.source_alias, position.topic, position.partition)
+        return Record(0, time.time_ns() // 1_000_000, encode_key(key), encode_position(position))
+
+    def claim_in(self, record: Record) -> Claim | None:
+        """Return the claim in a record, None if there is none."""
+        if record.key is None or record.value is None:
+            return None
+        try:
+            return decode_claim(record.key, record.value)
+        except ValueError as error:
+            log.warning("The record at offset %d of %s is not a claim: %s", record.offset, self.claims, error)
+            return None
+
+    def position_in(self, record: Record) -> WriterPosition | None:
+        """Return the position in a record; None if it is of another connector, or unusable."""
+        match decode_position(record.key, record.value, connector=self.connector, cluster=self.source_alias):
+            case WriterPosition() as position:
+                return position
+            case Stored() as stored:
+                return obeyed_position(stored)
+            case Reset() as reset:
+                return reset_position(reset)
+            case Malformed(problem=problem):
+                log.warning("The record at offset %d of %s: %s", record.offset, self.offsets, problem)
+        return None

@@ -1,0 +1,221 @@
+"""Runs the transactions of this process's producers on the target, at most one of each producer at a time.
+
+Positions and claims are written in them, so that a fenced process cannot write any. After an error it is
+unknown what was appended: the producer needs a new epoch, whose initialization aborts what is open.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from mirrorflow_core.errors import BrokerError, UnreachableError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.murmur2 import partition_for
+from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
+from mirrorflow_core.writer.broker_requests import (
+    NO_ANSWER,
+    Busy,
+    Done,
+    Producer,
+    Refused,
+    Transaction,
+)
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    NETWORK_EXCEPTION,
+    is_retriable,
+    raise_for,
+)
+from mirrorflow_kafka.client.pool import backoff_s
+from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.log_batches import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
+
+TRANSACTION_TIMEOUT_MS: Final = 60_000  # Java's transaction.timeout.ms
+# How long a request waits for its coordinator, or for the markers of the producer's last transaction; then a
+# partition of that transaction has no leader.
+COORDINATOR_TIMEOUT_S: Final = 30.0
+PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
+
+
+class ProducerTransactions:
+    """The transactions of this process; `run` has whole ones, the other methods the steps of one that copies records."""
+
+    def __init__(self, cluster: Cluster, topics: FlowTopics) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._turns: dict[str, asyncio.Lock] = {}
+        # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
+        self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
+        self._unanswered: set[Producer] = set()  # producers with a Produce request whose answer did not come
+        # The next sequence number, by producer id, epoch and partition of the target.
+        self._sequences: Counter[tuple[int, int, TopicPartition]] = Counter()
+
+    def turn(self, producer: Producer) -> asyncio.Lock:
+        """Return the lock to hold from the first `add_partitions` of a transaction to its `end`."""
+        return self._turns.setdefault(producer.transactional_id, asyncio.Lock())
+
+    async def initialize(self, transactional_id: str) -> Producer | Busy | Refused:
+        """Take a transactional id. Raises NotAuthorizedError and others that a user must resolve."""
+        try:
+            producer_id, epoch = await admin.init_producer_id(
+                self._cluster,
+                transactional_id,
+                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                timeout_s=COORDINATOR_TIMEOUT_S,
+                waits=False,
+            )
+        except (BrokerError, UnreachableError) as error:
+            refused = refusal(error)
+            return Busy() if refused.error_code == CONCURRENT_TRANSACTIONS else refused
+        for known in [key for key in self._sequences if key[0] == producer_id and key[1] != epoch]:
+            del self._sequences[known]
+        self._barriers = {one: found for one, found in self._barriers.items() if one[0] != transactional_id}
+        self._unanswered = {one for one in self._unanswered if one[0] != transactional_id}
+        return Producer(transactional_id, producer_id, epoch)
+
+    async def run(self, request: Transaction) -> Done | Refused:
+        """Run one whole transaction. Raises NotAuthorizedError and others that a user must resolve."""
+        producer = request.producer
+        async with self.turn(producer):
+            try:
+                partitions = {self._topics.on_target(one) for one in request.partitions}
+                barrier = await self._internal_partitions() if request.is_barrier else ()
+                records = await self._records(request)
+                partitions |= records.keys() | set(barrier)
+                await self.add_partitions(producer, partitions or {self._topics.claims})
+                # The producer's last transaction is complete now: its markers are below the end.
+                bounds = await admin.offsets_at(self._cluster, barrier, LATEST) if barrier else None
+                await self._append_all(producer, records)
+                await self.end(producer, commit=request.commit)
+            except (BrokerError, UnreachableError) as error:
+                return refusal(error)
+            if bounds is not None:
+                self._barriers[producer] = bounds
+        return Done()
+
+    def barrier(self, producer: Producer | None, partition: TopicPartition) -> ExpectedMarker | None:
+        """Return the marker of the producer's last barrier in a partition; None if there was no barrier."""
+        if producer is None or partition not in self._barriers.get(producer, {}):
+            return None
+        return ExpectedMarker(producer.producer_id, producer.epoch, self._barriers[producer][partition])
+
+    async def store_positions(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
+        """Write positions in the open transaction. Raises ClusterError."""
+        records = await self._position_records(positions)
+        await self.add_partitions(producer, records)
+        await self._append_all(producer, records)
+
+    async def _records(self, request: Transaction) -> dict[TopicPartition, list[Record]]:
+        """Return the records of claim and positions by the partition that they are written to."""
+        found = await self._position_records(request.positions)
+        if request.claim is not None:
+            found[self._topics.claims] = [self._topics.claim_record(request.claim)]
+        return found
+
+    async def _position_records(
+        self, positions: Iterable[WriterPosition]
+    ) -> dict[TopicPartition, list[Record]]:
+        found: dict[TopicPartition, list[Record]] = {}
+        topics = self._topics
+        for position in positions:
+            count = len(await partition_numbers(self._cluster, topics.offsets))
+            record = topics.position_record(position)
+            assert record.key is not None
+            home = TopicPartition(topics.offsets, partition_for(record.key, count))
+            found.setdefault(home, []).append(record)
+        return found
+
+    async def _internal_partitions(self) -> list[TopicPartition]:
+        offsets = self._topics.offsets
+        numbers = await partition_numbers(self._cluster, offsets)
+        return [self._topics.claims, *(TopicPartition(offsets, number) for number in numbers)]
+
+    async def add_partitions(self, producer: Producer, partitions: Iterable[TopicPartition]) -> None:
+        """Begin the transaction with partitions of the target, or add them to it. Raises ClusterError."""
+        if producer in self._unanswered:
+            raise self._no_answer(producer)
+        await admin.add_partitions_to_txn(
+            self._cluster, *producer, partitions, timeout_s=COORDINATOR_TIMEOUT_S
+        )
+
+    async def _append_all(
+        self, producer: Producer, records: Mapping[TopicPartition, Sequence[Record]]
+    ) -> None:
+        appends = (self.append(producer, home, found) for home, found in records.items())
+        for outcome in await asyncio.gather(*appends, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def append(self, producer: Producer, home: TopicPartition, records: Sequence[Record]) -> None:
+        """Append *records* to a partition of the open transaction. Raises ClusterError."""
+        key = producer.producer_id, producer.epoch, home
+        for data, count in encode_split(
+            records,
+            max_bytes=BATCH_BYTES_MAX,
+            codec=0,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=self._sequences[key],
+            transactional=True,
+        ):
+            self._sequences[key] = (self._sequences[key] + count) & SEQUENCE_MASK
+            await self._append_batch(producer, home, data)
+
+    async def _append_batch(self, producer: Producer, home: TopicPartition, data: bytearray) -> None:
+        """Append one batch; a repetition has the same sequence numbers, so the leader keeps it once."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answers = await admin.produce(
+                    self._cluster,
+                    {home: data},
+                    timeout_ms=PRODUCE_TIMEOUT_MS,
+                    transactional_id=producer.transactional_id,
+                )
+            except BaseException:  # also when it is cancelled
+                self._unanswered.add(producer)
+                raise
+            code = answers[home]
+            if code == NETWORK_EXCEPTION:
+                self._unanswered.add(producer)
+                raise self._no_answer(producer)
+            if attempt == PRODUCE_ATTEMPTS_MAX or not is_retriable(code):
+                raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
+                return
+            await asyncio.sleep(backoff_s(attempt, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
+
+    async def end(self, producer: Producer, *, commit: bool) -> None:
+        """Commit or abort; the markers may still be on their way then. Raises ClusterError."""
+        if producer in self._unanswered:
+            raise self._no_answer(producer)
+        await admin.end_txn(self._cluster, *producer, committed=commit, timeout_s=COORDINATOR_TIMEOUT_S)
+
+    def _no_answer(self, producer: Producer) -> UnreachableError:
+        """Return the error of a producer that needs a new epoch: a late request could join its next transaction."""
+        return UnreachableError(
+            cluster=self._cluster.alias,
+            addresses=producer.transactional_id,
+            problem="a Produce request of its transaction was not answered",
+        )
+
+
+def refusal(error: BrokerError | UnreachableError) -> Refused:
+    """Return the protocol's answer for an error."""
+    return Refused(error.code if isinstance(error, BrokerError) else NO_ANSWER)
+
+
+async def partition_numbers(cluster: Cluster, topic: str) -> Sequence[int]:
+    """Return the partitions of *topic*. Raises ClusterError if it does not exist."""
+    known = cluster.metadata.topics.get(topic)
+    if known is None or known.error or not known.partitions:
+        await cluster.refresh([topic])
+        known = cluster.metadata.topics[topic]
+        raise_for(known.error, cluster=cluster.alias, request="Metadata", subject=topic)
+    return sorted(known.partitions)

@@ -1,0 +1,232 @@
+"""Runs the generators of `mirrorflow_core.writer`: sends the requests that they yield, and returns the answers.
+
+Requests that are yielded together are sent together. Requests about many partitions are combined: a takeover
+asks each leader once, not once for each partition.
+
+Retriable errors are repeated. What a transaction coordinator or leader refuses is answered with `Refused`.
+Errors that a user must resolve, and reads that fail for a minute, are raised: the protocol has no answer for
+them, and a process that was taking a flow over must begin again.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, Final, TypeVar
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.writer.broker_requests import (
+    DescribeProducer,
+    InitProducerId,
+    LogEnd,
+    Pause,
+    Producer,
+    ProducerState,
+    ReadBatches,
+    ReadClaims,
+    ReadEnd,
+    ReadEpochEnd,
+    ReadOffsetMap,
+    ReadPositions,
+    ReadSourceStart,
+    Refused,
+    Request,
+    Steps,
+    Transaction,
+)
+from mirrorflow_core.writer.transaction_log import LogBatch
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import raise_for
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.log_batches import Decode, read_batches, read_log, retrying
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
+
+FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
+_JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
+T = TypeVar("T")
+SourceStart = Callable[[TopicPartition], Awaitable[int]]
+OffsetMap = Callable[[TopicPartition, int], Awaitable[int | None]]
+
+
+class ProtocolRunner:
+    """Answers the protocol's requests for one flow. `source_start` and `offset_map` answer `ReadSourceStart` and `ReadOffsetMap`.
+
+    Without them a partition starts at the beginning of its log, and no target offset can be translated.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        topics: FlowTopics,
+        *,
+        source_start: SourceStart | None = None,
+        offset_map: OffsetMap | None = None,
+    ) -> None:
+        self.transactions = ProducerTransactions(target, topics)
+        self._source = source
+        self._target = target
+        self._topics = topics
+        self._source_start = source_start
+        self._offset_map = offset_map
+        self._fetches = asyncio.Semaphore(FETCHES_MAX)
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run *steps* to their end and return their result. Raises MirrorFlowError."""
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(await self.answer(asked))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
+
+    async def answer(self, asked: Sequence[Request]) -> tuple[Any, ...]:
+        """Return the answers to requests that do not depend on each other. Raises MirrorFlowError."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, request in enumerate(asked):
+            groups.setdefault(_combined(request) or number, []).append(number)
+        found = await asyncio.gather(
+            *(self._answer_group([asked[number] for number in group]) for group in groups.values()),
+            return_exceptions=True,
+        )
+        answers: list[Any] = [None] * len(asked)
+        for group, outcome in zip(groups.values(), found, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            for number, answer in zip(group, outcome, strict=True):
+                answers[number] = answer
+        return tuple(answers)
+
+    async def _answer_group(self, group: Sequence[Request]) -> Sequence[Any]:
+        partitions = [
+            one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd | DescribeProducer)
+        ]
+        match group[0]:
+            case ReadEnd():
+                return await self._log_ends(partitions)
+            case ReadEpochEnd(_, epoch, on_target):
+                return await self._epoch_ends(partitions, epoch, on_target=on_target)
+            case DescribeProducer(_, producer_id):
+                return await self._producer_states(partitions, producer_id)
+        return [await self._answer_one(group[0])]
+
+    async def _answer_one(self, request: Request) -> Any:
+        match request:
+            case InitProducerId(transactional_id):
+                return await self.transactions.initialize(transactional_id)
+            case Transaction():
+                return await self.transactions.run(request)
+            case ReadClaims(barrier):
+                return await self._read_internal(self._topics.claims, self._topics.claim_in, barrier)
+            case ReadPositions(barrier):
+                return await self._positions(barrier)
+            case ReadBatches(partition, start, end):
+                async with self._fetches:
+                    return await read_batches(self._target, self._topics.on_target(partition), start, end)
+            case ReadSourceStart(partition):
+                return await self._start_of_source(partition)
+            case ReadOffsetMap(partition, target_offset):
+                return None if self._offset_map is None else await self._offset_map(partition, target_offset)
+            case Pause(ms):
+                await asyncio.sleep(ms / 1000 * random.uniform(1, 1 + _JITTER))  # noqa: S311 it spreads only
+                return time.time_ns() // 1_000_000
+        raise AssertionError(request)
+
+    async def _read_internal(
+        self, partition: TopicPartition, decode: Decode, barrier: Producer | None
+    ) -> tuple[LogBatch, ...]:
+        marker = self.transactions.barrier(barrier, partition)
+        async with self._fetches:
+            return await read_log(self._target, partition, decode, marker=marker)
+
+    async def _positions(self, barrier: Producer) -> tuple[tuple[LogBatch, ...], ...]:
+        offsets = self._topics.offsets
+        numbers = await retrying(lambda: partition_numbers(self._target, offsets))
+        return tuple(
+            await asyncio.gather(
+                *(
+                    self._read_internal(TopicPartition(offsets, number), self._topics.position_in, barrier)
+                    for number in numbers
+                )
+            )
+        )
+
+    async def _start_of_source(self, partition: TopicPartition) -> int:
+        if self._source_start is not None:
+            return await self._source_start(partition)
+        found = await retrying(lambda: admin.offsets_at(self._source, [partition], EARLIEST))
+        return found[partition]
+
+    async def _log_ends(self, partitions: Sequence[TopicPartition]) -> Sequence[LogEnd]:
+        target = self._target
+        wanted = [self._topics.on_target(one) for one in partitions]
+
+        async def read() -> Sequence[LogEnd]:
+            listed = await asyncio.gather(
+                admin.list_offsets(target, wanted, EARLIEST),
+                admin.list_offsets(target, wanted, LATEST, read_committed=True),
+                admin.list_offsets(target, wanted, LATEST),
+            )
+            for one in wanted:
+                for found in listed:
+                    raise_for(found[one].error, cluster=target.alias, request="ListOffsets", subject=str(one))
+            starts, stables, ends = listed
+            # The leader's present epoch: no record has a newer one, and where the log has lost something, the
+            # epoch of its last record then ends at the same offset.
+            return [
+                LogEnd(starts[one].offset, stables[one].offset, ends[one].offset, ends[one].leader_epoch)
+                for one in wanted
+            ]
+
+        return await retrying(read)
+
+    async def _epoch_ends(
+        self, partitions: Sequence[TopicPartition], epoch: int, *, on_target: bool
+    ) -> Sequence[int]:
+        if epoch < 0:
+            return [UNKNOWN] * len(partitions)
+        cluster = self._target if on_target else self._source
+        wanted = [self._topics.on_target(one) for one in partitions] if on_target else list(partitions)
+
+        async def read() -> Sequence[int]:
+            ends = await admin.end_offset_for_leader_epoch(cluster, dict.fromkeys(wanted, epoch))
+            for one in wanted:
+                raise_for(
+                    ends[one].error, cluster=cluster.alias, request="OffsetForLeaderEpoch", subject=str(one)
+                )
+            return [ends[one].end_offset for one in wanted]
+
+        return await retrying(read)
+
+    async def _producer_states(
+        self, partitions: Sequence[TopicPartition], producer_id: int
+    ) -> Sequence[ProducerState | Refused | None]:
+        wanted = [self._topics.on_target(one) for one in partitions]
+        described = await retrying(lambda: admin.describe_producers(self._target, wanted))
+        answers: list[ProducerState | Refused | None] = []
+        for one in wanted:
+            found = described[one]
+            ours = next((state for state in found.producers if state.producer_id == producer_id), None)
+            if found.error:
+                answers.append(Refused(found.error))
+            else:
+                answers.append(None if ours is None else ProducerState(ours.epoch, ours.last_sequence))
+        return answers
+
+
+def _combined(request: Request) -> Hashable | None:
+    """Return what the requests have in common that one request to a broker can answer; None if it stays alone."""
+    match request:
+        case ReadEnd():
+            return ReadEnd
+        case ReadEpochEnd(_, epoch, on_target):
+            return ReadEpochEnd, epoch, on_target
+        case DescribeProducer(_, producer_id):
+            return DescribeProducer, producer_id
+    return None

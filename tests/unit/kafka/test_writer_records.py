@@ -1,0 +1,65 @@
+"""The records of a flow's claims and positions, and the marker that a read of them waits for."""
+
+from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.transaction_log import LogBatch, Marker
+from mirrorflow_core.writer.transactional_ids import WriterIds
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.log_batches import ExpectedMarker
+
+CONNECTOR = "MirrorSourceConnector"
+TOPICS = FlowTopics(
+    source_alias="east",
+    connector=CONNECTOR,
+    offsets="mm2-offsets.east.internal",
+    target_topic=lambda topic: f"east.{topic}",
+)
+POSITION = WriterPosition(
+    topic="orders", partition=3, next_source_offset=101, java_offset=100, writer=WriterIds("t", "p")
+)
+KEY = encode_key(PositionKey(CONNECTOR, "east", "orders", 3))
+CLAIM = Claim(flow="f", process="a", source_alias="east", tasks=2, lock_epoch=16, time_ms=1)
+
+
+def test_a_partition_of_the_source_is_named_as_on_the_target():
+    assert TOPICS.on_target(TopicPartition("orders", 3)) == ("east.orders", 3)
+    assert TOPICS.claims == ("mm2-claims.east.internal", 0)
+
+
+def test_claims_and_positions_are_read_as_they_were_written():
+    assert TOPICS.claim_in(TOPICS.claim_record(CLAIM)) == CLAIM
+    assert TOPICS.position_record(POSITION).key == KEY
+    assert TOPICS.position_in(TOPICS.position_record(POSITION)) == POSITION
+
+
+def test_a_position_of_java_is_obeyed_and_a_deleted_one_starts_anew():
+    java = TOPICS.position_in(Record(0, 0, KEY, b'{"offset":41}'))
+    deleted = TOPICS.position_in(Record(0, 0, KEY, None))
+    assert java is not None
+    assert deleted is not None
+    assert (java.next_source_offset, java.writer) == (42, None)
+    assert deleted.next_source_offset == -1
+
+
+def test_records_that_are_no_claims_or_positions_are_left_out():
+    other = encode_key(PositionKey(CONNECTOR, "north", "orders", 3))
+    assert TOPICS.position_in(Record(0, 0, other, b'{"offset":41}')) is None
+    assert TOPICS.position_in(Record(0, 0, KEY, b"nonsense")) is None
+    assert TOPICS.claim_in(Record(0, 0, b"{}", b"nonsense")) is None
+    assert TOPICS.claim_in(Record(0, 0, b"{}", None)) is None
+
+
+def test_only_a_newer_marker_of_the_same_epoch_is_the_expected_one():
+    marker = LogBatch(20, 20, 7, 3, -1, is_transactional=True, marker=Marker.COMMIT)
+    expected = ExpectedMarker(producer_id=7, producer_epoch=3, offset=20)
+    assert expected.is_in([marker])
+    for other in (
+        marker._replace(base_offset=19),
+        marker._replace(producer_epoch=2),
+        marker._replace(producer_id=8),
+        marker._replace(marker=None),
+    ):
+        assert not expected.is_in([other])
