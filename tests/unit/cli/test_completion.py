@@ -9,7 +9,7 @@ import pytest
 from mirrorflow_cli.__main__ import main
 from mirrorflow_cli.commands import COMMANDS
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 BASH = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))

@@ -22,7 +22,7 @@ from mirrorflow_cli.display import PlainDisplay
 from mirrorflow_cli.table import TableDisplay
 
 STUB = Path(__file__).with_name("stub.py")
-WAIT_S = 20.0
+WAIT_S = 300.0  # ends a hang; processes start slowly on a busy machine
 POLL_S = 0.01
 RUNNER = """
 import os, sys
@@ -270,6 +270,7 @@ def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
     assert ("stopping; Ctrl-C again kills\n" if is_interrupted else "stopping\n") == capsys.readouterr().err
 
 
+@pytest.mark.timing  # the stub has to start within the limit of a second
 def test_what_has_not_caught_up_in_time_ends_with_1(run: Callable[..., Running]) -> None:
     """A script has a limit of its own; the process is stopped in order."""
     behind = {"topic": "t", "phase": "copying", "reachedStartEnd": False}

@@ -11,7 +11,7 @@ from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.http.totals import is_ready, replicating, totals
 from tests.unit.http.reports import view
 
-WAIT_S = 10.0
+WAIT_S = 300.0
 CONNECTOR = """
 name=points
 connector.class=MirrorCheckpointConnector

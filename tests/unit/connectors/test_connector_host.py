@@ -52,7 +52,7 @@ def test_others_begin_when_what_copies_was_heard_of() -> None:
         assert not beside.begun.is_set()
 
         copying.heard = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             await beside.begun.wait()
         for task in running:
             task.cancel()
@@ -67,7 +67,7 @@ def test_others_begin_all_the_same_where_nothing_can_be_copied(monkeypatch: pyte
     async def main() -> None:
         beside, alone = Beside(), Beside()
         running = [*connector_host.start([Copying(), beside]), *connector_host.start([alone])]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             await asyncio.gather(beside.begun.wait(), alone.begun.wait())
         for task in running:
             task.cancel()

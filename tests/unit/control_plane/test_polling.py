@@ -19,7 +19,7 @@ from tests.harness.kubernetes.stub_connectors import SILENT, StubConnectors, ans
 
 HOST, OTHER = "127.1.0.1", "127.1.0.2"
 FLOW: Key = ("here", "east-west")
-WAIT_S = 10.0
+WAIT_S = 300.0
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -84,7 +84,7 @@ class Task:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the jobs run until then."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             while not condition():  # noqa: ASYNC110  any condition, not one event
                 await asyncio.sleep(0)
 

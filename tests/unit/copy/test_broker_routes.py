@@ -13,7 +13,7 @@ from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import NOT_ASKED
 
-SOON_S = 5.0  # a sixtieth of what it takes when nobody asks would do
+SOON_S = 60.0  # without a request it would take five minutes
 
 
 class Broker:

@@ -23,7 +23,7 @@ from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
 from tests.unit.copy.test_partition_copier import STEPS, Copier, Source, disturb
 
 REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
-BOUND_S = 10.0
+BOUND_S = 300.0
 ORDERS = TopicPartition("orders", 2)
 
 

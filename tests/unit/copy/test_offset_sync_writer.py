@@ -21,7 +21,7 @@ from tests.unit.copy.leader import Leader
 from tests.unit.copy.test_batch_packer import WHEN
 from tests.unit.copy.test_partition_copier import STEPS, Copier, Source, disturb
 
-BOUND_S = 10.0
+BOUND_S = 300.0
 
 
 def in_loop(test):

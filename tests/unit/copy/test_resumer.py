@@ -24,7 +24,7 @@ from tests.unit.copy.test_batch_packer import IDENTITY, WHEN
 from tests.unit.copy.test_partition_copier import Copier, Source
 
 BACK_OFF_S = (0.05, 0.08)
-BOUND_S = 10.0
+BOUND_S = 300.0
 BLANK_S = 0.3
 
 

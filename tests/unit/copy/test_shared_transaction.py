@@ -25,7 +25,7 @@ from mirrorflow_replicator.copy.shared_transaction import (
 from tests.unit.copy.test_batch_packer import IDENTITY
 
 DRAIN_S = 0.2
-BOUND_S = 10.0
+BOUND_S = 300.0
 
 
 class Lane:

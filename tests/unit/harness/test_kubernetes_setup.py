@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parents[2] / "harness" / "kubernetes"
-WAIT_S = 60.0
+WAIT_S = 300.0
 POLL_S = 0.02
 PROGRAMS = ["control", "node", "pause", "probe", "coredns", "helm"]  # in the order of `setup.sh cluster`
 GO = """#!/bin/bash

@@ -13,7 +13,7 @@ from mirrorflow_replicator.http.server import HttpLimits, HttpServer
 from mirrorflow_replicator.http.worker_view import Response
 from tests.unit.http.reports import connector, partition, task, view
 
-WAIT_S = 10.0
+WAIT_S = 300.0
 VIEW = view(connector(task(partition())), ready=True)
 GET = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n"
 

@@ -13,7 +13,7 @@ from tests.unit.http.reports import view
 from tests.unit.kafka.certificates import authority, signed
 
 PASSWORD = "store-secret"
-WAIT_S = 10.0
+WAIT_S = 300.0
 
 
 def pem_inline(_: Path) -> dict[str, str]:

@@ -106,7 +106,7 @@ async def read(answers, *, after=lambda: None):
     )  # fmt: skip
     for number in range(PARTITIONS):
         reader.add(TOPIC, number, TOPIC_ID, Reading())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         await broker.is_silent.wait()
     return reader
 

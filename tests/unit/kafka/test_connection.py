@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.connection_setup import open_connection
 from mirrorflow_kafka.client.frames import FRAME_BYTES_MAX, FrameProtocol
 from tests.unit.kafka.scripted import Broker, scripted
 
-BOUND_S = 10.0
+BOUND_S = 300.0
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:

@@ -8,7 +8,7 @@ from mirrorflow_replicator.connectors.idle_connector import IdleConnector
 from mirrorflow_replicator.http.command_decisions import Wanted
 from mirrorflow_replicator.worker.connector_slot import ConnectorSlot
 
-BOUND_S = 20.0
+BOUND_S = 300.0
 
 
 class Recorded(IdleConnector):

@@ -120,7 +120,7 @@ def run(
             follow=follow,
         )
         running = asyncio.create_task(node.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             while not until(node):
                 await asyncio.sleep(0.001)
                 if running.done():

@@ -11,7 +11,7 @@ import pytest
 from mirrorflow_replicator.__main__ import PACKAGES
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 60.0
+WAIT_S = 300.0
 WITHOUT = """
 import sys
 

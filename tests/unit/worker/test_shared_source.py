@@ -78,7 +78,7 @@ def test_a_connector_that_ends_is_settled_whatever_it_is_given_then() -> None:
         connector.share(TaskShare(count=2))
         await cancel_and_wait(running)
         connector.share(TaskShare(count=3))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             await connector.settled()
 
     asyncio.run(run())
