@@ -1,7 +1,9 @@
 """What a process wants to own, and what it gets: the plan of a flow, and the start of each of its tasks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Producer
@@ -23,7 +25,23 @@ class PartitionProblem(Enum):
     """Why a partition cannot be copied now."""
 
     SOURCE_REWRITTEN = "the source lost or replaced records that were already copied"
-    TARGET_LOST_RECORDS = "the target lost records, and no offset map shows which"
+    TARGET_LOST_RECORDS = "lost records, and no offset map shows which"
+    TARGET_CREATED_AGAIN = "was deleted and created again, so records copied before are gone from it"
+
+
+class SourceLoss(NamedTuple):
+    """What a partition's source no longer has as it was copied: the offset to copy next, and the one there is instead."""
+
+    wanted: int
+    found: int
+    how: str
+
+
+class TopicIds(NamedTuple):
+    """The ids of a topic and its copy; "": unknown."""
+
+    source: str = ""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +50,7 @@ class FlowPlan:
 
     claim: Claim
     assignment: tuple[tuple[TopicPartition, ...], ...]
+    topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)  # by the name on the source
     loss_policy: LossPolicy = LossPolicy.FAIL
     connections_max_idle_ms: int = 600_000  # of the target's brokers
 
@@ -49,6 +68,11 @@ class TaskProducers:
     plain: Producer
 
     @property
+    def all(self) -> tuple[Producer, Producer]:
+        """Both."""
+        return self.transactional, self.plain
+
+    @property
     def ids(self) -> WriterIds:
         """Their transactional ids."""
         return WriterIds(self.transactional.transactional_id, self.plain.transactional_id)
@@ -56,12 +80,13 @@ class TaskProducers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStart:
-    """Where a task starts: its producers, its partitions, those that must wait, and how often records were lost."""
+    """Where a task starts: its producers, its partitions, those that must wait, and what the loss policy was applied to."""
 
     producers: TaskProducers
     points: dict[TopicPartition, WritePoint]
     problems: dict[TopicPartition, PartitionProblem]
-    losses: tuple[TopicPartition, ...] = ()  # partitions to which the loss policy was applied
+    losses: dict[TopicPartition, SourceLoss] = field(default_factory=dict)
+    topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
 
 
 def position_at(
@@ -72,6 +97,7 @@ def position_at(
     form: Form,
     time_ms: int,
     java_offset: int | None = None,
+    topic_ids: TopicIds = TopicIds(),  # noqa: B008 it is immutable
     left: bool = False,
 ) -> WriterPosition:
     """Return the position of a task's partition at *point*; *java_offset* is its last offset by default."""
@@ -83,6 +109,8 @@ def position_at(
         source_epoch=point.source_epoch,
         target_end=point.target_end,
         target_epoch=point.target_epoch,
+        source_topic_id=topic_ids.source,
+        target_topic_id=topic_ids.target,
         writer=producers.ids,
         form=form,
         producer_id=producers.plain.producer_id,

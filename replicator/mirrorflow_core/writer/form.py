@@ -14,6 +14,7 @@ SHORTEST_EXPIRATION_MS: Final = 3_600_000
 FREQUENT_GAPS_MS: Final = 60_000  # two gaps within this time: the partition stays in transactions
 CALM_MS: Final = 600_000  # so long without a gap: it may return to plain batches
 COMMIT_INTERVAL_MS: Final = 250
+_COMMIT_INTERVAL_MAX_MS: Final = 10_000  # the coordinator aborts a transaction after a minute
 _COMMIT_SHARE: Final = 10  # commits take at most one tenth of the time
 
 
@@ -51,7 +52,12 @@ def plain_age_limit_ms(producer_expiration_ms: int) -> int:
 
 def commit_interval_ms(last_commit_ms: int) -> int:
     """Return how long a transaction stays open if the last commit took *last_commit_ms*."""
-    return max(COMMIT_INTERVAL_MS, last_commit_ms * _COMMIT_SHARE)
+    return min(max(COMMIT_INTERVAL_MS, commit_pause_ms(last_commit_ms)), _COMMIT_INTERVAL_MAX_MS)
+
+
+def commit_pause_ms(last_commit_ms: int) -> int:
+    """Return the time between two commits at least: they take at most a tenth of the time."""
+    return last_commit_ms * _COMMIT_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
 from mirrorflow_core.writer.takeover import read_positions, take_partitions
+from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_core.writer.write_window import WritePoint
 
 POLL_MS: Final = 1_000
@@ -92,18 +93,21 @@ def take_flow(plan: FlowPlan) -> Steps[Ownership | Fenced]:
 
 
 def recover_task(
-    ownership: Ownership, start: TaskStart, known: Mapping[TopicPartition, WritePoint] | None = None
+    ownership: Ownership,
+    ids: WriterIds,
+    partitions: Iterable[TopicPartition],
+    known: Mapping[TopicPartition, WritePoint] | None = None,
 ) -> Steps[TaskStart | Fenced]:
     """Take a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
     Partitions in *known* continue there without a lookup: another process has written under our producer.
     """
     plan, lock = ownership.plan, ownership.lock
-    wanted = {start.producers.ids: tuple(start.points)}
+    wanted = {ids: tuple(partitions)}
     while True:
         if not (yield from holds_lock(lock)):
             return Fenced()
-        producers = yield from take_ids(lock, start.producers.ids)
+        producers = yield from take_ids(lock, ids)
         if isinstance(producers, Refused):
             return Fenced()
         found = yield from take_partitions(plan, lock, producers, wanted, known)

@@ -30,8 +30,10 @@ from mirrorflow_core.writer.flow_plan import (
     FlowPlan,
     LossPolicy,
     PartitionProblem,
+    SourceLoss,
     TaskProducers,
     TaskStart,
+    TopicIds,
     position_at,
 )
 from mirrorflow_core.writer.position import Form, WriterPosition
@@ -42,6 +44,7 @@ from mirrorflow_core.writer.write_window import WritePoint
 _POLL_MS: Final = 1_000
 _MARKER_WAIT_MS: Final = 5_000  # a marker that takes longer is lost (KAFKA-20734, an unclean election)
 _CONNECTIONS_CLOSED_MS: Final = 60_000  # added to connections.max.idle.ms
+_CREATED_AGAIN: Final = "the source topic was deleted and created again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class _Start:
 
     point: WritePoint | None
     problem: PartitionProblem | None = None
-    is_loss: bool = False
+    loss: SourceLoss | None = None
     open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
     is_unfenced: bool = False  # the fence's marker did not come: fence again
 
@@ -85,7 +88,7 @@ def take_partitions(
     found: list[TaskStart] = []
     for ids, assigned in wanted.items():
         own = TaskProducers(transactional=producers[ids.transactional], plain=producers[ids.plain])
-        task = yield from _start_task(own, assigned, starts, now_ms)
+        task = yield from _start_task(plan, own, assigned, starts, now_ms)
         if isinstance(task, Refused):
             return task
         found.append(task)
@@ -160,6 +163,9 @@ def _start_of_partition(
     if position is None:
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
         return _Start(_point(source_start, UNKNOWN, log_end))
+    ids = plan.topic_ids.get(partition.topic, TopicIds())
+    if _is_another(position.target_topic_id, ids.target):
+        return (yield from _start_in_new_target(plan, partition, position))
     if known is not None:
         position = replace(position, target_end=known.target_end, target_epoch=known.target_epoch)
     looked_up = yield from _fenced_lookup(producers, position)
@@ -183,10 +189,16 @@ def _start_of_partition(
     source_epoch = position.source_epoch
     if known is not None:
         next_source_offset, source_epoch = known.next_source_offset, known.source_epoch
+    if _is_another(position.source_topic_id, ids.source):
+        first: int = yield from send(ReadSourceStart(partition))
+        loss = SourceLoss(next_source_offset, first, _CREATED_AGAIN)
+        start = yield from _apply_loss_policy(plan, partition, loss, UNKNOWN, log_end)
+        return replace(start, open_transactions=decisions)
     if source_epoch != UNKNOWN:
         source_end: int = yield from send(ReadEpochEnd(partition, source_epoch, on_target=False))
         if UNKNOWN < source_end < next_source_offset:
-            start = yield from _apply_loss_policy(plan, partition, _point(source_end, source_epoch, log_end))
+            loss = SourceLoss(next_source_offset, source_end, PartitionProblem.SOURCE_REWRITTEN.value)
+            start = yield from _apply_loss_policy(plan, partition, loss, source_epoch, log_end)
             return replace(start, open_transactions=decisions)
     return _Start(_point(next_source_offset, source_epoch, log_end), open_transactions=decisions)
 
@@ -217,17 +229,40 @@ def _fenced_lookup(
     return None
 
 
-def _apply_loss_policy(plan: FlowPlan, partition: TopicPartition, point: WritePoint) -> Steps[_Start]:
-    """Return the start of a partition whose source has other records than before from *point* on."""
+def _is_another(known_id: str, present_id: str) -> bool:
+    return bool(known_id and present_id) and known_id != present_id
+
+
+def _start_in_new_target(
+    plan: FlowPlan, partition: TopicPartition, position: WriterPosition
+) -> Steps[_Start]:
+    """Start in a target topic that was created again: nothing that the last writer sent to the old one is in it."""
+    source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
+    problem = PartitionProblem.TARGET_CREATED_AGAIN
     match plan.loss_policy:
         case LossPolicy.FAIL:
-            return _Start(None, PartitionProblem.SOURCE_REWRITTEN)
+            return _Start(None, problem)
         case LossPolicy.ALERT:
-            return _Start(point, is_loss=True)
+            start, epoch = position.next_source_offset, position.source_epoch
+        case LossPolicy.RESTART:
+            start, epoch = source_start, UNKNOWN
+    return _Start(
+        _point(start, epoch, log_end), loss=SourceLoss(position.next_source_offset, start, problem.value)
+    )
+
+
+def _apply_loss_policy(
+    plan: FlowPlan, partition: TopicPartition, loss: SourceLoss, source_epoch: int, log_end: LogEnd
+) -> Steps[_Start]:
+    """Return the start of a partition whose source has other records than before from `loss.found` on."""
+    match plan.loss_policy:
+        case LossPolicy.FAIL:
+            return _Start(None, PartitionProblem.SOURCE_REWRITTEN, loss)
+        case LossPolicy.ALERT:
+            return _Start(_point(loss.found, source_epoch, log_end), loss=loss)
         case LossPolicy.RESTART:
             source_start: int = yield from send(ReadSourceStart(partition))
-            restarted = replace(point, next_source_offset=source_start, source_epoch=UNKNOWN)
-            return _Start(restarted, is_loss=True)
+            return _Start(_point(source_start, UNKNOWN, log_end), loss=loss)
 
 
 def _point(next_source_offset: int, source_epoch: int, log_end: LogEnd) -> WritePoint:
@@ -256,6 +291,7 @@ def _decide_open_transactions(starts: Mapping[TopicPartition, _Start]) -> Steps[
 
 
 def _start_task(
+    plan: FlowPlan,
     own: TaskProducers,
     assigned: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, _Start],
@@ -264,23 +300,31 @@ def _start_task(
     """Store the positions that name the new epochs, before the first plain batch of the task."""
     points: dict[TopicPartition, WritePoint] = {}
     problems: dict[TopicPartition, PartitionProblem] = {}
-    losses: list[TopicPartition] = []
+    losses: dict[TopicPartition, SourceLoss] = {}
     for one in assigned:
         start = starts[one]
         if start.point is not None:
             points[one] = start.point
         if start.problem is not None:
             problems[one] = start.problem
-        losses += [one] * start.is_loss
+        if start.loss is not None:
+            losses[one] = start.loss
     positions = tuple(
-        position_at(partition, point, own, form=Form.PLAIN, time_ms=now_ms)
+        position_at(
+            partition,
+            point,
+            own,
+            form=Form.PLAIN,
+            time_ms=now_ms,
+            topic_ids=plan.topic_ids.get(partition.topic, TopicIds()),
+        )
         for partition, point in points.items()
     )
     if positions:
         answer = yield from send(Transaction(own.transactional, positions=positions))
         if isinstance(answer, Refused):
             return answer
-    return TaskStart(producers=own, points=points, problems=problems, losses=tuple(losses))
+    return TaskStart(producers=own, points=points, problems=problems, losses=losses, topic_ids=plan.topic_ids)
 
 
 def read_positions(barrier: Producer) -> Steps[DecidedRecords[WriterPosition]]:

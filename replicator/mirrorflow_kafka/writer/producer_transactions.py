@@ -43,10 +43,16 @@ COORDINATOR_TIMEOUT_S: Final = 30.0
 PRODUCE_ATTEMPTS_MAX: Final = 30  # an election takes seconds, the detection of a dead broker 9 s
 
 
+SequenceKey = tuple[int, int, TopicPartition]  # producer id, epoch, partition of the target
+
+
 class ProducerTransactions:
     """The transactions of this process; `run` has whole ones, the other methods the steps of one that copies records."""
 
-    def __init__(self, cluster: Cluster, topics: FlowTopics) -> None:
+    def __init__(
+        self, cluster: Cluster, topics: FlowTopics, *, sequences: Mapping[SequenceKey, int] | None = None
+    ) -> None:
+        """*sequences* are those of another process that has used the same producers before."""
         self._cluster = cluster
         self._topics = topics
         self._turns: dict[str, asyncio.Lock] = {}
@@ -54,7 +60,12 @@ class ProducerTransactions:
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
         self._unanswered: set[Producer] = set()  # producers with a Produce request whose answer did not come
         # The next sequence number, by producer id, epoch and partition of the target.
-        self._sequences: Counter[tuple[int, int, TopicPartition]] = Counter()
+        self._sequences: Counter[SequenceKey] = Counter(sequences)
+
+    def sequences(self, producer: Producer) -> dict[SequenceKey, int]:
+        """Return the next sequence numbers of *producer*, for the process that uses it from now on."""
+        used = producer[1:]
+        return {key: number for key, number in self._sequences.items() if key[:2] == used}
 
     def turn(self, producer: Producer) -> asyncio.Lock:
         """Return the lock to hold from the first `add_partitions` of a transaction to its `end`."""

@@ -114,7 +114,9 @@ class Process:
 
     async def recover(self, task: int) -> None:
         """Take the partitions of a task over from ourselves."""
-        start = await self.runner.run(recover_task(owned(self), self.starts[task]))
+        start = await self.runner.run(
+            recover_task(owned(self), self.starts[task].producers.ids, self.starts[task].points)
+        )
         assert isinstance(start, TaskStart)
         self.starts[task] = start
         self._start(start)
@@ -399,7 +401,12 @@ def test_a_newcomer_continues_exactly_where_the_fence_cut_off_the_owner(
                     assert (await newcomer.log_end(one)).end == end
                     copied = list(range(newcomer.next_offsets()[one]))
                     assert await numbers(newcomer.target, home, end) == copied
-            assert isinstance(await owner.runner.run(recover_task(owned(owner), owner.starts[0])), Fenced)
+            assert isinstance(
+                await owner.runner.run(
+                    recover_task(owned(owner), owner.starts[0].producers.ids, owner.starts[0].points)
+                ),
+                Fenced,
+            )
             await newcomer.copy(await source_end(newcomer))
 
     asyncio.run(main())
@@ -478,7 +485,7 @@ def test_an_owner_that_is_replaced_while_it_takes_its_ids_again_is_out(
         async with process(flow, topic, "a") as owner, process(flow, topic, "b") as newcomer:
             await owner.take()
             await owner.copy(4 * BATCH_RECORDS)
-            steps = recover_task(owned(owner), owner.starts[0])
+            steps = recover_task(owned(owner), owner.starts[0].producers.ids, owner.starts[0].points)
             asked = await run_before(owner.runner, steps, is_of_task)
             await newcomer.take()
             await newcomer.copy(8 * BATCH_RECORDS)

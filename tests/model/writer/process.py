@@ -178,7 +178,9 @@ class Process:
                     self.sleep_after(self.world.random.randint(2, 3))
                     self.sleep_steps = self.world.random.randint(55, 130)
                     Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=3)
-                again = yield from self.perform(ownership.recover_task(taken, start, outcome.known))
+                again = yield from self.perform(
+                    ownership.recover_task(taken, start.producers.ids, start.points, outcome.known)
+                )
                 if isinstance(again, Fenced):
                     self.is_out = True
                     return
