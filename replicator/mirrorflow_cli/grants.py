@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
@@ -66,7 +68,9 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         # Heartbeats are always copied, and never under their own name.
         name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
         yield Grant(kind="topic", name=name, operations=tuple(on_copies))
-    for name in (f"mm2-offsets.{spec.source.alias}.internal", identity_topic(spec.source.alias)):
+    writes_transactions = spec.connectors.source.config.get("mirrorflow.writer") == "transactions"
+    own_topic = claims_topic if writes_transactions else identity_topic
+    for name in (f"mm2-offsets.{spec.source.alias}.internal", own_topic(spec.source.alias)):
         yield Grant(
             kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
         )
@@ -77,8 +81,13 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         if spec.offset_syncs.location is Side.TARGET:
             yield _syncs_grant(flow, spec.source.alias, "DescribeConfigs")
     yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
+    ids = (
+        TransactionalIds(spec.source.alias).prefix
+        if writes_transactions
+        else transactional_id(spec.source.alias)
+    )
     yield Grant(
-        kind="transactional-id", name=transactional_id(spec.source.alias), operations=("Write", "Describe")
+        kind="transactional-id", name=ids, operations=("Write", "Describe"), prefixed=writes_transactions
     )
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY

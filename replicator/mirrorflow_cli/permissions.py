@@ -13,9 +13,12 @@ from mirrorflow_cli.guarantee import check_guarantee
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
+from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import OffsetStore, SourceSettings
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, plan_acls
 from mirrorflow_core.topics.topic_configs import ConfigEntry
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
@@ -67,7 +70,8 @@ async def check_target(
     if settings.sync_configs_s is not None:
         synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
     needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
-    needed[identity_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
+    own_topic = claims_topic if settings.writes_transactions else identity_topic
+    needed[own_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
     if settings.syncs is not None:
         needed[offset_map_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
         if not settings.syncs.on_source:
@@ -75,14 +79,30 @@ async def check_target(
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
     await lacking(target, _together(needed, more), settings.target_alias, findings)
-    identity = transactional_id(settings.source_alias)
-    may_write = await admin.may_write_as(target, identity)
-    if not may_write:
-        findings.problem(refused(settings.target_alias, "Write", f"transactional id {identity}"))
-    await check_guarantee(target, settings, findings, may_write=may_write)
+    await _check_transactional_ids(target, settings, findings)
     if settings.sync_acls_s is not None:
         changing = () if settings.acls_report_only else (ALTER,)
         await _check_cluster(target, settings.target_alias, (DESCRIBE, *changing), findings)
+
+
+async def _check_transactional_ids(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
+    """Reports whether the flow may write with its transactional ids, and the guarantee that follows."""
+    ids = TransactionalIds(settings.source_alias)
+    one = ids.lock if settings.writes_transactions else transactional_id(settings.source_alias)
+    which = (
+        f"transactional ids that begin with {ids.prefix}"
+        if settings.writes_transactions
+        else f"transactional id {one}"
+    )
+    may_write = await admin.may_write_as(target, one)
+    if not may_write:
+        findings.problem(refused(settings.target_alias, "Write", which))
+    if not settings.writes_transactions:
+        await check_guarantee(target, settings, findings, may_write=may_write)
+    elif may_write:
+        findings.fact(
+            f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records"
+        )
 
 
 async def source_acls(source: Cluster, settings: SourceSettings) -> tuple[AclBinding, ...]:

@@ -20,6 +20,8 @@
     │   ├── FlowExistsError          another flow owns this source alias on this target
     │   ├── ClusterChangedError      another cluster answers at a known address
     │   ├── StreamChangedError       another copier continues with other settings
+    │   ├── WrittenOtherwiseError    the flow was copied with another `mirrorflow.writer`
+    │   ├── FlowTakenError           another process has taken the flow over
     │   └── FencedError              a later epoch of the identity exists
     ├── CorruptRecordsError          bytes are not valid records; CorruptBatchError if the partition is known
     └── PartitionError               one partition stops; the others continue
@@ -280,6 +282,31 @@ class StreamChangedError(IdentityError):
         super().__init__(
             f"This copier of the flow from {source} has {was}; another one has gone on with {now}. "
             "Stop one of them, or give both the same settings and start this one again."
+        )
+
+
+class FlowTakenError(IdentityError):
+    """Another process has taken the flow over; this one waits until that one stops."""
+
+    reason = "FlowTaken"
+    retriable = True
+
+    def __init__(self, *, source: str) -> None:
+        super().__init__(
+            f"Another process has taken over the flow from {source}; this one waits until it stops."
+        )
+
+
+class WrittenOtherwiseError(IdentityError):
+    """The flow is copied, or was copied, with another value of `mirrorflow.writer`."""
+
+    reason = "WrittenOtherwise"
+
+    def __init__(self, *, source: str, writer: str) -> None:
+        self.writer = writer
+        super().__init__(
+            f"The flow from {source} is copied with mirrorflow.writer={writer}, and cannot change yet; "
+            f"set mirrorflow.writer={writer}."
         )
 
 

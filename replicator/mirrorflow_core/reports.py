@@ -117,6 +117,9 @@ class TaskReport:
     warnings: tuple[str, ...] = ()  # side duties that are not done, and why
     source: SideReport = UNKNOWN_SIDE
     target: SideReport = UNKNOWN_SIDE
+    starts_ended: int = (
+        0  # how often its process has ended a start as the only writer, and waits for the next one
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,8 @@ class SourceSettings:
     providers: Mapping[str, str] = field(default_factory=dict)
     # Java's tasks may take over, so our tasks write in their own transactions, as Java's do.
     with_java: bool = False
+    # One process owns the flow, and each task writes everything in transactions of its own.
+    writes_transactions: bool = False
 
     @property
     def naming_words(self) -> str:

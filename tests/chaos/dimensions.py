@@ -17,6 +17,8 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "age": tuple(AGES_DAYS),
     # How long the target remembers producers: with a minute all records are written inside transactions.
     "expiry": ("day", "day", "minute"),
+    # How the target is written: by copiers that share sequence numbers, or by one owner in transactions.
+    "writer": ("sequences", "transactions"),
     "isolation": ("read_uncommitted", "read_committed"),
     "tasks": ("1", "2", "3"),
     "copiers": ("1", "2", "3"),
@@ -39,6 +41,7 @@ class Dimensions:
 
     age: str
     expiry: str
+    writer: str
     isolation: str
     tasks: str
     copiers: str
@@ -58,6 +61,8 @@ class Dimensions:
     @property
     def has_transactions(self) -> bool:
         """Whether the flow writes some records inside transactions, which only readers of committed records see once."""
+        if self.writer == "transactions":
+            return True
         return self.has_forgotten_records and self.transactions == "allowed"
 
     @property
@@ -108,7 +113,9 @@ def _promised(drawn: Mapping[str, str]) -> dict[str, str]:
     """*drawn*, with as few changes as make it a combination that docs/exactly-once.md promises something about."""
     changed = dict(drawn)
     one = Dimensions(**drawn)
-    if one.transactions == "denied" and one.has_forgotten_records:
+    if one.writer == "transactions":
+        changed["transactions"] = "allowed"
+    elif one.transactions == "denied" and one.has_forgotten_records:
         changed["copiers"] = "1"
     if one.is_truncated:
         # What compaction leaves of a log with a lost tail cannot be compared: the copy has newer values of some keys.

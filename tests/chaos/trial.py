@@ -199,6 +199,7 @@ class Trial:
             connector={
                 "replication.factor": "3",
                 "tasks.max": self._dimensions.tasks,
+                "mirrorflow.writer": self._dimensions.writer,
                 "source.consumer.isolation.level": self._dimensions.isolation,
                 **(policy if self._dimensions.is_truncated else {}),
                 **{f"target.cluster.{name}": value for name, value in client.items()},

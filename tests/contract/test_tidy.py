@@ -2,18 +2,11 @@
 
 import ast
 import re
-import statistics
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "operator").rglob("*.py"), *(ROOT / "replicator").rglob("*.py")])
-ALL = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
-EMPTY_LINES = 3  # a package's docstring alone
-# A file of more lines is a smell, not a fault: one job may need it. Most files are far below.
-FILE_LINES_MEDIAN_MAX = 120
-FILE_LINES_90TH_MAX = 300
-FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 60
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|managers?|common|misc)(_|$)|^process_")
 
@@ -27,20 +20,6 @@ def tree(path: Path) -> ast.Module:
 def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
-
-
-def test_most_files_are_short():
-    """By the median and the 90th percentile, tests and benchmarks included."""
-    lengths = [length for path in ALL if (length := len(path.read_text().splitlines())) > EMPTY_LINES]
-
-    assert statistics.median(lengths) <= FILE_LINES_MEDIAN_MAX
-    assert statistics.quantiles(lengths, n=10)[-1] <= FILE_LINES_90TH_MAX
-
-
-def test_no_product_file_has_several_jobs():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
-
-    assert {} == {path: length for path, length in lengths.items() if length > FILE_LINES_MAX}
 
 
 def test_functions_are_short():
@@ -89,7 +68,11 @@ def test_no_leftovers():
     here = Path(__file__)
     found = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in ALL
+        for path in [
+            *SOURCES,
+            *sorted((ROOT / "tests").rglob("*.py")),
+            *sorted((ROOT / "benchmarks").rglob("*.py")),
+        ]
         if path != here
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if marks.search(line)

@@ -57,7 +57,7 @@ class Stream:
     """The mutable state of one partition's stream; see the module for its guarantees."""
 
     __slots__ = (
-        "_counts_strays", "_next_offset", "delivered", "expected_target", "has_refusals", "has_strayed", "in_flight", "is_suspect", "markers", "next_ordinal",
+        "_counts_strays", "_next_offset", "delivered", "expected_target", "has_fallen_back", "has_refusals", "has_strayed", "in_flight", "is_suspect", "markers", "next_ordinal",
     )  # fmt: skip
 
     def __init__(self, delivered: OffsetPair, *, counts_strays: bool = False) -> None:
@@ -70,6 +70,7 @@ class Stream:
         self.has_strayed = (
             False  # since the last alignment, an acknowledgement had another offset than expected
         )
+        self.has_fallen_back = False  # an acknowledgement had a lower offset than expected: records are lost
         self.in_flight: deque[Span] = deque()
         self._next_offset = delivered.source_offset + 1
         self.has_refusals = False  # since the last alignment, a batch was refused or its answer lost
@@ -126,6 +127,7 @@ class Stream:
         continues = expected in (base_offset, -1)
         if not continues:
             self.has_strayed = True
+            self.has_fallen_back |= base_offset < expected
         end = base_offset + count
         is_next = expected == base_offset or (not self.has_refusals and (continues or self._counts_strays))
         if is_next and not self.is_suspect:

@@ -124,6 +124,10 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "`stop` (default) or `skip`: what to do with records that the target refuses for their timestamp or their missing key; skipped ones count in `mirrorflow_lost_records_total`, with a warning",
             ),
             (
+                "mirrorflow.writer",
+                "`sequences` (default) or `transactions`: one process owns the flow and writes everything in transactions (experimental, for new flows of a single process)",
+            ),
+            (
                 "transforms",
                 "names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused",
             ),

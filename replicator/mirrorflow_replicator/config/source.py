@@ -30,10 +30,12 @@ from mirrorflow_replicator.config.plugins import config_filter, policy_settings,
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.storage import offset_storage, replication_factor
 from mirrorflow_replicator.config.topic_config_rules import config_exceptions
+from mirrorflow_replicator.config.worker_keys import SEVERAL_KEY
 
 # Kafka's own default of a minute would cost up to a minute of querying the target again after a crash.
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
+WRITER_KEY = "mirrorflow.writer"
 DAY_MS = 86_400_000
 TRANSACTION_MIN_MS = 5_000  # commits come every half second, or a tenth as often
 BALANCE_S = 60  # load changes over minutes, and a move costs its partition about a second
@@ -107,7 +109,27 @@ def parse_source(
         target_admin=target_admin,
         providers=basics.providers,
         with_java=is_with_java(read_worker),
+        writes_transactions=_writes_transactions(read, read_worker),
     )
+
+
+def _writes_transactions(read: PropertyReader, worker: PropertyReader) -> bool:
+    """Returns whether `mirrorflow.writer` asks for one owner and transactions. Raises InvalidSettingError."""
+    if read.choice(WRITER_KEY, ("sequences", "transactions"), "sequences") == "sequences":
+        return False
+    if worker.flag(SEVERAL_KEY, default=False):
+        raise InvalidSettingError(
+            key=WRITER_KEY,
+            problem="several processes cannot share a flow with transactions yet",
+            action=f"run one process without {SEVERAL_KEY}, or leave {WRITER_KEY} out",
+        )
+    if worker.text("offset.storage.store", "kafka") == "file":
+        raise InvalidSettingError(
+            key=WRITER_KEY,
+            problem="positions in a file cannot be part of a transaction",
+            action="write offset.storage.store=kafka",
+        )
+    return True
 
 
 def for_task(settings: SourceSettings, task: int) -> SourceSettings:

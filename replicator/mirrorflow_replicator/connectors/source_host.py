@@ -18,6 +18,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_replication_policy
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.heartbeat_monitor import HeartbeatMonitor
 from mirrorflow_replicator.connectors.retry_state import report_of
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
@@ -29,6 +30,7 @@ from mirrorflow_replicator.http.samples import Samples
 
 STEP_SPREAD_S = 1.0  # random delay, so that copiers fenced together do not continue at the same moment
 STEP_RETRY_MAX_S = 15.0  # while the target cannot be used
+WAITS = "Another process owns this flow and copies; this one takes over when it stops."
 TOLD_MAX = 3  # messages about partitions in a task's trace; /progress/partitions has all of them
 
 log = logging.getLogger("mirrorflow.worker")
@@ -59,6 +61,10 @@ class SourceHost:
         # Set by the process that restarted this one after its death (the local runner).
         self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
         self._told = ""  # the reason of the problem that was logged last
+        # None: the first engine, whose processes share the flow.
+        self._owner = (
+            FlowOwner(settings, on_lost=self._finish_tasks) if settings.writes_transactions else None
+        )
         resolve = Resolver(settings.providers).resolve_client
         self._discovery = SourceConnector(settings, resolve=resolve)
         self._pulse = HeartbeatMonitor(connector.name, make_replication_policy(settings).is_heartbeats_topic)
@@ -84,6 +90,8 @@ class SourceHost:
     async def stop(self, grace_s: float) -> None:
         """Stops all tasks gracefully, and kills those still running after *grace_s*."""
         await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
+        if self._owner is not None:
+            await self._owner.leave()
 
     def restart_task(self, task: int) -> None:
         """Stops the process of one task gracefully; a new one continues where it was."""
@@ -91,7 +99,11 @@ class SourceHost:
             self._children[task].restart()
 
     async def _hand(self, assignment: Assignment) -> None:
-        identity = self._identity or await self._establish(may_change=True)
+        identity = None
+        if self._owner is not None:
+            await self._owner.own(self._discovery.clusters, assignment)
+        else:
+            identity = self._identity or await self._establish(may_change=True)
         limit = self._settings.bytes_per_second
         share = None if limit is None else max(1, limit // max(1, len(assignment)))
         for task, partitions in enumerate(assignment):
@@ -118,8 +130,14 @@ class SourceHost:
                 copier=f"{self._copier}-{task}",
                 on_report=self._observe,
                 start=self._start,
+                claim=None if self._owner is None else self._owner.start_of,
             )
         return self._children[task]
+
+    def _finish_tasks(self) -> None:
+        """Ends what all tasks do: another process owns the flow."""
+        for child in self._children.values():
+            child.finish()
 
     def _observe(self, report: TaskReport) -> None:
         self._samples.observe(self._connector.name, report, time.time())
@@ -194,11 +212,18 @@ class SourceHost:
         assigned = self._discovery.assignment
         given = {partition for task in assigned or () for partition in task}
         heard = {partition for child in self._children.values() for partition in child.partitions}
-        return assigned is not None and given <= heard
+        return self._waits or (assigned is not None and given <= heard)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether another process owns the flow. This one is ready to take it over."""
+        return self._owner is not None and self._owner.is_waiting
 
     @property
     def target_cluster_id(self) -> str:
         """The target's cluster id; "" before it was reached."""
+        if self._owner is not None:
+            return self._owner.target_cluster_id
         return "" if self._identity is None else self._identity.target_cluster_id
 
     def report(self) -> ConnectorReport:
@@ -233,7 +258,7 @@ class SourceHost:
         return replace(
             report,
             tasks=tasks,
-            task_properties=tuple(self._task_properties(child) for child in self._children.values()),
+            task_properties=tuple(self._task_properties(child) for child in self._told_children()),
             topics=tuple(
                 sorted({one.target_topic for task in tasks for one in task.partitions if one.records})
             ),
@@ -247,7 +272,7 @@ class SourceHost:
 
     @property
     def _state(self) -> str:
-        return self._discovery.state
+        return "RUNNING" if self._waits else self._discovery.state
 
     def _told_children(self) -> Iterable[TaskSupervisor]:
         return self._children.values() if self._discovery.assignment is not None else ()
@@ -259,7 +284,8 @@ class SourceHost:
         tasks = dict.fromkeys(
             warning for child in self._children.values() for warning in child.newest.warnings
         )
-        return (*self._discovery.warnings, *topic, *tasks)
+        waits = (WAITS,) if self._waits else ()
+        return (*self._discovery.warnings, *topic, *tasks, *waits)
 
     def _task_properties(self, child: TaskSupervisor) -> dict[str, str]:
         assigned = ",".join(str(partition) for partition in sorted(child.partitions))

@@ -7,11 +7,14 @@ lines of `copy.partition_reports`.
 import asyncio
 import pickle
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.writer.flow_plan import TaskStart
+from mirrorflow_kafka.writer.producer_transactions import SequenceKey
 
 _SIZE = struct.Struct(">I")
 
@@ -35,13 +38,21 @@ class Assign:
     `initial`: they existed when the flow began; `gone`: their copier is dead.
     """
 
-    identity: Identity
+    identity: Identity | None  # of the first engine; None: `start` says how to write
     partitions: tuple[TopicPartition, ...]
     initial: bool
     gone: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
     claimed: bool = False  # the partitions' former tasks, which may be Java's, have just been fenced
     own: Identity | None = None  # the producer of a task with its own transactions; None: the flow's identity
+    start: TaskStart | None = None
+    # The next sequence numbers of the producers of `start`, which have stored positions already.
+    sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Finish what is in flight, store positions, and wait for the next assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Level:
     level: str
 
 
-Message = Begin | Assign | Stop | Level
+Message = Begin | Assign | Finish | Stop | Level
 
 
 def encode(message: Message) -> bytes:

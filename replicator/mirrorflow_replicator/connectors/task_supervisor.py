@@ -18,7 +18,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
-from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Level, Stop, encode
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
 from mirrorflow_replicator.http.loggers import LOGGERS
 
@@ -82,6 +82,9 @@ class TaskSupervisor:
         self.claim = claim
         self._claiming: asyncio.Task[None] | None = None
         self._has_work = False  # this process has had an assignment
+        self._starts_given = 0  # to this process
+        self._started_s = 0.0  # when the last one was given
+        self._quick_ends = 0  # of consecutive starts that lasted less than HEALTHY_S
         self._assign: Assign | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -92,16 +95,25 @@ class TaskSupervisor:
 
     def assign(self, message: Assign) -> None:
         """Copies the partitions of *message* from now on, also after a restart."""
+        if self.claim is not None and message == self._assign and message.identity is None:
+            return
         self._assign = message
         wanted = set(message.partitions)
         for gone in [partition for partition in self.partitions if partition not in wanted]:
             del self.partitions[gone]
         if self.claim is None:
             self._has_work = self._tell(message)
+        elif self._has_work and message.identity is None:
+            self.finish()
         elif self._has_work:
             self.restart()
         elif self._process is not None and self._claiming is None:
             self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+
+    def finish(self) -> None:
+        """Ends the process's start as the only writer; it waits for the next one."""
+        if self._has_work:
+            self._tell(Finish())
 
     def adopt(self, identity: Identity) -> None:
         """Restarts with another identity: in a new process, so that nothing of the old one is left."""
@@ -142,7 +154,7 @@ class TaskSupervisor:
         """Sets the level of *logger* in the task process."""
         self._tell(Level(logger=logger, level=level))
 
-    def _tell(self, message: Assign | Stop | Level) -> bool:
+    def _tell(self, message: Assign | Finish | Stop | Level) -> bool:
         """Sends *message*.
 
         Returns False if no process can receive it: the next one gets it when it has started.
@@ -179,6 +191,7 @@ class TaskSupervisor:
     async def _live(self) -> int:
         """Runs the process once; returns its exit code."""
         process = self._process = await self._start()
+        self._starts_given = 0
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(encode(self._begin))
@@ -197,10 +210,19 @@ class TaskSupervisor:
         self._end_claiming()
         return await process.wait()
 
+    def _claim_again(self) -> None:
+        """Gives the process its next start, later if the last ones were short."""
+        self._has_work = False
+        is_quick = time.monotonic() - self._started_s < HEALTHY_S
+        self._quick_ends = self._quick_ends + 1 if is_quick else 0
+        self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+
     async def _hand_claimed(self) -> None:
         """Sends this process the newest assignment once its partitions are claimed."""
         assert self.claim is not None
         pause_s, told = CLAIM_RETRY_MIN_S, ""
+        if self._quick_ends > 1:
+            await asyncio.sleep(min(CLAIM_RETRY_MIN_S * 2.0 ** min(self._quick_ends, 10), CLAIM_RETRY_MAX_S))
         while (wanted := self._assign) is not None:
             try:
                 message = await self.claim(self.task, wanted)
@@ -213,6 +235,8 @@ class TaskSupervisor:
                 continue
             if wanted is self._assign:
                 self._has_work = self._tell(replace(message, gone=self.restarts > 0))
+                self._starts_given += 1
+                self._started_s = time.monotonic()
                 return
 
     def _end_claiming(self) -> None:
@@ -230,6 +254,8 @@ class TaskSupervisor:
             if source in held:
                 self.partitions[source] = one
         self._on_report(report)
+        if self._has_work and self._starts_given and report.starts_ended >= self._starts_given:
+            self._claim_again()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

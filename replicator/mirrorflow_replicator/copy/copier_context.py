@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
     from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
+    from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 
 
 # What a copier has sent may arrive this late: TCP gives up after a quarter of an hour, and brokers close idle
@@ -45,7 +46,7 @@ class CopierContext:
         changed: Callable[["PartitionCopier"], None],
         clock_ms: Callable[[], int],
         syncs: "OffsetSyncWriter | None" = None,
-        pinning: "SharedTransaction | None" = None,
+        pinning: "SharedTransaction | TaskTransaction | None" = None,
         pins_all: bool = False,
     ) -> None:
         self.read_committed = read_committed

@@ -36,12 +36,14 @@ from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
 from mirrorflow_replicator.copy.source_topics import CleanupPolicies, note_ends
 from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
-from mirrorflow_replicator.copy.task_parts import TaskParts
+from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
+from mirrorflow_replicator.copy.task_transaction import FencedPositionWriter, TaskTransaction
 from mirrorflow_replicator.copy.transactional_task import (
-    TaskTransaction,
+    OwnTransaction,
     TransactionalPositionWriter,
     TransactionalStart,
 )
+from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.process.clock import now_ms
 
@@ -89,17 +91,11 @@ class CopyTask:
             now_ms=now_ms,
             positions=parts.positions,
         )
-        self._aligner = self._align(copier)
+        self._fenced = None if parts.fenced is None else self._fenced_transaction(parts.fenced)
+        self._aligner = self._align(copier) if self._fenced is None else self._fenced_resumer(self._fenced)
         self._trouble = self._error_handling(settings)
-        self._flushing = (PositionWriter if parts.own is None else TransactionalPositionWriter)(
-            parts.positions,
-            copier=copier,
-            interval_s=settings.flush_interval_s,
-            syncs=parts.syncs,
-            now_ms=now_ms,
-            on_error=self._cluster_trouble,
-        )
-        self._pinning = self._pin(settings)
+        self._flushing = self._position_writer(copier)
+        self._pinning = self._pin(settings) if self._fenced is None else self._fenced
         self._stalls = StallWatch(
             source=parts.source,
             target=parts.target,
@@ -111,6 +107,42 @@ class CopyTask:
         )
         self._cleanup_policies = CleanupPolicies(parts.source)
         self._around = self._surroundings()
+
+    def _fenced_transaction(self, fenced: FencedStart) -> TaskTransaction:
+        return TaskTransaction(
+            self._parts.target,
+            fenced.transactions,
+            fenced.start,
+            pump=self._wiring.pump,
+            end_task=fenced.end,
+        )
+
+    def _fenced_resumer(self, transaction: TaskTransaction) -> WriterResumer:
+        assert self._parts.fenced is not None
+        return WriterResumer(
+            source=self._parts.source,
+            target=self._parts.target,
+            start=self._parts.fenced.start,
+            transaction=transaction,
+            on_loss=self._settings.on_source_loss,
+            end_task=self._parts.fenced.end,
+        )
+
+    def _position_writer(self, copier: str) -> PositionWriter:
+        parts = self._parts
+        kind: Callable[..., PositionWriter] = PositionWriter
+        if self._fenced is not None:
+            kind = partial(FencedPositionWriter, self._fenced)
+        elif parts.own is not None:
+            kind = TransactionalPositionWriter
+        return kind(
+            store=parts.positions,
+            copier=copier,
+            interval_s=self._settings.flush_interval_s,
+            syncs=parts.syncs,
+            now_ms=now_ms,
+            on_error=self._cluster_trouble,
+        )
 
     def _error_handling(self, settings: SourceSettings) -> PartitionErrors:
         return PartitionErrors(
@@ -142,7 +174,7 @@ class CopyTask:
 
     def _pin(self, settings: SourceSettings) -> SharedTransaction:
         if self._parts.own is not None:
-            return TaskTransaction(self._parts.target, self._parts.own, settings, pump=self._wiring.pump)
+            return OwnTransaction(self._parts.target, self._parts.own, settings, pump=self._wiring.pump)
         return SharedTransaction(
             self._parts.target,
             self._parts.identity,
@@ -162,7 +194,7 @@ class CopyTask:
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             pinning=self._pinning,
-            pins_all=self._parts.own is not None,
+            pins_all=self._parts.own is not None or self._fenced is not None,
         )
 
     async def start(self) -> None:
@@ -174,7 +206,6 @@ class CopyTask:
             self._flushing.run(),
             self._pinning.run(),
             self._tick_loop(),
-            self._leave_when_outdated(),
             follow_expiries(
                 self._parts.target,
                 self._around,
@@ -192,8 +223,9 @@ class CopyTask:
             ),
         ):
             self._spawn(loop)
-        if self._parts.own is None:
-            # A task with its own transactional id keeps all others out.
+        if self._fenced is None:
+            self._spawn(self._leave_when_outdated())
+        if self._has_rivals:
             self._spawn(
                 self._cleanup_policies.follow(lanes=self.lanes.values, on_error=self._cluster_trouble)
             )
@@ -216,7 +248,7 @@ class CopyTask:
         wanted = set(partitions)
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
-        if not wanted <= self.lanes.keys() and not self._positions_are_new:
+        if self._fenced is None and not wanted <= self.lanes.keys() and not self._positions_are_new:
             # Their previous copier may have written since the stored offsets were last read.
             await self._parts.positions.read_new()
         self._positions_are_new = False
@@ -227,23 +259,36 @@ class CopyTask:
             self.lanes[source] = lane
             self._stalls.changed(lane)
             new.append(lane)
-            if gone:
+            if gone and isinstance(self._aligner, Resumer):
                 self._aligner.predecessor_gone(lane)
         if new:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
-            if self._parts.own is None:
+            if self._has_rivals:
                 await self._cleanup_policies.apply(new)
             self._changed |= dict.fromkeys(new)
             await self._wiring.add(new)
 
+    @property
+    def _has_rivals(self) -> bool:
+        """Whether other processes may write to the partitions at the same time."""
+        return self._parts.own is None and self._fenced is None
+
     async def stop(self) -> None:
         """Stops fetching, finishes what is in flight, stores offsets and closes the connections."""
-        await self._leave(list(self.lanes.values()))
+        await self.end(leaves=True)
+        await asyncio.gather(self._parts.source.close(), self._parts.target.close())
+
+    async def end(self, *, leaves: bool) -> None:
+        """Ends the task, but keeps the clients of both clusters.
+
+        *leaves*: first finishes what is in flight, and stores offsets.
+        """
+        if leaves:
+            await self._leave(list(self.lanes.values()))
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await self._wiring.close()
-        await asyncio.gather(self._parts.source.close(), self._parts.target.close())
 
     def report(self, *, whole: bool = False) -> TaskReport:
         """Returns what changed since the last report, or everything if *whole*."""
@@ -306,6 +351,8 @@ class CopyTask:
         self._changed[lane] = None
         self._flushing.changed(lane)
         self._stalls.changed(lane)
+        if self._fenced is not None:
+            self._fenced.progressed(lane)
 
     def _refused(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
         self._pinning.refused(code)
@@ -409,7 +456,7 @@ class CopyTask:
             elif quiet_since_s and time.monotonic() - quiet_since_s > QUIET_S:
                 memory_tuning.give_back()
                 quiet_since_s = 0
-            if self._aligner.has_watches:
+            if isinstance(self._aligner, Resumer) and self._aligner.has_watches:
                 # While another copier is active, its stored offsets show how far it is and when it leaves.
                 waiting = [lane for lane in self.lanes.values() if lane.state is CopierState.WAITING]
                 for lane in await self._flushing.reread(waiting):

@@ -15,6 +15,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.copier_context import CopierContext
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
+from mirrorflow_replicator.copy.task_transaction import TaskTransaction
 
 # Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
 # minutes).
@@ -39,7 +40,9 @@ async def read_expiries(target: Cluster) -> tuple[int, float]:
     return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
 
 
-async def apply_expiries(target: Cluster, around: CopierContext, pinning: SharedTransaction) -> None:
+async def apply_expiries(
+    target: Cluster, around: CopierContext, pinning: SharedTransaction | TaskTransaction
+) -> None:
     """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
     forgotten_ms, pinning.expires_s = await read_expiries(target)
     around.forgotten_after_ms = forgotten_ms // 2
@@ -48,7 +51,7 @@ async def apply_expiries(target: Cluster, around: CopierContext, pinning: Shared
 async def follow_expiries(
     target: Cluster,
     around: CopierContext,
-    pinning: SharedTransaction,
+    pinning: SharedTransaction | TaskTransaction,
     *,
     lanes: Callable[[], Iterable[PartitionCopier]],
     on_error: Callable[[MirrorFlowError], None],

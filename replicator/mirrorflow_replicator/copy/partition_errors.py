@@ -36,6 +36,7 @@ from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss,
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.resume.repeat_check import IdentityTakenError
 from mirrorflow_replicator.copy.resume.resumer import STOPPED_RETRY_S, Resumer
+from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 
 log = logging.getLogger("mirrorflow.task")
 
@@ -141,7 +142,7 @@ class PartitionErrors:
         source: Cluster,
         target: Cluster,
         wiring: BrokerRoutes,
-        aligner: Resumer,
+        aligner: Resumer | WriterResumer,
         errors: Counter[str],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         skips_refused: bool = False,

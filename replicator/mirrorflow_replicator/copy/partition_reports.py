@@ -130,4 +130,5 @@ def decode_report(line: bytes) -> TaskReport:
         warnings=tuple(body["warnings"]),
         source=SideReport(**body["source"]),
         target=SideReport(**body["target"]),
+        starts_ended=body["starts_ended"],
     )

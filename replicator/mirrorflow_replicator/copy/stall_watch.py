@@ -33,6 +33,7 @@ from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
 from mirrorflow_replicator.copy.resume.resumer import Resumer
+from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process.clock import now_ms
 
 LOOK_S = 1.0  # a small part of STALLED_AFTER_S
@@ -89,7 +90,7 @@ class StallWatch:
         *,
         source: Cluster,
         target: Cluster,
-        aligner: Resumer,
+        aligner: Resumer | WriterResumer,
         wiring: BrokerRoutes,
         pace: RateLimiter,
         buffered_bytes_max: int,

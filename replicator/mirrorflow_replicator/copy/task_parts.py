@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_kafka.writer.flow_topics import FlowTopics
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 
 
@@ -26,3 +31,29 @@ class TaskParts:
     errors: Counter[str]  # by reason
     syncs: OffsetSyncWriter | None = None
     own: Identity | None = None  # the producer of a task with own transactions; None: *identity*
+    fenced: "FencedStart | None" = (
+        None  # the task is the only writer of its partitions; None: the first engine
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencedStart:
+    """The start of a task that is the only writer of its partitions.
+
+    *end* is called with a reason when the task cannot continue: what it wrote is found by its next start.
+    """
+
+    start: TaskStart
+    transactions: ProducerTransactions
+    end: Callable[[str], None]
+
+
+def flow_topics(settings: SourceSettings) -> FlowTopics:
+    """Returns the topics of the flow with *settings* on the target."""
+    route = make_naming(settings).route
+    return FlowTopics(
+        source_alias=settings.source_alias,
+        connector=settings.name,
+        offsets=settings.offsets.topic,
+        target_topic=lambda topic: route(topic).name,
+    )

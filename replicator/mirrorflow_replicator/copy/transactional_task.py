@@ -53,7 +53,7 @@ def end_process(why: str) -> None:
     os._exit(EX_TEMPFAIL)
 
 
-class TaskTransaction(SharedTransaction):
+class OwnTransaction(SharedTransaction):
     """The transactions of one incarnation of a task. *own* is its producer."""
 
     def __init__(

@@ -19,11 +19,25 @@ from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.offset_map_writer import MapLog, OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter, SyncsLog
-from mirrorflow_replicator.copy.task_parts import TaskParts
+from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
 from mirrorflow_replicator.process.clock import now_ms
 
 # For others' transactions in the offsets topic: Java's time out after 60 s, which brokers check every 10 s.
 SETTLED_S = 75.0
+
+# What a fenced task has in place of the first engine's identity, which it does not use.
+_NO_IDENTITY = Identity(
+    generation=0,
+    producer_id=-1,
+    producer_epoch=-1,
+    transactional_id="",
+    source_cluster_id="",
+    target_cluster_id="",
+    policy="",
+    flow="",
+    stream="",
+    why="",
+)
 
 log = logging.getLogger("mirrorflow.task")
 
@@ -32,35 +46,39 @@ async def begin(
     settings: SourceSettings,
     clusters: tuple[Cluster, Cluster],
     store: PositionStore,
-    identity: Identity,
+    identity: Identity | None,
     *,
     resolve: Resolve,
     task: int,
     copier: str,
     own: Identity | None = None,
     claimed: bool = False,
+    fenced: FencedStart | None = None,
 ) -> CopyTask:
     """Returns a started task without partitions; *store* is open. The task closes *clusters* when it stops.
 
-    *claimed*, *own*: as in `task_messages.Assign`. Raises ClusterError.
+    *claimed*, *own*: as in `task_messages.Assign`. With *fenced*, nothing is read from *store*, and *identity* is None.
+    Raises ClusterError.
     """
     source, target = clusters
     decisions = DecisionLog(
         target, settings.source_alias, replication_factor=settings.offsets.replication_factor
     )
-    await decisions.ensure()
+    if fenced is None:
+        await decisions.ensure()
     if claimed and not await store.settled(SETTLED_S):
         log.warning(
             "A transaction hides positions in %s for %g s; who holds it is not a task of this flow.",
             settings.offsets.topic,
             SETTLED_S,
         )
-    await asyncio.gather(decisions.read(), store.read_new())
+    if fenced is None:
+        await asyncio.gather(decisions.read(), store.read_new())
     errors: Counter[str] = Counter()
     parts = TaskParts(
         source=source,
         target=target,
-        identity=identity,
+        identity=identity or _NO_IDENTITY,
         log=decisions,
         positions=store,
         route=make_naming(settings).route,
@@ -68,6 +86,7 @@ async def begin(
         errors=errors,
         syncs=_syncing(settings, errors, target, resolve, with_maps=own is None),
         own=own,
+        fenced=fenced,
     )
     begun = CopyTask(settings, task, parts, copier=copier)
     await begun.start()

@@ -94,6 +94,7 @@ class TaskFencing:
                 WITH_JAVA_KEY,
             )
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
+        assert message.identity is not None
         own = replace(
             message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
         )

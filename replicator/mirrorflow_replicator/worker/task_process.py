@@ -17,12 +17,14 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.source import for_task
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
-from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Level, Message, Stop, read
+from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, read
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_reports import encode_report
+from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.process import log_levels, memory_tuning
 from mirrorflow_replicator.process.parent_watch import die_with_parent
 from mirrorflow_replicator.worker.task_factory import begin
@@ -47,6 +49,10 @@ class TaskProcess:
         self._clusters: tuple[Cluster, Cluster] | None = None
         self._store: PositionStore | None = None
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
+        self._changing = asyncio.Lock()
+        self._starts_ended = 0
+        self._ended_why = ""
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
         """Carries out messages until a stop arrives or the worker is gone."""
@@ -74,13 +80,35 @@ class TaskProcess:
     async def _carry_out(self, warm: asyncio.Task[None], messages: asyncio.Queue[Message | None]) -> None:
         """Follows the newest assignment until a stop arrives."""
         await warm
-        while isinstance(message := await messages.get(), Assign):
+        while isinstance(message := await messages.get(), Assign | Finish):
             while messages.qsize():
                 later = messages.get_nowait()
-                if not isinstance(later, Assign):
+                if not isinstance(later, Assign | Finish):
                     return
                 message = later
-            await self._assign(message)
+            if isinstance(message, Finish):
+                await self._end_start(self._task, leaves=True, why="")
+            else:
+                await self._assign(message)
+
+    async def _end_start(self, task: CopyTask | None, *, leaves: bool, why: str) -> None:
+        """Ends *task*, if it is still there; the worker sends the next start then.
+
+        It was fenced, or cannot know what of its writing is in the target. *leaves*: it finishes first.
+        """
+        async with self._changing:
+            if task is None or self._task is not task:
+                return
+            if why:
+                log.warning("The task begins again behind its last commit: %s", why)
+            await task.end(leaves=leaves)
+            self._task, self._ended_why = None, why
+            self._starts_ended += 1
+
+    def _end_soon(self, why: str) -> None:
+        ending = asyncio.create_task(self._end_start(self._task, leaves=False, why=why))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def _connect(self) -> None:
         settings = self._settings
@@ -89,7 +117,8 @@ class TaskProcess:
             try:
                 self._clusters = await self._both()
                 store = position_store(settings, self._clusters[1])
-                await store.open()
+                if not settings.writes_transactions:
+                    await store.open()
             except MirrorFlowError as error:
                 self._note(error)
                 await asyncio.sleep(pause_s)
@@ -124,23 +153,13 @@ class TaskProcess:
 
     async def _assign(self, message: Assign) -> None:
         pause_s = RETRY_MIN_S
-        while True:
+        ended = self._starts_ended
+        while ended == self._starts_ended:
             try:
-                if self._task is None:
-                    assert self._clusters is not None
-                    assert self._store is not None
-                    self._task = await begin(
-                        self._settings,
-                        self._clusters,
-                        self._store,
-                        message.identity,
-                        resolve=self._resolver.resolve_client,
-                        task=self._begin.task,
-                        copier=self._begin.copier,
-                        own=message.own,
-                        claimed=message.claimed,
-                    )
-                await self._task.assign(
+                async with self._changing:
+                    task = self._task or await self._begin_task(message)
+                    self._task = task
+                await task.assign(
                     message.partitions,
                     initial=message.initial,
                     gone=message.gone,
@@ -154,6 +173,27 @@ class TaskProcess:
                 self._failure = None
                 return
 
+    async def _begin_task(self, message: Assign) -> CopyTask:
+        assert self._clusters is not None
+        assert self._store is not None
+        fenced = None
+        if message.start is not None:
+            topics = flow_topics(self._settings)
+            transactions = ProducerTransactions(self._clusters[1], topics, sequences=message.sequences)
+            fenced = FencedStart(start=message.start, transactions=transactions, end=self._end_soon)
+        return await begin(
+            self._settings,
+            self._clusters,
+            self._store,
+            message.identity,
+            resolve=self._resolver.resolve_client,
+            task=self._begin.task,
+            copier=self._begin.copier,
+            own=message.own,
+            claimed=message.claimed,
+            fenced=fenced,
+        )
+
     async def _report(self) -> None:
         while True:
             failure = self._failure
@@ -161,7 +201,8 @@ class TaskProcess:
                 task, reason = self._begin.task, failure.reason
                 self._tell(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
             elif self._task is None:
-                self._tell(TaskReport(task=self._begin.task, state="UNASSIGNED"))
+                state = "RESTARTING" if self._starts_ended else "UNASSIGNED"
+                self._tell(TaskReport(task=self._begin.task, state=state, trace=self._ended_why))
             else:
                 self._tell(self._with_warnings(self._task.report()))
             await asyncio.sleep(REPORT_S)
@@ -173,7 +214,7 @@ class TaskProcess:
 
     def _tell(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters or ())
-        self._send(replace(report, source=source, target=target))
+        self._send(replace(report, source=source, target=target, starts_ended=self._starts_ended))
 
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))

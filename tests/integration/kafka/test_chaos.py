@@ -16,13 +16,13 @@ SECONDS = 20.0
 SEED = int(os.environ.get("MIRRORFLOW_CHAOS_SEED", "1"))
 # Each value of each dimension is in one of them.
 RUNS = {
-    "fresh": f"brokers={VERSION} isolation=read_uncommitted tasks=2 copiers=3 codec=producer times=CreateTime"
+    "fresh": f"brokers={VERSION} isolation=read_uncommitted tasks=2 copiers=3 codec=producer times=CreateTime writer=sequences"
     " expiry=day cleanup=compact transactions=allowed settings=rolling truncation=never",
-    "old": f"brokers={OLD_VERSION} isolation=read_committed tasks=1 copiers=2 codec=zstd times=CreateTime"
+    "old": f"brokers={OLD_VERSION} isolation=read_committed tasks=1 copiers=2 codec=zstd times=CreateTime writer=transactions"
     " expiry=minute cleanup=delete transactions=allowed settings=fixed truncation=alert",
-    "mixed": f"brokers={VERSION} isolation=read_uncommitted tasks=3 copiers=1 codec=gzip times=LogAppendTime"
+    "mixed": f"brokers={VERSION} isolation=read_uncommitted tasks=3 copiers=1 codec=gzip times=LogAppendTime writer=sequences"
     " expiry=day cleanup=delete transactions=denied settings=fixed truncation=restart",
-    "changing": f"brokers={VERSION} isolation=read_committed tasks=2 copiers=3 codec=uncompressed times=CreateTime"
+    "changing": f"brokers={VERSION} isolation=read_committed tasks=2 copiers=3 codec=uncompressed times=CreateTime writer=transactions"
     " expiry=day cleanup=delete transactions=allowed settings=rolling truncation=fail",
 }
 

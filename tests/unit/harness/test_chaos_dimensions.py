@@ -41,6 +41,7 @@ def test_what_there_is_not_is_refused(asked: dict[str, str]) -> None:
         {"transactions": "denied", "age": "old", "copiers": "2"},
         {"transactions": "denied", "age": "fresh", "expiry": "minute", "copiers": "3"},
         {"cleanup": "compact", "truncation": "alert"},
+        {"writer": "transactions", "transactions": "denied"},
     ],
 )
 def test_a_combination_without_a_promise_is_refused(asked: dict[str, str]) -> None:

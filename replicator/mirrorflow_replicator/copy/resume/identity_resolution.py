@@ -7,12 +7,17 @@ import asyncio
 import time
 from typing import NamedTuple
 
+from mirrorflow_core.errors import WrittenOtherwiseError
 from mirrorflow_core.exactly_once.altered_offsets import altered
 from mirrorflow_core.exactly_once.identity import Claim, Identity, stream_definition
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.writer.claim import Claim as OwnerClaim
+from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog, establish
 from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.log_batches import read_log
+from mirrorflow_replicator.copy.task_parts import flow_topics
 
 
 class ResolvedIdentity(NamedTuple):
@@ -48,6 +53,7 @@ async def identify(
     The other reasons for a new generation are those of `stores.decision_log.establish`. Raises ClusterError,
     IdentityError.
     """
+    await _refuse_owned_flow(settings, target)
     store = position_store(settings, target)
     log = DecisionLog(target, settings.source_alias, replication_factor=settings.offsets.replication_factor)
     await asyncio.gather(store.open(), log.ensure())
@@ -79,3 +85,14 @@ async def identify(
         now_ms=time.time_ns() // 1_000_000,
     )
     return ResolvedIdentity(identity, is_first=decided is None, is_unused=not decisions.partitions())
+
+
+async def _refuse_owned_flow(settings: SourceSettings, target: Cluster) -> None:
+    """Raise WrittenOtherwiseError if a process with `mirrorflow.writer=transactions` owns the flow now."""
+    topics = flow_topics(settings)
+    await target.refresh([topics.claims.topic])
+    if target.leader(*topics.claims) is None:
+        return
+    claims = decided_records(await read_log(target, topics.claims, topics.claim_in), OwnerClaim).committed
+    if claims and not claims[-1].left:
+        raise WrittenOtherwiseError(source=settings.source_alias, writer="transactions")

@@ -1,0 +1,304 @@
+"""Owns a flow: waits for its turn, takes the flow over, renews the claim, and starts tasks as its only writer.
+
+    wait ──> take the lock, the ids, the claim ──> tasks start ──> renew every 5 s ──> left
+      ^                                                              │
+      └───────────────── another process has taken the lock ─────────┘
+
+`mirrorflow_core.writer` has the protocol; this module runs it for one connector. Guarantees: a task gets its producers
+only from the process that owns the flow at that moment; only this process uses the lock.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.errors import FlowExistsError, FlowTakenError, MirrorFlowError, WrittenOtherwiseError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.claim import RENEW_MS, Claim
+from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
+from mirrorflow_core.writer.flow_plan import FlowPlan, LossPolicy, TaskStart, TopicIds
+from mirrorflow_core.writer.ownership import (
+    FlowExists,
+    Ownership,
+    recover_task,
+    renew_claim,
+    take_flow,
+    wait_for_turn,
+)
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cancellation import cancel_and_wait
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.flow_topics import open_claims_topic
+from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
+from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.copy.task_parts import flow_topics
+
+RENEW_S: Final = RENEW_MS / 1000
+# A renewal that was refused is checked so often before the flow counts as lost: a task that checks the lock at the same
+# moment makes the coordinator refuse one of both.
+CHECKS_MAX: Final = 3
+CHECK_S: Final = 0.5
+FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
+LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
+
+log = logging.getLogger("mirrorflow.worker")
+
+
+def _is_dead(process: str) -> bool:
+    """Return whether an owner ran on this host and has ended: its claim will not be renewed.
+
+    If that is wrong (containers that share a host name), the other process is fenced, and nothing is harmed.
+    """
+    host, _, rest = process.partition("/")
+    pid = rest.partition("/")[0]
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    if int(pid) == os.getpid():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+class FlowOwner:
+    """The ownership of one connector's flow. *on_lost* stops its tasks when another process has taken the flow."""
+
+    def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None]) -> None:
+        self.is_waiting = False
+        self._settings = settings
+        self._on_lost = on_lost
+        self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._runner: ProtocolRunner | None = None
+        self._clusters: tuple[Cluster, Cluster] | None = None
+        self._owned: Ownership | None = None
+        self._starts: dict[int, TaskStart] = {}  # not given to a task yet
+        self._held: dict[int, frozenset[TopicPartition]] = {}  # by the tasks that run
+        self._released = asyncio.Event()
+        self._assignment: Assignment = ()
+        self._initial: frozenset[TopicPartition] = frozenset()  # partitions that the flow begins with
+        self._working = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def target_cluster_id(self) -> str:
+        """The target's cluster id; "" before it was reached."""
+        return "" if self._clusters is None else self._clusters[1].cluster_id
+
+    async def own(self, clusters: tuple[Cluster, Cluster], assignment: Assignment) -> None:
+        """Own the flow with at least as many tasks as *assignment* has. Raises MirrorFlowError.
+
+        Waits while another process owns it.
+        """
+        async with self._working:
+            self._assignment = assignment
+            if self._owned is not None and len(assignment) <= self._owned.plan.claim.tasks:
+                return
+            if self._runner is None:
+                self._clusters = clusters
+                self._runner = await self._new_runner(*clusters)
+            await self._take(assignment)
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
+
+    async def start_of(self, task: int, message: Assign) -> Assign:
+        """Return *message* with the start of the task, which has no other start any more. Raises MirrorFlowError."""
+        self._held.pop(task, None)
+        self._released.set()
+        await self._wait_for_others(frozenset(message.partitions))
+        async with self._working:
+            owned, runner = self._owned, self._runner
+            if owned is None or runner is None:
+                raise FlowTakenError(source=self._settings.source_alias)
+            start = self._starts.pop(task, None)
+            if start is None or {*start.points, *start.problems} != {*message.partitions}:
+                start = await self._recover(runner, owned, task, message.partitions)
+            self._held[task] = frozenset(message.partitions)
+            sequences = runner.transactions.sequences(start.producers.transactional)
+            return replace(message, start=start, sequences=sequences)
+
+    async def _wait_for_others(self, wanted: frozenset[TopicPartition]) -> None:
+        """Wait until no other task has a partition of *wanted*: it stores that it has left.
+
+        After FINISH_S it is fenced instead, and what it has not committed is copied again.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                while any(held & wanted for held in self._held.values()):
+                    self._released.clear()
+                    await self._released.wait()
+
+    async def _recover(
+        self, runner: ProtocolRunner, owned: Ownership, task: int, partitions: tuple[TopicPartition, ...]
+    ) -> TaskStart:
+        ids, topic_ids = owned.plan.ids.task(task), await self._topic_ids(partitions)
+        plan = replace(owned.plan, topic_ids=topic_ids)
+        found = await runner.run(recover_task(replace(owned, plan=plan), ids, self._with_leader(partitions)))
+        if isinstance(found, Fenced):
+            self._lose(owned)
+            raise FlowTakenError(source=self._settings.source_alias)
+        return found
+
+    def _with_leader(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Return the partitions whose copy has a leader: the others must not delay them."""
+        assert self._clusters is not None
+        on_target = flow_topics(self._settings).on_target
+        return tuple(one for one in partitions if self._clusters[1].leader(*on_target(one)) is not None)
+
+    async def leave(self) -> None:
+        """Give the flow up, after all tasks have ended, so that a successor need not wait."""
+        if self._renewing is not None:
+            await cancel_and_wait(self._renewing)
+            self._renewing = None
+        if self._owned is not None and self._runner is not None:
+            with contextlib.suppress(MirrorFlowError, TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._runner.run(renew_claim(self._owned, left=True))
+        self._owned = None
+
+    # -- taking
+
+    async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
+        settings = self._settings
+        await position_store(settings, target).open()  # creates the offsets topic
+        await open_claims_topic(target, settings.offsets, settings.source_alias)
+        return ProtocolRunner(source, target, flow_topics(settings), source_start=self._source_start)
+
+    async def _take(self, assignment: Assignment) -> None:
+        runner = self._runner
+        assert runner is not None
+        await self._refuse_other_writer()
+        claims = await runner.run(read_claims())
+        if not claims.committed:
+            self._initial = frozenset(one for task in assignment for one in task)
+        plan = await self._plan(assignment)
+        if self._owned is None and not (claims.committed and _is_dead(claims.committed[-1].process)):
+            await self._wait_for_turn(runner, plan)
+        taken = await runner.run(take_flow(plan))
+        if isinstance(taken, Fenced):
+            self._lose(self._owned)
+            raise FlowTakenError(source=self._settings.source_alias)
+        self._owned = taken
+        self._starts = dict(enumerate(taken.tasks))
+        log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.lock.epoch)
+
+    async def _wait_for_turn(self, runner: ProtocolRunner, plan: FlowPlan) -> None:
+        self.is_waiting = True
+        try:
+            found = await runner.run(wait_for_turn(plan))
+        finally:
+            self.is_waiting = False
+        if isinstance(found, FlowExists):
+            settings = self._settings
+            raise FlowExistsError(
+                source=settings.source_alias,
+                target=settings.target_alias,
+                owner=found.claim.flow,
+                claimant=settings.flow,
+            )
+
+    async def _refuse_other_writer(self) -> None:
+        """Refuse a flow that was copied with `mirrorflow.writer=sequences`: its positions are of another kind."""
+        settings = self._settings
+        assert self._clusters is not None
+        decisions = DecisionLog(
+            self._clusters[1], settings.source_alias, replication_factor=settings.offsets.replication_factor
+        )
+        if await decisions.exists() and (await decisions.read()).identity is not None:
+            raise WrittenOtherwiseError(source=settings.source_alias, writer="sequences")
+
+    async def _plan(self, assignment: Assignment) -> FlowPlan:
+        settings = self._settings
+        assert self._clusters is not None
+        source, target = self._clusters
+        claim = Claim(
+            flow=settings.flow,
+            process=self._process,
+            source_alias=settings.source_alias,
+            tasks=max(1, len(assignment)),
+            lock_epoch=-1,
+            source_cluster_id=source.cluster_id,
+            target_cluster_id=target.cluster_id,
+            time_ms=0,
+        )
+        return FlowPlan(
+            claim=claim,
+            assignment=tuple(assignment),
+            topic_ids=await self._topic_ids(one for task in assignment for one in task),
+            loss_policy=LossPolicy(settings.on_source_loss.value),
+        )
+
+    async def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
+        assert self._clusters is not None
+        source, target = self._clusters
+        route = make_naming(self._settings).route
+        copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
+        await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
+        return {
+            topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy))
+            for topic, copy in copies.items()
+        }
+
+    async def _source_start(self, partition: TopicPartition) -> int:
+        """Return where a partition starts that was never copied. Raises ClusterError."""
+        settings = self._settings
+        assert self._clusters is not None
+        start = settings.start if partition in self._initial else StartPosition.EARLIEST
+        when = {
+            StartPosition.EARLIEST: EARLIEST,
+            StartPosition.LATEST: LATEST,
+            StartPosition.TIMESTAMP: settings.start_timestamp_ms,
+        }[start]
+        source = self._clusters[0]
+        offset = (await admin.offsets_at(source, [partition], when))[partition]
+        if offset < 0:  # no record is that young
+            offset = (await admin.offsets_at(source, [partition], LATEST))[partition]
+        return offset
+
+    # -- keeping
+
+    async def _renew_for_ever(self) -> None:
+        """Renew the claim, also while tasks are started; take the flow again when its next owner has left."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            owned, runner = self._owned, self._runner
+            assert runner is not None
+            try:
+                if owned is None:
+                    async with self._working:
+                        await self._take(self._assignment)
+                elif not await runner.run(renew_claim(owned)) and not await self._still_holds(runner, owned):
+                    self._lose(owned)
+            except MirrorFlowError as error:
+                # The brokers refuse everything of an owner that is not the newest, so nothing is at risk.
+                log.warning("%s: the flow's claim is not renewed: %s", self._settings.name, error)
+
+    async def _still_holds(self, runner: ProtocolRunner, owned: Ownership) -> bool:
+        for _ in range(CHECKS_MAX):
+            if await runner.run(holds_lock(owned.lock)):
+                return True
+            await asyncio.sleep(CHECK_S)
+        return False
+
+    def _lose(self, owned: Ownership | None) -> None:
+        if owned is None or owned is not self._owned:
+            return
+        log.warning("%s: another process has taken the flow; this one waits.", self._settings.name)
+        self._owned = None
+        self._starts = {}
+        self._on_lost()

@@ -1,0 +1,321 @@
+"""Writes everything that a task copies in transactions of its own, together with the positions (KIP-618).
+
+    add partitions ──> records ──> hold, all acknowledged ──> positions ──> commit ──> add partitions ...
+
+Guarantees: no record is committed without its position, and no position without its records. A transaction is
+committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
+the time. Nothing is committed after an answer that is lost, or after the leader of a partition has changed: then the
+task ends (`end_task`), and its next start finds in the logs what was written.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.broker_requests import Refused, Transaction
+from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, position_at
+from mirrorflow_core.writer.form import commit_interval_ms, commit_pause_ms
+from mirrorflow_core.writer.ownership import touch_interval_ms
+from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.error_codes import (
+    EPOCH_IS_OVER,
+    INVALID_PRODUCER_ID_MAPPING,
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    is_metadata_stale,
+    name_of,
+    raise_for,
+)
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
+from mirrorflow_replicator.copy.copier_context import CopierState
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.copy.position_writer import PositionWriter
+from mirrorflow_replicator.process.clock import now_ms
+
+DRAIN_S = 10.0  # for the answers to what is in flight; a leader that needs longer is being replaced
+CALL_S = (
+    30.0  # for one request to the coordinator: an election takes seconds, the detection of a dead broker 9 s
+)
+REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
+# Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
+_FINAL_CODES = {REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, *EPOCH_IS_OVER}
+# Error codes that concern the transactional id, whichever partition they are returned for.
+_OF_TRANSACTIONAL_ID = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+
+
+class TaskTransaction:
+    """The transactions of one start of a task; `run` runs until cancelled."""
+
+    def __init__(
+        self,
+        target: Cluster,
+        transactions: ProducerTransactions,
+        start: TaskStart,
+        *,
+        pump: Callable[[], None],
+        end_task: Callable[[str], None],
+    ) -> None:
+        self.unavailable = ""  # there always is a transaction
+        self.expires_s = 0.0  # transactional.id.expiration.ms, in seconds
+        self._target = target
+        self._transactions = transactions
+        self._producers = start.producers
+        self._points = start.points
+        self._topic_ids = start.topic_ids
+        self._pump = pump
+        self._end_task = end_task
+        self._is_over = False
+        self._wanted: dict[PartitionCopier, None] = {}
+        self._members: dict[PartitionCopier, None] = {}
+        self._stored: dict[PartitionCopier, WriterPosition] = {}
+        self._draining: set[PartitionCopier] = set()
+        self._drained = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._began_s = self._ended_s = self._touched_s = time.monotonic()
+        self._commit_s = 0.0  # duration of the last commit
+        self._working = asyncio.Lock()
+
+    # -- called by the partition copiers
+
+    def want(self, lane: PartitionCopier) -> None:
+        """Take *lane* in, because it has records to write."""
+        self._wanted[lane] = None
+        self._wake.set()
+
+    def emptied(self, lane: PartitionCopier) -> None:
+        """Note that *lane*, which is held for a commit, has nothing in flight any more."""
+        self._draining.discard(lane)
+        if not self._draining:
+            self._drained.set()
+
+    def progressed(self, lane: PartitionCopier) -> None:
+        """Note that *lane* may have written everything that its source has."""
+        if lane in self._members and _is_idle(lane):
+            self._wake.set()
+
+    def refused(self, code: int) -> None:
+        """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
+        if code in _FINAL_CODES:
+            self._end(f"the target answered {name_of(code)}")
+
+    def ended_elsewhere(self) -> None:
+        """End the task: only another producer can have ended its transaction."""
+        self._end("its transaction was ended by another process")
+
+    def includes(self, lane: PartitionCopier) -> bool:
+        """Return whether the open transaction has *lane*."""
+        return lane in self._members
+
+    async def finish(self, timeout_s: float) -> None:
+        """Commit at once, before partitions are given up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._working:
+                if self._members:
+                    await self._commit()
+
+    async def store_left(self, lanes: Iterable[PartitionCopier]) -> None:
+        """Store that nothing was written behind the positions of *lanes*. Raises ClusterError."""
+        async with self._working:
+            if self._is_over or self._members:
+                return  # the next start asks the target
+            known = [lane for lane in lanes if lane.source in self._points and lane.is_drained]
+            positions = [self._position(lane, is_left=True) for lane in known if not lane.lost_batches]
+            if positions:
+                transactional = self._producers.transactional
+                await self._transactions.store_positions(transactional, positions)
+                await self._transactions.end(transactional, commit=True)
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Add partitions and commit until cancelled, or until the task must end."""
+        while not self._is_over:
+            try:
+                async with self._working:
+                    await self._step()
+            except MirrorFlowError as error:
+                self._end(str(error))
+            self._pump()
+            await self._wait()
+
+    def _end(self, why: str) -> None:
+        self._is_over = True
+        self._end_task(why)
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        if self._wanted or self._is_over:
+            return
+        due_s = min(self._due_s, self._touch_due_s) if self._members else self._touch_due_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
+                await self._wake.wait()
+
+    @property
+    def _due_s(self) -> float:
+        """When the open transaction is committed."""
+        commit_ms = round(self._commit_s * 1000)
+        latest_s = self._began_s + commit_interval_ms(commit_ms) / 1000
+        if all(_is_idle(lane) for lane in self._members):
+            return min(latest_s, max(self._began_s, self._ended_s + commit_pause_ms(commit_ms) / 1000))
+        return latest_s
+
+    @property
+    def _touch_due_s(self) -> float:
+        interval_s = touch_interval_ms(round(self.expires_s * 1000)) / 1000 if self.expires_s else math.inf
+        return self._touched_s + interval_s
+
+    async def _step(self) -> None:
+        if self._members and time.monotonic() >= self._due_s:
+            await self._commit()
+        if self._wanted and not self._is_over:
+            lanes = list(self._wanted)
+            self._wanted.clear()
+            await self._join(lanes)
+        if time.monotonic() >= self._touch_due_s:
+            await self._touch()
+
+    async def _touch(self) -> None:
+        """Use both ids, so that the coordinator does not forget them."""
+        self._touched_s = time.monotonic()
+        idle = [self._producers.plain] if self._members else list(self._producers.all)
+        for producer in idle:
+            if isinstance(answer := await self._transactions.run(Transaction(producer)), Refused):
+                self._end(f"{producer.transactional_id} was refused with {name_of(answer.error_code)}")
+
+    async def _join(self, lanes: Sequence[PartitionCopier]) -> None:
+        """Add *lanes* to the transaction; returns when the markers of the previous one are written."""
+        doubts = {lane: lane.doubts for lane in lanes if lane.state is CopierState.COPYING}
+        if doubts:
+            self._admit(doubts, await self._add([lane.target for lane in doubts]))
+
+    async def _add(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        producer = self._producers.transactional
+        return await admin.try_add_partitions_to_txn(self._target, *producer, partitions, timeout_s=CALL_S)
+
+    def _admit(self, doubts: Mapping[PartitionCopier, int], codes: Mapping[TopicPartition, int]) -> None:
+        """Handle the coordinator's answers; *doubts* has the `doubts` of the copiers when it was asked."""
+        for code in codes.values():
+            if code in _OF_TRANSACTIONAL_ID:
+                subject = self._producers.transactional.transactional_id
+                raise_for(code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=subject)
+        for lane, doubts_then in doubts.items():
+            code = codes.get(lane.target, OPERATION_NOT_ATTEMPTED)
+            if code == NONE:
+                if not self._members:
+                    self._began_s = time.monotonic()
+                self._members[lane] = None
+                if lane.state is CopierState.COPYING and lane.doubts == doubts_then:
+                    lane.pin.join()
+            elif code == OPERATION_NOT_ATTEMPTED:
+                self.want(lane)
+            elif is_metadata_stale(code):
+                lane.doubt()
+            else:
+                self._refuse(lane, code)
+
+    def _refuse(self, lane: PartitionCopier, code: int) -> None:
+        try:
+            raise_for(
+                code, cluster=self._target.alias, request="AddPartitionsToTxn", subject=str(lane.target)
+            )
+        except MirrorFlowError as error:
+            lane.stop(error)
+
+    async def _commit(self) -> None:
+        began_s = time.monotonic()
+        lanes = list(self._members)
+        for lane in lanes:
+            lane.pin.hold()
+        await self._drain(lanes)
+        doubts = {lane: lane.doubts for lane in lanes}
+        delivered = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
+        positions = {lane: self._position(lane) for lane in delivered}
+        transactional = self._producers.transactional
+        if not self._has_problem(lanes):
+            await self._transactions.store_positions(transactional, positions.values())
+        if self._has_problem(lanes):
+            return
+        await self._transactions.end(transactional, commit=True)
+        self._members.clear()
+        self._stored |= positions
+        for lane, pair in delivered.items():
+            lane.pin.commit(pair)
+        for lane in lanes:
+            lane.pin.release(marked=doubts[lane] == lane.doubts)
+        self._ended_s = time.monotonic()
+        self._commit_s = self._ended_s - began_s
+
+    async def _drain(self, lanes: Iterable[PartitionCopier]) -> None:
+        self._draining = {lane for lane in lanes if not lane.is_drained}
+        self._drained.clear()
+        if self._draining:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await self._drained.wait()
+
+    def _has_problem(self, lanes: Iterable[PartitionCopier]) -> bool:
+        """Return whether the transaction of *lanes* must not be committed; the task ends then."""
+        for lane in lanes:
+            if self._is_over:
+                break
+            if not lane.is_drained or lane.lost_batches:
+                self._end(f"what was written to {lane.target} was not answered")
+            elif self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch:
+                self._end(f"{lane.target} has another leader")
+        return self._is_over
+
+    def _position(self, lane: PartitionCopier, *, is_left: bool = False) -> WriterPosition:
+        point, stored = self._points[lane.source], self._stored.get(lane)
+        # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
+        java_offset = (point if stored is None else stored).next_source_offset - 1
+        if lane.stream is not None:
+            at = lane.stream.delivered
+            java_offset = at.source_offset if is_left else java_offset
+            point = replace(
+                point,
+                next_source_offset=at.source_offset + 1,
+                source_epoch=at.source_epoch,
+                target_end=at.target_offset + 1,
+                target_epoch=lane.target_epoch,
+            )
+        return position_at(
+            lane.source,
+            point,
+            self._producers,
+            form=Form.TRANSACTION,
+            time_ms=now_ms(),
+            java_offset=java_offset,
+            topic_ids=self._topic_ids.get(lane.topic, TopicIds()),
+            left=is_left,
+        )
+
+
+class FencedPositionWriter(PositionWriter):
+    """Writes only the positions of partitions that are given up; all others are in the transactions."""
+
+    def __init__(self, transaction: TaskTransaction, **rest: Any) -> None:
+        super().__init__(**rest)
+        self._transaction = transaction
+
+    async def flush(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store the positions of *lanes* if they are given up. Raises ClusterError."""
+        lanes = list(lanes)
+        for lane in lanes:
+            self._dirty.pop(lane, None)
+        if left:
+            await self._transaction.store_left(lanes)
+
+
+def _is_idle(lane: PartitionCopier) -> bool:
+    """Return whether *lane* has written everything that its source is known to have."""
+    return lane.is_drained and not lane.packer and lane.cursor.offset >= lane.cursor.end_offset

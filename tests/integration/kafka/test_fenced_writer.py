@@ -1,0 +1,200 @@
+"""`mirrorflow.writer=transactions`: one process owns the flow, and its tasks are the only writers of their partitions.
+
+Readers of committed records see each record once, whatever is stopped or killed.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_replicator.connectors.source_host import WAITS
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import FOREVER, digest, load
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_to_each
+
+TRANSACTIONS = {"mirrorflow.writer": "transactions", "tasks.max": "2"}
+PARTITIONS = 3
+
+
+def new_flow(east: KafkaCluster, west: KafkaCluster, folder: Path) -> Flow:
+    return Flow.new(east, west, folder, connector=TRANSACTIONS)
+
+
+def assert_committed_once(flow: Flow, topic: str) -> None:
+    """Each record once, in order, for readers of committed records."""
+    assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic), isolation="read_committed")
+
+
+def test_an_orderly_restart_repeats_nothing_for_any_reader(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    load(east, topic, 3_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+        load(east, topic, 3_000, first=3_000)
+        assert replicator.stop() == 0
+        replicator.start()
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+
+    flow.assert_exact(topic)
+
+
+def test_kill_9_repeats_nothing_for_readers_of_committed_records(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    load(east, topic, 50_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_for_copy(west, flow.remote(topic), 1)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+
+    assert_committed_once(flow, topic)
+
+
+def test_the_first_position_of_a_task_is_stored(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The process that owns the flow stores positions under the same producer before the task does."""
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    load(east, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        wait_until(
+            "the records are committed",
+            lambda: digest(west, flow.remote(topic), isolation="read_committed") == digest(east, topic),
+        )
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+        load(east, topic, 10, first=10)
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_old_and_fresh_records_are_copied_in_turns(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow = new_flow(east, west, tmp_path)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
+    with flow.replicator(topic) as replicator:
+        for number in range(10):
+            age_ms = 2 * DAY_MS if number % 3 == 0 else 0
+            batches = [numbered(number * 10, 10, timestamp=now_ms() - age_ms)] * PARTITIONS
+            write_to_each(east, topic, batches)
+            replicator.wait_for_copy(west, flow.remote(topic), (number + 1) * 10 * PARTITIONS)
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+
+    flow.assert_exact(topic)
+
+
+def test_a_topic_that_appears_later_is_copied_beside_the_others(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, name = new_flow(east, west, tmp_path), unique_topic()
+    first = east.create_topic(f"{name}.first", partitions=PARTITIONS)
+    load(east, first, 1_000)
+    with flow.replicator(f"{name}.*", {"refresh.topics.interval.seconds": "1"}) as replicator:
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+        second = east.create_topic(f"{name}.second", partitions=PARTITIONS)
+        load(east, second, 1_000)
+        load(east, first, 1_000, first=1_000)
+        replicator.wait_until_caught_up(partitions=2 * PARTITIONS)
+        assert replicator.stop() == 0
+
+    flow.assert_exact(first)
+    flow.assert_exact(second)
+
+
+def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    load(east, topic, 1_000)
+    with ExitStack() as running:
+        owner = running.enter_context(flow.replicator(topic))
+        owner.wait_until_caught_up(partitions=PARTITIONS)
+        waiting = running.enter_context(flow.replicator(topic))
+        wait_until("the second process is ready", lambda: waiting.rest("/readyz")[0] == 200)
+        load(east, topic, 1_000, first=1_000)
+        owner.wait_until_caught_up(partitions=PARTITIONS)
+        assert owner.stop() == 0
+        load(east, topic, 1_000, first=2_000)
+        waiting.wait_until_caught_up(partitions=PARTITIONS)
+
+    flow.assert_exact(topic)
+
+
+def test_a_source_topic_that_was_created_again_is_a_loss(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Its offsets name other records, although it has as many."""
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    load(east, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+        east.delete_topic(topic)
+        east.create_topic(topic)
+        load(east, topic, 20, first=100)
+        replicator.start()
+        stopped = replicator.wait_for_phase("stopped", topic)
+
+    assert stopped["reason"] == "SourceDataLost"
+
+
+def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    load(east, topic, 10)
+    with flow.replicator(topic, {"mirrorflow.source.loss.policy": "restart"}) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+        west.delete_topic(flow.remote(topic))
+        replicator.start()
+        replicator.wait_for_copy(west, flow.remote(topic), 10)
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_a_flow_of_the_other_writer_is_refused(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = Flow.new(east, west, tmp_path), east.create_topic(unique_topic())
+    load(east, topic, 10)
+    with flow.replicator(topic) as other:
+        other.wait_until_caught_up()
+        assert other.stop() == 0
+    with flow.replicator(topic, TRANSACTIONS) as replicator:
+        wait_until("the flow is refused", lambda: "WrittenOtherwise" in str(replicator.progress()))
+
+
+@pytest.mark.faults
+def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    load(east, topic, 1_000)
+    with ExitStack() as running:
+        frozen = running.enter_context(flow.replicator(topic))
+        frozen.wait_until_caught_up(partitions=PARTITIONS)
+        successor = running.enter_context(flow.replicator(topic))
+        wait_until("the successor is ready", lambda: successor.rest("/readyz")[0] == 200)
+        frozen.freeze()
+        load(east, topic, 20_000, first=1_000)
+        successor.wait_for_copy(west, flow.remote(topic), 1_001)
+        frozen.thaw()
+        successor.wait_until_caught_up(partitions=PARTITIONS)
+        wait_until("the thawed process waits", lambda: WAITS in frozen.log_text())
+        load(east, topic, 1_000, first=21_000)
+        successor.wait_until_caught_up(partitions=PARTITIONS)
+
+    assert_committed_once(flow, topic)
