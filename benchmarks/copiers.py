@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
@@ -37,6 +38,8 @@ GROUPS_MOVED_ON = {
 }
 SEED = "MirrorFlow seed"
 EXACTLY_ONCE_MM2 = "MM2 exactly-once"
+IN_TRANSACTIONS = "MirrorFlow in transactions"
+NO_LINES: Mapping[str, str] = MappingProxyType({})
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
 
@@ -89,6 +92,12 @@ def end(child: Child) -> None:
 def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
     """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
     return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
+
+
+def in_transactions() -> Copier:
+    """The same with one owner, which writes everything in transactions."""
+    lines = {"mirrorflow.writer": "transactions"}
+    return Copier(name=IN_TRANSACTIONS, launch=lambda flow: _launch_ours(flow, "", 1, lines))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
@@ -146,9 +155,9 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
+def _launch_ours(flow: Flow, groups: str, tasks: int, lines: Mapping[str, str] = NO_LINES) -> Child:
     stem = _stem(flow)
-    files = _files_of_ours(flow, stem, groups, tasks)
+    files = _files_of_ours(flow, stem, groups, tasks, lines)
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
@@ -159,8 +168,11 @@ def files_of_ours(flow: Flow) -> tuple[str, str]:
     return worker, connector
 
 
-def _files_of_ours(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
+def _files_of_ours(
+    flow: Flow, stem: Path, groups: str, tasks: int, lines: Mapping[str, str] = NO_LINES
+) -> list[str]:
     connector = {
+        **lines,
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
         "tasks.max": str(tasks),

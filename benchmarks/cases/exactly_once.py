@@ -47,7 +47,7 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
             timestamp_ms=timestamp_ms,
         )
     for topic, competitors in (
-        (fresh, [copiers.ours(), copiers.exactly_once_mm2()]),
+        (fresh, [copiers.ours(), copiers.in_transactions(), copiers.exactly_once_mm2()]),
         (old, [copiers.ours(name=OLD)]),
     ):
         race(
@@ -62,7 +62,7 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
             markers=True,
         )
     seconds = extent.of(15, 8)
-    for copier in (copiers.ours(), copiers.exactly_once_mm2()):
+    for copier in (copiers.ours(), copiers.in_transactions(), copiers.exactly_once_mm2()):
         try:
             topic = f"exactly-once-latency-{copier.name.replace(' ', '-')}"
             measure(arena, result, copier, topic, seconds, isolation="read_committed")
@@ -80,6 +80,14 @@ def _demand(result: Result) -> None:
     result.demand_ratio(f"added latency, p99, against {peer}", "p99_ms", OURS, peer, sense="<=", limit=1 / 3)
     result.demand_ratio(
         "throughput of old records against fresh", THROUGHPUT, OLD, OURS, sense=">=", limit=PINNED_SHARE_MIN
+    )
+    result.demand(
+        "added latency in transactions, p99",
+        "p99_ms",
+        copiers.IN_TRANSACTIONS,
+        sense="<=",
+        limit=300,
+        unit="ms",
     )
     result.demand("repeats after kill -9", "repeats", OURS, sense="<=", limit=0, unit="records")
 
