@@ -7,9 +7,9 @@
 import json
 import os
 import signal
+import socket
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 ROW = {
@@ -29,26 +29,29 @@ def end(reason: str) -> None:
     os._exit(0)
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
-        behind = sum(not row["reachedStartEnd"] for row in rows)
-        uncopied = json.loads(os.environ.get("STUB_UNCOPIED", "[]"))
-        summary = {
-            "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
-            "caughtUp": bool(rows) and behind == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
-            "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
-        }  # fmt: skip
-        table = {"version": 1, "partitions": rows, "uncopied": uncopied, "uncopiedTotal": len(uncopied)}
-        value = table if self.path.startswith("/progress/partitions") else summary
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+def answer(path: str) -> bytes:
+    rows = json.loads(os.environ.get("STUB_ROWS", json.dumps([ROW])))
+    behind = sum(not row["reachedStartEnd"] for row in rows)
+    uncopied = json.loads(os.environ.get("STUB_UNCOPIED", "[]"))
+    summary = {
+        "version": 1, "partitions": {"total": len(rows), "behindStart": behind}, "lagRecords": 0,
+        "caughtUp": bool(rows) and behind == 0 and not uncopied, "recordsPerSecond": 10.0, "bytesPerSecond": 1000.0, "records": 7,
+        "uptimeSeconds": 60.0, "replicating": "Advancing", "reasons": [],
+    }  # fmt: skip
+    table = {"version": 1, "partitions": rows, "uncopied": uncopied, "uncopiedTotal": len(uncopied)}
+    body = json.dumps(table if path.startswith("/progress/partitions") else summary)
+    return f"HTTP/1.0 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
-    def log_message(self, *_: object) -> None:
-        pass
+
+def serve(listener: socket.socket) -> None:
+    """One request a connection; without http.server, whose import takes longer than all else."""
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            path = lines.readline().split()[1].decode()
+            while lines.readline().strip():
+                pass
+            connection.sendall(answer(path))
 
 
 def watch_stdin() -> None:
@@ -68,10 +71,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else lambda *_: end("SIGTERM"))
     if mode == "serve":
         threading.Thread(target=watch_stdin, daemon=True).start()
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Path(os.environ["MIRRORFLOW_HTTP_FILE"]).write_text(f"http://127.0.0.1:{server.server_port}\n")
+    listener = socket.create_server(("127.0.0.1", 0))
+    Path(os.environ["MIRRORFLOW_HTTP_FILE"]).write_text(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
     journal("ready " + " ".join(sys.argv[2:]))
-    server.serve_forever()
+    serve(listener)
 
 
 if __name__ == "__main__":

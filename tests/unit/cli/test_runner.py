@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,46 +19,32 @@ from rich.console import Console
 
 from mirrorflow_cli.display import PlainDisplay
 from mirrorflow_cli.table import TableDisplay
+from tests.unit.cli import runner_process
 
-STUB = Path(__file__).with_name("stub.py")
 WAIT_S = 300.0  # ends a hang; processes start slowly on a busy machine
 POLL_S = 0.01
-RUNNER = """
-import os, sys
-from pathlib import Path
-from mirrorflow_cli import verdict
-from mirrorflow_cli.json_lines import JsonDisplay
-from mirrorflow_cli.log_file import LogFile
-from mirrorflow_cli.runner import Runner, RunOptions
-from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
-verdict.HEALS_WITHIN_S = 1.0
-stub, mode, until = sys.argv[1:]
-limit = os.environ.get("TIME_LIMIT")
-plan = ConnectorPlan(name="MirrorSourceConnector", kind=ConnectorKind.SOURCE,
-    worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"x": "${dir:/a:b}"})
-log = LogFile(Path(os.environ["TMPDIR"]) / "log")
-options = RunOptions(until_caught_up=until == "until", time_limit_s=float(limit) if limit else None,
-    log=log, command=(sys.executable, stub, mode))
-other = ConnectorPlan(name="MirrorHeartbeatConnector", kind=ConnectorKind.HEARTBEAT,
-    worker_properties={"bootstrap.servers": "a:1"}, connector_properties={"y": "1"})
-sys.exit(Runner([plan, other], JsonDisplay(), options).run())
-"""
 
 
 class Running:
     """A runner with its stub."""
 
-    def __init__(self, folder: Path, mode: str, *, until: bool, more: Mapping[str, str]) -> None:
-        self.journal = folder / "journal"
-        environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(folder), **more}
-        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", RUNNER, str(STUB), mode, "until" if until else "ever"],
-                stdout=out,
-                stderr=err,
-                env=environment,
-            )
-        self.out = folder / "out"
+    def __init__(
+        self, folder: Path, mode: str, *, until: bool, time_limit_s: float | None, more: Mapping[str, str]
+    ) -> None:
+        self.journal, self.out = folder / "journal", folder / "out"
+        environment = {"STUB_JOURNAL": str(self.journal), **more}
+        self.process = runner_process.start(
+            folder, mode, until=until, time_limit_s=time_limit_s, environment=environment
+        )
+
+    def wait(self) -> int | None:
+        """The exit status; negative where a signal ended it."""
+        self.process.join(WAIT_S)
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
 
     def lines(self, word: str) -> list[str]:
         """The journal's lines that begin with *word*, without it."""
@@ -90,14 +75,14 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start a runner; afterwards nothing of it is left."""
     started: list[Running] = []
 
-    def start(mode: str, *, until: bool = False, **more: str) -> Running:
-        started.append(Running(tmp_path, mode, until=until, more=more))
+    def start(mode: str, *, until: bool = False, time_limit_s: float | None = None, **more: str) -> Running:
+        started.append(Running(tmp_path, mode, until=until, time_limit_s=time_limit_s, more=more))
         return started[-1]
 
     yield start
     for one in started:
         one.process.kill()
-        one.process.wait(WAIT_S)
+        one.wait()
         for pid in one.lines("start"):
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -107,7 +92,7 @@ def test_runner_exits_0_once_everything_has_caught_up(run: Callable[..., Running
     """The process was stopped by a signal, not killed."""
     running = run("serve", until=True)
 
-    assert 0 == running.process.wait(WAIT_S)
+    assert 0 == running.wait()
     assert ["SIGTERM"] == running.lines("end")
     assert "caughtUp" in [event["event"] for event in running.events()]
 
@@ -122,7 +107,7 @@ def test_runner_gives_up_when_only_stopped_partitions_are_behind(run: Callable[.
     }
     running = run("serve", until=True, STUB_ROWS=json.dumps([row]))
 
-    assert 1 == running.process.wait(WAIT_S)
+    assert 1 == running.wait()
     assert "t-0: the record is too large." in str([e for e in running.events() if e["event"] == "failed"])
 
 
@@ -131,7 +116,7 @@ def test_runner_does_not_exit_0_while_a_topic_is_not_copied(run: Callable[..., R
     sentence = "Target topic east.t cannot be created: no."
     running = run("serve", until=True, STUB_UNCOPIED=json.dumps([sentence]))
 
-    assert 1 == running.process.wait(WAIT_S)
+    assert 1 == running.wait()
     assert sentence in str([e for e in running.events() if e["event"] == "failed"])
     assert [sentence] == next(e for e in running.events() if e["event"] == "progress")["uncopied"]
 
@@ -194,7 +179,7 @@ def test_wrong_setting_is_not_tried_again(run: Callable[..., Running]) -> None:
     """No restart heals it: the status is that of wrong settings, and no restart is announced."""
     running = run("refuse")
 
-    assert 2 == running.process.wait(WAIT_S)
+    assert 2 == running.wait()
     assert 1 == len(running.lines("start"))
     (ended,) = (event for event in running.events() if event["event"] == "ended")
     assert (2, "the stub received refuse", None) == (
@@ -240,9 +225,9 @@ def test_signal_stops_in_order(run: Callable[..., Running], number: signal.Signa
     running = run("serve")
     until(lambda: running.lines("ready"), "it never served")
 
-    running.process.send_signal(number)
+    running.send_signal(number)
 
-    assert status == running.process.wait(WAIT_S)
+    assert status == running.wait()
     assert ["SIGTERM"] == running.lines("end")
 
 
@@ -262,8 +247,8 @@ def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
     running = run("serve", until=catches_up)
     if number is not None:
         until(lambda: running.lines("ready"), "it never served")
-        running.process.send_signal(number)
-    running.process.wait(WAIT_S)
+        running.send_signal(number)
+    running.wait()
 
     assert [is_interrupted] == [e["interrupted"] for e in running.events() if e["event"] == "stopping"]
     PlainDisplay().stopping(is_interrupted=is_interrupted)
@@ -274,9 +259,9 @@ def test_a_second_ctrl_c_is_offered_to_those_who_pressed_it_once(
 def test_what_has_not_caught_up_in_time_ends_with_1(run: Callable[..., Running]) -> None:
     """A script has a limit of its own; the process is stopped in order."""
     behind = {"topic": "t", "phase": "copying", "reachedStartEnd": False}
-    running = run("serve", until=True, STUB_ROWS=json.dumps([behind]), TIME_LIMIT="1")
+    running = run("serve", until=True, time_limit_s=1.0, STUB_ROWS=json.dumps([behind]))
 
-    assert 1 == running.process.wait(WAIT_S)
+    assert 1 == running.wait()
     assert "Not caught up within 1 s." in [event.get("message") for event in running.events()]
     assert ["SIGTERM"] == running.lines("end")
 
@@ -285,12 +270,12 @@ def test_second_ctrl_c_kills(run: Callable[..., Running]) -> None:
     """The runner does not wait half a minute for a process that does not listen."""
     running = run("deaf")
     until(lambda: running.lines("ready"), "it never served")
-    running.process.send_signal(signal.SIGINT)
+    running.send_signal(signal.SIGINT)
     until(lambda: "stopping" in running.out.read_text(), "the first Ctrl-C was not heard")
 
-    running.process.send_signal(signal.SIGINT)
+    running.send_signal(signal.SIGINT)
 
-    assert 130 == running.process.wait(WAIT_S)
+    assert 130 == running.wait()
     assert not alive(int(running.lines("start")[0]))
 
 
@@ -306,7 +291,7 @@ def test_property_files_are_this_users_alone_and_go_away(run: Callable[..., Runn
     assert "y=1\n" == other.read_text()
     assert "mirrorflow.http.listeners=http://127.0.0.1:0\n" in worker.read_text()
 
-    running.process.send_signal(signal.SIGTERM)
-    running.process.wait(WAIT_S)
+    running.send_signal(signal.SIGTERM)
+    running.wait()
 
     assert [] == list(tmp_path.glob("mirrorflow-*"))
