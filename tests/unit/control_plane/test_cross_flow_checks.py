@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.status import ClusterIds, Status
+from mirrorflow_operator.status import cross_flow_checks
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.conditions import Reason
 from mirrorflow_operator.status.cross_flow_checks import CLOSELY_MAX, CrossFlowChecks
@@ -207,7 +209,6 @@ _RESOURCES = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(_RESOURCES, st.data())
 def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: st.DataObject) -> None:
     """After adding, replacing and removing flows only the rest decides; each step returns the flows whose refusal changed."""
@@ -233,8 +234,26 @@ def test_the_order_of_arrival_does_not_matter(resources: list[Resource], data: s
     assert refusals == {each: again.refusal(each) for each in known}
 
 
+def test_flows_with_aliases_of_their_own_need_no_full_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copy into one cluster."""
+    checked: list[object] = []
+    monkeypatch.setattr(cross_flow_checks, "conflicts", checked.append)
+    together = CrossFlowChecks()
+    for at in range(20):
+        assert frozenset() == together.put(resource(f"flow-{at}", f"source-{at}", "hub"))
+
+    assert [] == checked
+
+
+def test_the_last_flow_of_a_long_ring_is_refused() -> None:
+    names = [f"c{at}" for at in range(20)]
+    flows = [resource(f"flow-{a}", a, b, identity=True) for a, b in pairwise([*names, names[0]])]
+
+    assert {max(one.name for one in flows): Reason.LOOP_FOUND} == refused(*flows)
+
+
+@pytest.mark.timing
 def test_a_thousand_flows_into_one_cluster_are_checked_quickly() -> None:
-    """Each of an alias of its own: nothing to look at closely."""
     together = CrossFlowChecks()
     flows = [resource(f"flow-{at}", f"source-{at}", "hub") for at in range(1000)]
     began = time.process_time()
@@ -244,6 +263,7 @@ def test_a_thousand_flows_into_one_cluster_are_checked_quickly() -> None:
     assert time.process_time() - began < 15
 
 
+@pytest.mark.timing
 def test_many_possibly_colliding_flows_are_checked_quickly() -> None:
     """The most that are looked at at once, in a ring."""
     together = CrossFlowChecks()

@@ -1,5 +1,6 @@
 """`mirrorflow-replicator` names a Python package that it needs and that is not installed; it does not end in a stack."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from mirrorflow_replicator.__main__ import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 300.0
+# Prints for each command line, in one process, how it ends.
 WITHOUT = """
-import sys
+import contextlib, io, json, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -22,35 +24,43 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from mirrorflow_replicator.__main__ import main
-sys.exit(main(sys.argv[2:]))
+
+for line in sys.argv[2:]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(line.split())
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
 """
 
 
-def ended(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The process with *arguments* where *module* is not installed."""
-    command = [sys.executable, "-c", WITHOUT, module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+def ended(module: str, *lines: str) -> list[list[object]]:
+    """Status, output and errors of each command line where *module* is not installed."""
+    command = [sys.executable, "-c", WITHOUT, module, *lines]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("form", ["mm2", "standalone", "distributed"])
 @pytest.mark.parametrize(("module", "package"), PACKAGES.items(), ids=PACKAGES)
-def test_a_package_that_is_missing_is_named(module: str, package: str, form: str) -> None:
-    done = ended(module, form, *(["x", "y"] if form == "standalone" else ["x"]))
+def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
+    """In each form; help needs none."""
+    (status, text, errors), *forms = ended(module, "--help", "mm2 x", "standalone x y", "distributed x")
 
+    assert (0, "") == (status, errors)
+    assert str(text).startswith("usage: mirrorflow-replicator")
     sentence = f"The Python package {package} is not installed; in MirrorFlow's folder: pip install '.[replicator]'.\n"
-    assert (2, "", sentence) == (done.returncode, done.stdout, done.stderr)
+    assert [[2, "", sentence]] * 3 == forms
 
 
 def test_a_task_names_it_too() -> None:
-    done = ended("kafka", "task")
+    ((status, _, errors),) = ended("kafka", "task")
 
-    assert done.returncode == 2
-    assert "The Python package kafka-python is not installed" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_help_needs_no_package() -> None:
-    assert [ended(module, "--help").returncode for module in PACKAGES] == [0] * len(PACKAGES)
+    assert status == 2
+    assert "The Python package kafka-python is not installed" in str(errors)
+    assert "Traceback" not in str(errors)
 
 
 def test_the_packages_are_those_of_the_extra() -> None:
