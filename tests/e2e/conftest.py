@@ -1,6 +1,6 @@
-"""One node, two secured Kafka clusters, one release and one flow that all tests of this folder share.
+"""One node, two secured Kafka clusters and one release that all tests of this folder share. Each test has flows of its own.
 
-A test that breaks something repairs it before its end; a test that needs another flow creates one with another alias.
+A test that breaks what is shared repairs it before its end.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.story import FLOW, QUICKLY
+from tests.e2e.story import QUICKLY
 from tests.harness.kubernetes.images import VERSION, build
 from tests.harness.kubernetes.skipping import skip_without
 from tests.harness.kubernetes.stage import FLOWS, Stage, require_stage
@@ -63,18 +63,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="package")
-def flow(stage: Stage) -> str:
-    """The name of a flow that is Ready: it copies `orders.*` and looks for new topics each second."""
-    stage.east.create_topic("orders.first")
-    stage.apply(stage.flow(FLOW, ["orders.*"], **QUICKLY))
-    stage.wait_for(FLOW, "Ready")
-    return FLOW
-
-
 @pytest.fixture
-def another_flow(stage: Stage) -> Iterator[Callable[..., str]]:
-    """Makes a flow with an alias of its own, which goes with the test; *spec* as `Stage.flow` has it."""
+def make_flow(stage: Stage) -> Iterator[Callable[..., str]]:
+    """Creates a flow whose source alias is its name, and deletes it after the test; *spec* as `Stage.flow` has it."""
     made: list[str] = []
 
     def make(name: str, topics: list[str], **spec: Any) -> str:
@@ -88,3 +79,16 @@ def another_flow(stage: Stage) -> Iterator[Callable[..., str]]:
     yield make
     for name in made:
         stage.delete(name)
+
+
+@pytest.fixture
+def ready_flow(stage: Stage, make_flow: Callable[..., str]) -> Callable[..., str]:
+    """Creates a topic and a flow that copies it; returns the flow's name when the flow is Ready."""
+
+    def make(name: str, topic: str, *, partitions: int = 1) -> str:
+        stage.east.create_topic(topic, partitions=partitions)
+        make_flow(name, [topic])
+        stage.wait_for(name, "Ready")
+        return name
+
+    return make

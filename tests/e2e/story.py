@@ -7,7 +7,6 @@ from tests.harness.kafka.tools import digest
 from tests.harness.kubernetes.flows import condition
 from tests.harness.kubernetes.stage import WAIT_S, Object, Stage
 
-FLOW: Final = "east-to-west"
 # A new topic, a new group: seen after a second.
 QUICKLY: Final[dict[str, Any]] = {
     "connectors": {
@@ -32,9 +31,9 @@ def wait_for_records(stage: Stage, topic: str, count: int, *, timeout_s: float =
     )
 
 
-def assert_same(stage: Stage, topic: str, *, alias: str = "east") -> None:
-    """Each record of *topic* is on west once, in order, with key, value, headers and timestamp."""
-    assert digest(stage.west, f"{alias}.{topic}") == digest(stage.east, topic)
+def assert_same(stage: Stage, flow: str, topic: str) -> None:
+    """Each record of *topic* is in the copy of *flow* once, in order, with key, value, headers and timestamp."""
+    assert digest(stage.west, f"{flow}.{topic}") == digest(stage.east, topic)
 
 
 def names(pods: list[Object]) -> set[str]:

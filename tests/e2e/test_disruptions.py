@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -22,22 +23,22 @@ SILENCE_S = 60.0  # four times the operator's Lease, and longer than a node may 
 
 
 def _producer(stage: Stage, topic: str) -> SteadyProducer:
-    stage.east.create_topic(topic, partitions=2)
     return SteadyProducer(bootstrap=stage.east.internal_bootstrap, topics=(topic,), backlog=1_000, rate=RATE)
 
 
-def _finish(stage: Stage, producer: SteadyProducer, topic: str) -> None:
+def _finish(stage: Stage, producer: SteadyProducer, flow: str, topic: str) -> None:
     producer.stop()
-    wait_for_records(stage, f"east.{topic}", producer.acknowledged)
-    assert_same(stage, topic)
+    wait_for_records(stage, f"{flow}.{topic}", producer.acknowledged)
+    assert_same(stage, flow, topic)
 
 
 @pytest.mark.parametrize("how", ["deleted", "evicted", "killed"])
-def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, flow: str, how: str):
+def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, ready_flow: Callable[..., str], how: str):
     """Deleted, evicted as `kubectl drain` does it, or killed with -9 from outside."""
     topic = f"orders.{how}"
+    flow = ready_flow(f"pod-{how}", topic, partitions=2)
     with _producer(stage, topic) as producer:
-        wait_for_records(stage, f"east.{topic}", 1_000)
+        wait_for_records(stage, f"{flow}.{topic}", 1_000)
         pod = stage.pods(flow, "source")[0]
         name = pod["metadata"]["name"]
         if how == "deleted":
@@ -48,9 +49,9 @@ def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, flow: str, how:
             stage.kubectl("create", "--raw", path, "--filename=-", stdin=json.dumps(eviction))
         else:
             stage.kill(pod)
-        seen = sum(stage.west.end_offsets(f"east.{topic}").values())
-        wait_for_records(stage, f"east.{topic}", seen + 5 * RATE)
-        _finish(stage, producer, topic)
+        seen = sum(stage.west.end_offsets(f"{flow}.{topic}").values())
+        wait_for_records(stage, f"{flow}.{topic}", seen + 5 * RATE)
+        _finish(stage, producer, flow, topic)
 
     after = stage.pods(flow, "source")
     assert (name in names(after)) == (how == "killed")
@@ -58,8 +59,9 @@ def test_a_connector_pod_that_goes_costs_no_record(stage: Stage, flow: str, how:
 
 
 def test_an_operator_that_is_killed_comes_back_and_touches_no_pod_but_those_that_change(
-    stage: Stage, flow: str
+    stage: Stage, ready_flow: Callable[..., str]
 ):
+    flow = ready_flow("operator-killed", "orders.operator")
     before, operator = stage.pods(flow), stage.release.operators()[0]
 
     stage.kill(operator)
@@ -77,23 +79,24 @@ def test_an_operator_that_is_killed_comes_back_and_touches_no_pod_but_those_that
     assert restarts(checkpoint) == 0
 
 
-def test_records_go_on_while_no_api_server_answers(stage: Stage, flow: str):
+def test_records_go_on_while_no_api_server_answers(stage: Stage, ready_flow: Callable[..., str]):
     """A whole minute, frozen: its connections stay open and nothing comes. A connector that is killed meanwhile is started
     again by its kubelet. Afterwards no pod is replaced or restarted, and the status is updated again.
     """
     topic = "orders.silence"
+    flow = ready_flow("silence", topic, partitions=2)
     with _producer(stage, topic) as producer:
-        wait_for_records(stage, f"east.{topic}", 1_000)
+        wait_for_records(stage, f"{flow}.{topic}", 1_000)
         before, operators = stage.pods(flow), stage.release.operators()
         killed = stage.pods(flow, "source")[0]
         with frozen(stage.cluster.pids("kube-apiserver")):
             end = time.monotonic() + SILENCE_S
             stage.kill(killed)
             while time.monotonic() < end:
-                arrived_at_least = arrived(stage, f"east.{topic}") + RATE
-                wait_for_records(stage, f"east.{topic}", arrived_at_least, timeout_s=SILENCE_S / 2)
+                arrived_at_least = arrived(stage, f"{flow}.{topic}") + RATE
+                wait_for_records(stage, f"{flow}.{topic}", arrived_at_least, timeout_s=SILENCE_S / 2)
         wait_until("the API server answers", lambda: bool(stage.pods(flow)), timeout_s=WAIT_S)
-        _finish(stage, producer, topic)
+        _finish(stage, producer, flow, topic)
 
     stage.patch(flow, {"connectors": {"heartbeat": {"resources": {"requests": {"memory": "48Mi"}}}}})
     wait_until(

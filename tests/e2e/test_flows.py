@@ -1,7 +1,8 @@
 """A flow from its installation to its removal, as its user sees it: by Helm, kubectl and what arrives."""
 
+from collections.abc import Callable
+
 from tests.e2e.story import (
-    FLOW,
     assert_same,
     names,
     reason,
@@ -21,28 +22,32 @@ def test_helms_own_test_finds_the_operator_at_work(stage: Stage):
     assert "Succeeded" in stage.release.helm("test", NAME)
 
 
-def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(stage: Stage, flow: str):
+def test_a_flow_with_tls_and_scram_from_secrets_copies_and_is_ready(
+    stage: Stage, ready_flow: Callable[..., str]
+):
     """`kubectl wait` has returned; one pod each; the table says it at a glance."""
-    stage.east.create_topic("orders.eu", partitions=3)
+    flow = ready_flow("tls", "orders.eu", partitions=3)
     load(stage.east, "orders.eu", 5_000)
 
-    wait_for_records(stage, "east.orders.eu", 5_000)
+    wait_for_records(stage, f"{flow}.orders.eu", 5_000)
 
-    assert_same(stage, "orders.eu")
+    assert_same(stage, flow, "orders.eu")
     pods = stage.pods(flow)
     assert {pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods} == CONNECTORS
     assert len(pods) == len(CONNECTORS)
     table = stage.kubectl("get", "mirrorflows", flow).splitlines()
     shown = dict(zip(table[0].split(), table[1].split(), strict=False))
     assert (shown["SOURCE"], shown["TARGET"], shown["STATE"], shown["READY"]) == (
-        "east",
+        flow,
         "west",
         "Running",
         "True",
     )
 
 
-def test_the_status_knows_both_clusters_and_what_runs(stage: Stage, flow: str):
+def test_the_status_knows_both_clusters_and_what_runs(stage: Stage, ready_flow: Callable[..., str]):
+    flow = ready_flow("status", "orders.status")
+
     def known() -> bool:
         ids = stage.resource(flow)["status"].get("clusterIds", {})
         return bool(ids.get("source") and ids.get("target"))
@@ -57,17 +62,19 @@ def test_the_status_knows_both_clusters_and_what_runs(stage: Stage, flow: str):
     )
 
 
-def test_a_change_to_one_connector_rolls_that_one_alone_and_an_event_says_why(stage: Stage, flow: str):
-    stage.east.create_topic("orders.change")
+def test_a_change_to_one_connector_rolls_that_one_alone_and_an_event_says_why(
+    stage: Stage, ready_flow: Callable[..., str]
+):
+    flow = ready_flow("change", "orders.change")
     load(stage.east, "orders.change", 1_000)
     before = {kind: names(stage.pods(flow, kind)) for kind in CONNECTORS}
 
     stage.patch(flow, {"limits": {"bytesPerSecond": "200Mi"}})
     _wait_for_other_pods(stage, flow, "source", before["source"])
     load(stage.east, "orders.change", 1_000)
-    wait_for_records(stage, "east.orders.change", 2_000)
+    wait_for_records(stage, f"{flow}.orders.change", 2_000)
 
-    assert_same(stage, "orders.change")
+    assert_same(stage, flow, "orders.change")
     assert {kind: names(stage.pods(flow, kind)) for kind in CONNECTORS - {"source"}} == {
         kind: before[kind] for kind in CONNECTORS - {"source"}
     }
@@ -75,31 +82,33 @@ def test_a_change_to_one_connector_rolls_that_one_alone_and_an_event_says_why(st
     assert "source" in said
 
 
-def test_paused_flow_keeps_its_pods_and_resumes_where_it_was(stage: Stage, flow: str):
-    stage.east.create_topic("orders.pause")
+def test_paused_flow_keeps_its_pods_and_resumes_where_it_was(stage: Stage, ready_flow: Callable[..., str]):
+    flow = ready_flow("pause", "orders.pause")
     load(stage.east, "orders.pause", 500)
-    wait_for_records(stage, "east.orders.pause", 500)
+    wait_for_records(stage, f"{flow}.orders.pause", 500)
 
     stage.patch(flow, {"state": "Paused"})
     wait_for_reason(stage, flow, "Ready", "Paused")
     wait_until("every source pod is paused", lambda: _all_paused(stage, flow), timeout_s=WAIT_S, poll_s=0.2)
     load(stage.east, "orders.pause", 500)
     pods = stage.pods(flow)
-    held = stage.west.end_offsets("east.orders.pause")
+    held = stage.west.end_offsets(f"{flow}.orders.pause")
     stage.patch(flow, {"state": "Running"})
-    wait_for_records(stage, "east.orders.pause", 1_000)
+    wait_for_records(stage, f"{flow}.orders.pause", 1_000)
 
     assert held == {0: 500}
     assert {pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods} == CONNECTORS
-    assert_same(stage, "orders.pause")
+    assert_same(stage, flow, "orders.pause")
     stage.wait_for(flow, "Ready")
 
 
-def test_deleted_flow_leaves_kafka_unchanged_and_resumes_when_recreated(stage: Stage, flow: str):
+def test_deleted_flow_leaves_kafka_unchanged_and_resumes_when_recreated(
+    stage: Stage, ready_flow: Callable[..., str]
+):
     """Topics, groups and positions stay; no record is copied twice."""
-    stage.east.create_topic("orders.delete", partitions=2)
+    flow = ready_flow("delete", "orders.delete", partitions=2)
     load(stage.east, "orders.delete", 1_000)
-    wait_for_records(stage, "east.orders.delete", 1_000)
+    wait_for_records(stage, f"{flow}.orders.delete", 1_000)
     resource = stage.resource(flow)
     topics = stage.west.topics()
 
@@ -109,29 +118,33 @@ def test_deleted_flow_leaves_kafka_unchanged_and_resumes_when_recreated(stage: S
     )
     load(stage.east, "orders.delete", 1_000)
     after = stage.west.topics()
-    stage.apply({key: resource[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": FLOW}})
-    wait_for_records(stage, "east.orders.delete", 2_000)
+    stage.apply({key: resource[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": flow}})
+    wait_for_records(stage, f"{flow}.orders.delete", 2_000)
     stage.wait_for(flow, "Ready")
 
     assert left.strip() == ""
-    assert after == topics
-    assert_same(stage, "orders.delete")
+    assert topics.items() <= after.items()
+    assert_same(stage, flow, "orders.delete")
 
 
-def test_a_flow_outlives_its_operator_and_the_next_operator_takes_it_on(stage: Stage, flow: str):
+def test_a_flow_outlives_its_operator_and_the_next_operator_takes_it_on(
+    stage: Stage, ready_flow: Callable[..., str]
+):
     """`helm uninstall` leaves the definition, the flows and their pods; records go on."""
-    stage.east.create_topic("orders.uninstall")
+    flow = ready_flow("uninstall", "orders.uninstall")
     before, sources = names(stage.pods(flow)), names(stage.pods(flow, "source"))
 
     stage.release.uninstall()
-    load(stage.east, "orders.uninstall", 500)
-    wait_for_records(stage, "east.orders.uninstall", 500)
-    stage.release.install()
+    try:
+        load(stage.east, "orders.uninstall", 500)
+        wait_for_records(stage, f"{flow}.orders.uninstall", 500)
+    finally:
+        stage.release.install()
     stage.patch(flow, {"limits": {"bytesPerSecond": "150Mi"}})
     _wait_for_other_pods(stage, flow, "source", sources)
     stage.wait_for(flow, "Ready")
 
-    assert_same(stage, "orders.uninstall")
+    assert_same(stage, flow, "orders.uninstall")
     kept = stage.pods(flow)
     assert names([pod for pod in kept if not _is_source(pod)]) <= before
     assert restarts(kept) == 0

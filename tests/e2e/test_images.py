@@ -1,6 +1,7 @@
 """The images are small, and run with any user id and a read-only file system."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -81,8 +82,9 @@ def test_an_image_runs_as_anyone_and_holds_no_compiler(
     assert (phase, said.strip()) == ("Succeeded", VERSION)
 
 
-def test_what_the_chart_installs_is_the_images_own_user(stage: Stage, flow: str):
+def test_what_the_chart_installs_is_the_images_own_user(stage: Stage, ready_flow: Callable[..., str]):
     """Neither chart nor plan fix a user id: the image's counts, and a platform may choose another."""
+    flow = ready_flow("user", "orders.user")
     pods = [*stage.release.operators(), *stage.pods(flow)]
 
     fixed = [

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from tests.e2e.story import all_pods, assert_same, names, restarts, wait_for_records
+from tests.e2e.story import all_pods, arrived, assert_same, names, restarts, wait_for_records
 from tests.harness.demo.producer import SteadyProducer
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
@@ -28,19 +28,22 @@ ROLLS = int(os.environ.get("ROLLS", "1"))  # up to 3, for who wants figures
 
 
 def test_an_upgrade_of_the_operator_rolls_no_connector_until_a_flow_asks(
-    stage: Stage, flow: str, another_flow: Callable[..., str], tmp_path: Path
+    stage: Stage,
+    ready_flow: Callable[..., str],
+    make_flow: Callable[..., str],
+    tmp_path: Path,
 ):
     """The next chart, with no value set: pinned flows stay and are looked after, new ones get the new replicator."""
     for target in INSTALLED:
         stage.cluster.tag(f"{REPOSITORY}/{target}:{VERSION}", f"{REPOSITORY}/{target}:{NEXT}")
-    stage.east.create_topic("orders.upgrade")
+    flow = ready_flow("upgrade", "orders.upgrade")
     before = stage.pods(flow)
     try:
         stage.release.upgrade(chart_after(NEXT, tmp_path))
         load(stage.east, "orders.upgrade", 500)
-        wait_for_records(stage, "east.orders.upgrade", 500)
+        wait_for_records(stage, f"{flow}.orders.upgrade", 500)
         stage.east.create_topic("fresh.first")
-        new = another_flow("young", ["fresh.*"])
+        new = make_flow("young", ["fresh.*"])
         stage.wait_for(new, "Ready")
         versions = {name: stage.resource(name)["status"]["version"] for name in (flow, new)}
         accepted = condition(stage.resource(flow), "Accepted")
@@ -58,7 +61,7 @@ def test_an_upgrade_of_the_operator_rolls_no_connector_until_a_flow_asks(
     assert versions == {flow: VERSION, "young": NEXT}
     assert accepted["status"] == "True"
     assert images == {NEXT}
-    assert_same(stage, "orders.upgrade")
+    assert_same(stage, flow, "orders.upgrade")
     assert names(stage.pods(flow)) == names(before)
 
 
@@ -89,19 +92,19 @@ class Watched:
                 end, moved_at = found, now
 
 
-def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, flow: str):
+def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, ready_flow: Callable[..., str]):
     """The new pod is warm before the old one goes. Both figures are printed: they are those of docs/kubernetes.md."""
     topic = "orders.roll"
-    stage.east.create_topic(topic)
+    flow = ready_flow("roll", topic)
     stage.patch(flow, _asking_for("60Mi"))
 
     def end() -> int:
-        return sum(stage.west.end_offsets(f"east.{topic}").values())
+        return sum(stage.west.end_offsets(f"{flow}.{topic}").values())
 
     with SteadyProducer(
         bootstrap=stage.east.internal_bootstrap, topics=(topic,), backlog=1_000, rate=RATE
     ) as producer:
-        wait_for_records(stage, f"east.{topic}", 1_000)
+        wait_for_records(stage, f"{flow}.{topic}", 1_000)
         log = stage.west.broker(1).log
         figures = []
         for memory in ("61Mi", "62Mi", "63Mi")[:ROLLS]:
@@ -111,33 +114,37 @@ def test_a_roll_costs_a_short_gap_and_few_refused_writes(stage: Stage, flow: str
             with Watched(end=end) as watched:
                 stage.patch(flow, _asking_for(memory))
                 wait_until("the old pod is gone", partial(_are_gone, stage, flow, old), timeout_s=WAIT_S)
-                wait_for_records(stage, f"east.{topic}", end() + 5 * RATE)
+                wait_for_records(stage, f"{flow}.{topic}", end() + 5 * RATE)
             figures.append((watched.gap_s, _refusals(log, read)))
         producer.stop()
-        wait_for_records(stage, f"east.{topic}", producer.acknowledged)
+        wait_for_records(stage, f"{flow}.{topic}", producer.acknowledged)
 
     for gap_s, refused in figures:
         print(f"A roll: the longest gap was {gap_s:.1f} s, {refused} writes were refused.")
-    assert_same(stage, topic)
+    assert_same(stage, flow, topic)
     assert max(gap_s for gap_s, _ in figures) < GAP_MOST_S
     assert max(refused for _, refused in figures) <= REFUSED_MOST
 
 
-def test_two_connectors_share_a_pod_and_part_again_at_the_cost_of_a_roll(stage: Stage, flow: str):
+def test_two_connectors_share_a_pod_and_part_again_at_the_cost_of_a_roll(
+    stage: Stage, ready_flow: Callable[..., str]
+):
     """Heartbeats go on arriving and groups being translated; the source connector's pod is not touched."""
 
     def end() -> int:
         return sum(stage.west.end_offsets("heartbeats").values())
 
+    flow = ready_flow("colocated", "orders.colocated")
     source, apart = names(stage.pods(flow, "source")), {"source": 1, "checkpoint": 1, "heartbeat": 1}
-    wait_until("heartbeats arrive", lambda: "heartbeats" in stage.west.topics() and end() > 0)
+    # All flows share this topic: earlier tests may have left heartbeats in it.
+    begin = arrived(stage, "heartbeats")
+    wait_until("heartbeats arrive", lambda: arrived(stage, "heartbeats") > begin)
     with Watched(end=end) as watched:
         for colocate, wanted in (
             (["checkpoint", "heartbeat"], {"source": 1, "checkpoint": 1}),
             (None, apart),
         ):
-            # What another test has said of its pod would be refused.
-            stage.patch(flow, {"connectors": {"colocate": colocate, "heartbeat": {"resources": None}}})
+            stage.patch(flow, {"connectors": {"colocate": colocate}})
             wait_until(
                 f"its pods are {wanted}",
                 partial(_is_whole, stage, flow, wanted),

@@ -30,7 +30,7 @@ OWN = "service,poddisruptionbudget,networkpolicy"
 # The node and both clusters start within the first test; on a machine that does much else they take minutes.
 @pytest.mark.timeout(900)
 def test_pods_share_the_work_and_each_record_arrives_once(
-    stage: Stage, another_flow: Callable[..., str], record_property: Callable[[str, object], None]
+    stage: Stage, make_flow: Callable[..., str], record_property: Callable[[str, object], None]
 ):
     """By `kubectl scale`, with TLS between the pods; a pod is deleted while there are three."""
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
@@ -38,7 +38,7 @@ def test_pods_share_the_work_and_each_record_arrives_once(
     stage.apply(
         secret(f"{FLOW}-rest", tls_crt=pods.pem, tls_key=pods.key_pem(), ca_crt=authority().pem),
     )
-    another_flow(
+    make_flow(
         FLOW,
         ["work.*"],
         connectors={"source": {"tasks": PARTITIONS, "config": {"refresh.topics.interval.seconds": "1"}}},
@@ -69,7 +69,7 @@ def test_pods_share_the_work_and_each_record_arrives_once(
             wait_until("what only several need is gone", lambda: not _objects(stage), timeout_s=2 * WAIT_S)
             _wait_until_shared(stage, pulse, 1, after=nodes)
     wait_for_records(stage, f"{FLOW}.{TOPIC}", pulse.written)
-    assert_same(stage, TOPIC, alias=FLOW)
+    assert_same(stage, FLOW, TOPIC)
 
 
 @contextmanager

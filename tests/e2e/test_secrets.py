@@ -15,11 +15,11 @@ from tests.harness.kubernetes.stage import WAIT_S, Stage
 SECOND = User(password="another-secret")
 
 
-def test_a_rotated_password_needs_no_new_pod(stage: Stage, flow: str):
+def test_a_rotated_password_needs_no_new_pod(stage: Stage, ready_flow: Callable[..., str]):
     """The broker forgets the first password and all connections; the pods come in by the second."""
-    stage.east.create_topic("orders.rotate")
+    flow = ready_flow("rotate", "orders.rotate")
     load(stage.east, "orders.rotate", 500)
-    wait_for_records(stage, "east.orders.rotate", 500)
+    wait_for_records(stage, f"{flow}.orders.rotate", 500)
     before = stage.pods(flow)
     try:
         _change_password(stage.east, SECOND)
@@ -27,24 +27,24 @@ def test_a_rotated_password_needs_no_new_pod(stage: Stage, flow: str):
         stage.east.broker(1).stop()
         stage.east.broker(1).start()
         load(stage.east, "orders.rotate", 500)
-        wait_for_records(stage, "east.orders.rotate", 1_000)
+        wait_for_records(stage, f"{flow}.orders.rotate", 1_000)
     finally:
         _change_password(stage.east, User())
         stage.apply(*secrets_of(stage.east))
 
     after = stage.pods(flow)
-    assert_same(stage, "orders.rotate")
+    assert_same(stage, flow, "orders.rotate")
     assert names(after) == names(before)
     assert restarts(after) == restarts(before)
 
 
-def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, another_flow: Callable[..., str]):
+def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, make_flow: Callable[..., str]):
     source = side(stage.east) | {"alias": "waiting"}
     source["authentication"]["password"] = {"secretName": "not-yet-there", "key": "password"}
     stage.east.create_topic("late")
     load(stage.east, "late", 100)
 
-    name = another_flow("waiting", ["late"], source=source)
+    name = make_flow("waiting", ["late"], source=source)
     message = wait_for_reason(stage, name, "Accepted", "SecretMissing")
     stage.apply(secret("not-yet-there", password=User().password))
     wait_for_records(stage, "waiting.late", 100)
@@ -52,12 +52,12 @@ def test_a_missing_secret_is_named_and_its_coming_is_enough(stage: Stage, anothe
     assert "not-yet-there" in message
 
 
-def test_a_wrong_password_is_named_by_its_side(stage: Stage, another_flow: Callable[..., str]):
+def test_a_wrong_password_is_named_by_its_side(stage: Stage, make_flow: Callable[..., str]):
     stage.apply(secret("mistyped", password="no-such-password"))
     source = side(stage.east) | {"alias": "mistaken"}
     source["authentication"]["password"] = {"secretName": "mistyped", "key": "password"}
 
-    name = another_flow("mistaken", ["mistaken.*"], source=source)
+    name = make_flow("mistaken", ["mistaken.*"], source=source)
     message = wait_for_reason(stage, name, "SourceReachable", "AuthenticationFailed")
 
     assert message

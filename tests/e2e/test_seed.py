@@ -17,11 +17,11 @@ PARTITIONS, RECORDS, LATER = 4, 20_000, 1_000
 # The node, both clusters and the image of Spark start within the first test; on a machine that does much else they take minutes.
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("seed_image")
-def test_the_connector_continues_behind_a_seed(stage: Stage, another_flow: Callable[..., str]):
+def test_the_connector_continues_behind_a_seed(stage: Stage, make_flow: Callable[..., str]):
     """`kubectl wait` for Seeded returns; what is written afterwards arrives live; both sides are the same."""
     stage.east.create_topic(TOPIC, partitions=PARTITIONS)
     load(stage.east, TOPIC, RECORDS)
-    another_flow(
+    make_flow(
         FLOW,
         ["history.*"],
         seed={"runId": "1", "executors": {"max": 2, "resources": {"requests": {"cpu": "100m"}}}},
@@ -39,7 +39,7 @@ def test_the_connector_continues_behind_a_seed(stage: Stage, another_flow: Calla
     stage.wait_for(FLOW, "Ready")
     wait_for_records(stage, f"{FLOW}.{TOPIC}", RECORDS + LATER)
 
-    assert_same(stage, TOPIC, alias=FLOW)
+    assert_same(stage, FLOW, TOPIC)
     seed = stage.resource(FLOW)["status"]["seed"]
     # With the partition of heartbeats, which has records of its own.
     assert (seed["phase"], seed["partitions"]) == (

@@ -69,13 +69,13 @@ def _arrived_for(stage: Stage, topic: str, isolation: str) -> int:
 
 
 def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
-    stage: Stage, seed_image: str, another_flow: Callable[..., str]
+    stage: Stage, seed_image: str, make_flow: Callable[..., str]
 ):
     """`kubectl delete job`, then the next one's driver by kill -9, then the executors at work of the driver after that."""
     assert seed_image
     topics = _topics(stage, "killed")
     spec = {"runId": "1", "bytesPerSecond": str(RATE), "executors": {"max": 2, **EXECUTORS}}
-    flow = another_flow("killed", ["ledger-killed-.*"], seed=spec)
+    flow = make_flow("killed", ["ledger-killed-.*"], seed=spec)
     seed = SeedPods(stage=stage, flow=flow)
 
     first = seed.wait_for_driver()
