@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
@@ -47,12 +47,34 @@ def homes(node: Replicator) -> list[str]:
     return [task["worker_id"] for task in tasks if task["state"] == "RUNNING"]
 
 
-def stored(target: KafkaCluster) -> int:
+@contextmanager
+def reader(
+    cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted"
+) -> Iterator[Callable[[], list[Message]]]:
+    """Reads each record of a topic once; a call returns all that have arrived."""
+    settings = {"group.id": "reader", "enable.auto.commit": False, "isolation.level": isolation}
+    consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, **settings})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(cluster.partition_count(topic))])
+    found: list[Message] = []
+
+    def read() -> list[Message]:
+        found.extend(consumer.consume(10_000, 0.2))
+        assert not [message.error() for message in found if message.error()]
+        return found
+
+    try:
+        yield read
+    finally:
+        consumer.close()
+
+
+def stored(positions: list[Message]) -> int:
     """Records up to the positions in MM2's topic, all partitions together."""
     newest = {
-        record.key: json.loads(record.value)["offset"] + 1
-        for record in records(target, "mm2-offsets.A.internal")
-        if record.value is not None and (record.key or b"").startswith(f'["{SOURCE}"'.encode())
+        message.key(): json.loads(value)["offset"] + 1
+        for message in positions
+        if (value := message.value()) is not None
+        and (message.key() or b"").startswith(f'["{SOURCE}"'.encode())
     }
     return sum(newest.values())
 
@@ -66,16 +88,12 @@ def test_both_share_a_flow_and_either_leads(
     ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
     written = 0
 
-    def copies() -> int:
-        return len(records(target, COPY)) if target.has_topic(COPY) else 0
-
     def write_and_wait(when: str) -> None:
         nonlocal written
         load(source, TOPIC, 200)
         written += 200
-        wait_until(f"all is copied {when}", lambda: copies() >= written)
         # Java's tasks know of stored positions alone: what is copied since the last is copied again after kill -9.
-        wait_until(f"positions are stored {when}", lambda: stored(target) == written)
+        wait_until(f"positions are stored {when}", lambda: stored(positions()) == written)
 
     def wait_for_homes(when: str, count: int) -> None:
         wait_until(
@@ -86,6 +104,7 @@ def test_both_share_a_flow_and_either_leads(
     with ExitStack() as stack:
         stack.enter_context(ours)
         wait_for_homes("before Java comes", 1)
+        positions = stack.enter_context(reader(target, "mm2-offsets.A.internal"))
         write_and_wait("by ours")
         stack.enter_context(java)
         wait_for_homes("when Java has come", 2)
@@ -106,7 +125,7 @@ def test_both_share_a_flow_and_either_leads(
         wait_for_homes("when Java has gone", 1)
         write_and_wait("by ours again")
         assert 0 == ours.stop()
-    assert written == copies()
+    assert written == len(records(target, COPY))
 
 
 EXACTLY = SHARED | {
@@ -192,7 +211,8 @@ def test_neither_repeats_what_the_other_has_committed(
             wait_for_copies("by both, ours a former zombie")
             java.kill()
             wait_for_copies("by ours alone")
-        wait_until("all is copied", lambda: len(committed(target)) >= written[0])
+        with reader(target, COPY, isolation="read_committed") as found:
+            wait_until("all is copied", lambda: len(found()) >= written[0])
         assert ours.stop() == 0
     copies = Counter(committed(target))
     print(f"{written[0]} records, {copied()} offsets")
@@ -222,7 +242,8 @@ def test_a_flow_goes_over_to_transactions_of_its_tasks_and_back(
         with Replicator.mm2(lines, folder=tmp_path / "beside"):
             wait_for_some("the node beside Java")
     with Replicator.mm2(alone, folder=tmp_path / "last") as last:
-        wait_until("all is copied", lambda: len(committed(target)) >= written[0])
+        with reader(target, COPY, isolation="read_committed") as found:
+            wait_until("all is copied", lambda: len(found()) >= written[0])
         assert last.stop() == 0
     copies = Counter(committed(target))
     assert {value: times for value, times in copies.items() if times > 1} == {}
