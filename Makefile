@@ -84,7 +84,7 @@ test-kafka: $(READY) $(SPARK) $(KAFKA)  ## more of the same on Kafka
 	$(PYTEST) -m '$(SELECT_kafka)' tests/integration
 
 test-faults: $(READY) $(SPARK) $(KAFKA)  ## kills, freezes, lost leaders, full disks, timing, random inputs
-	$(PYTEST) -m '$(SELECT_faults)' --hypothesis-profile=fuzz tests
+	$(PYTEST) -m '$(SELECT_faults) or hypothesis' --hypothesis-profile=fuzz tests
 
 test-java: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## beside Java MirrorMaker 2, Connect and Kafka 3.9
 	$(PYTEST) -m '$(SELECT_java)' tests/integration

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_cli.__main__ import main
@@ -126,7 +126,6 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SETTINGS)
 def test_any_mix_of_settings_comes_back(lines: dict[str, str]) -> None:
     """Nothing that has a counterpart is lost, whatever stands beside it."""

@@ -219,7 +219,6 @@ def _checked(before: Status, assessment: Assessment, now_s: float) -> Status:
     return status
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(_observations(), st.sampled_from([0.0, 5.0, 30.0, 70.0, -40.0])), min_size=1, max_size=6
@@ -269,7 +268,7 @@ class _Life:
         return ready
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.lists(
         st.tuples(st.sampled_from([WELL, STUCK, SILENT]), st.sampled_from([1.0, 10.0, 29.0, 31.0, 61.0])),

@@ -66,7 +66,7 @@ def _observation(said: Summary) -> Observation:
     return observed(connectors=(connector(pods=(seen,)), connector(CHECKPOINT, pods=(seen,))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     first=st.fixed_dictionaries(FIGURES),
     changes=st.lists(st.sampled_from(sorted(FIGURES)), min_size=1, max_size=4, unique=True).flatmap(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError, PartitionError, RecordTooLargeError
@@ -161,7 +161,6 @@ def test_compacted_batches_of_a_codec_that_the_target_refuses_are_not_merged_in_
     assert 4 == sum(span.count for _, span in out)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     sources(),
     st.data(),

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import wraps
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.connect.mirror_records import decode_offset_sync
@@ -208,7 +208,6 @@ async def test_the_place_before_the_first_record_is_no_pair():
     assert not topic.requests
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 2), st.booleans(), st.sampled_from((0, 3, 100)))
 def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a_record(
     seed, copiers, strangers, lag_max

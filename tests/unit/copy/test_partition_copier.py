@@ -8,7 +8,7 @@ import random
 from collections import deque
 from functools import partial
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirrorflow_core.exactly_once.alignment import SEQUENCES, OffsetPair, ResumeAt
@@ -27,7 +27,6 @@ from tests.unit.core.wire.strategies import batch_of
 STEPS = 120
 SETTLE_STEPS = 1_000  # of one lane alone, undisturbed: many times what it needs
 FIRST = SEQUENCES - 20  # the sequences wrap on the way
-FEW = settings(max_examples=60, deadline=None)  # each plays a whole copy
 
 
 class Source:
@@ -200,14 +199,12 @@ def trial(seed, *, copiers, now_ms=WHEN, strangers=False):
     return lanes
 
 
-@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_one_copier_delivers_each_record_once(seed, strangers):
     """Refusals, broken connections, a leader that forgets with them, and records of others in between."""
     trial(seed, copiers=1, strangers=strangers)
 
 
-@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_one_copier_delivers_each_old_record_once(seed, strangers):
     """A leader may forget whose records are older than a day at any moment: one batch is in flight."""
@@ -216,14 +213,12 @@ def test_one_copier_delivers_each_old_record_once(seed, strangers):
     assert "OldTimestamps" == copier.lane.guarantee_reason
 
 
-@FEW
 @given(st.integers(0, 2**32), st.integers(2, 3), st.booleans())
 def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
     """Started twice or thawed, they write into one log: repeats and races are refused, and everybody goes on."""
     trial(seed, copiers=copiers, strangers=strangers)
 
 
-@FEW
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written(seed, in_flight):
     """Another one has written meanwhile, and is forgotten: the leader would take the same numbers once more."""
@@ -244,7 +239,6 @@ def test_what_was_heard_half_a_day_ago_is_asked_again_before_anything_is_written
     assert source.records == leader.ours()
 
 
-@FEW
 @given(st.integers(0, 2**32))
 def test_each_acknowledged_record_is_counted_once(seed):
     """Also one of a batch that follows a refused one, which counts only after the target was asked."""
@@ -279,7 +273,6 @@ def test_a_batch_behind_a_refused_one_is_counted_when_the_target_has_it():
     assert lane.records == counted + behind.count
 
 
-@FEW
 @given(st.integers(0, 2**32))
 def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
     """Where a slow flow makes each batch wait for so long, it would fetch, ask and forget for ever."""
@@ -298,7 +291,6 @@ def test_a_lane_that_asks_again_in_time_keeps_what_it_has_fetched(seed):
     assert copier.source.records == copier.leader.ours()
 
 
-@FEW
 @given(st.integers(0, 2**32))
 def test_what_arrives_while_a_lane_asks_again_is_kept_beside_the_rest(seed):
     """It was asked for before, and a rate limit has counted it."""

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError
@@ -43,7 +43,6 @@ REPORTS = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(REPORTS)
 def test_a_report_arrives_as_it_was_said(report):
     """In one line, whatever is in its texts."""

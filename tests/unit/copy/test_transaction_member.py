@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.exactly_once.alignment import (
@@ -166,7 +166,6 @@ class PinnedCopier(Copier):
         raise AssertionError(f"{self.lane.state}, held: {self.lane.pin.is_held}")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 3))
 def test_old_records_are_there_once_whoever_commits_and_whenever_the_leader_forgets(seed, copiers):
     """Half of them are old: pinned and not pinned in turn. No position names what is not committed."""

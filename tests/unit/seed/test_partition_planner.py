@@ -203,7 +203,7 @@ def test_permanent_error_leaves_the_partition_undecided(
     assert ["undecided"] == [one.outcome.value for one in plan.undecided]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(1, 90), st.sampled_from((3, 1_000)), st.sampled_from((0, 25)))
 def test_every_record_of_both_sides_is_in_one_window(
     data: st.DataObject, count: int, values: int, begin: int

@@ -27,7 +27,7 @@ CLEANING = st.one_of(
 FIRSTS = st.sampled_from([0, 1000, SEQUENCES - 3, SEQUENCES])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(st.lists(EVENTS | CLEANING, max_size=14), FIRSTS)
 def test_no_verdict_contradicts_what_the_target_has(events, first):
     """Whatever befalls a target, going on names the last of our records that is delivered: none is lost or sent twice."""
@@ -49,7 +49,7 @@ def test_no_verdict_contradicts_what_the_target_has(events, first):
         assert said.walk_records >= 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(st.lists(EVENTS, max_size=14), FIRSTS)
 def test_a_log_that_is_whole_decides(events, first):
     """Where neither retention nor compaction took anything, it is known where to go on, or only replication is waited for."""
@@ -63,7 +63,7 @@ def test_a_log_that_is_whole_decides(events, first):
             assert (Need.WAIT, True) == (said, bool(target.unreplicated))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(EVENTS | CLEANING, max_size=14))
 def test_whatever_happened_a_settled_target_is_gone_on_with(events):
     """No history leaves a partition waiting for ever: replicated and written to once more, it is decided."""

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.exactly_once.identity import (
@@ -124,7 +124,6 @@ def read(proposals):
     return decisions
 
 
-@settings(max_examples=60)
 @given(st.lists(PROPOSALS, max_size=12), st.lists(PROPOSALS, max_size=12))
 def test_what_is_decided_stays_decided(before, after):
     """The first of each key wins; later proposals change no generation and no step that was read."""
@@ -145,7 +144,6 @@ def test_what_is_decided_stays_decided(before, after):
         assert found in before + after
 
 
-@settings(max_examples=60)
 @given(st.lists(PROPOSALS, max_size=12))
 def test_the_newest_generation_and_the_newest_step_hold(proposals):
     """By number, not by the order in which they came."""

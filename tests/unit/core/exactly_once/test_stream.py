@@ -30,7 +30,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 2**40), st.integers(-1, 2**40))
 def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_acknowledged(
     steps, ordinal, offset

@@ -267,7 +267,7 @@ class World:
 
 
 @given(steps=STEPS, mapped=st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=10 * settings().max_examples)
 def test_no_record_is_skipped_and_no_group_goes_back_by_itself(steps: list[Step], *, mapped: bool):
     """Whatever is copied, left out, synchronised, mapped, read, set back, restarted, and compacted in between."""
     world = World(mapped=mapped)

@@ -164,7 +164,7 @@ def happen(copy, event):
 
 
 @given(st.lists(EVENTS, max_size=40))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 def test_no_record_is_skipped_whatever_happens_to_the_copying(events):
     copy = Copy()
     for event in events:
@@ -177,7 +177,7 @@ def test_no_record_is_skipped_whatever_happens_to_the_copying(events):
 @given(
     st.lists(EVENTS.filter(lambda event: "lose" not in event[0] or event[0] == "lose answer"), max_size=40)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 def test_what_was_kept_holds_as_long_as_the_target_keeps_its_records(events):
     copy = Copy()
     kept = []
@@ -191,7 +191,6 @@ def test_what_was_kept_holds_as_long_as_the_target_keeps_its_records(events):
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.data())
-@settings(deadline=None)
 def test_a_map_of_a_parallel_copy_is_exact_everywhere(batches, data):
     """Whatever was killed in between, and however little was kept."""
     copy = Copy()

@@ -281,7 +281,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=2 * settings().max_examples)
 @given(STEPS, st.integers(-1, 200), st.integers(0, 2), st.lists(st.floats(0, 1), min_size=1, max_size=30))
 # Another record, behind a gap, takes the very place of the one that was lost.
 @example([(2, 0, 0, False, False), (1, 1, 0, False, False)], 0, 2, [0.0])
@@ -330,7 +330,6 @@ def test_a_translation_never_skips_a_record_never_goes_beyond_the_copy_and_keeps
     assert told == sorted(told)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=120))
 def test_the_slots_keep_their_distances(steps):
     store, upstream = store_of([]), 0

@@ -4,7 +4,7 @@ import struct
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.wire.fetch import (
@@ -44,7 +44,6 @@ def key_of(topic, partition, version):
     return FetchKey(topic.topic_id.bytes if version >= 13 else topic.topic.encode(), partition)
 
 
-@settings(max_examples=40)
 @given(
     st.data(),
     VERSION,
@@ -182,7 +181,6 @@ def response_of(version, answers, *, throttle_ms=0, error=0, session_id=0):
     return message.encode(version=version)
 
 
-@settings(max_examples=40)
 @given(st.data(), VERSION, st.integers(0, 2**31 - 1), CODES, st.integers(0, 2**31 - 1))
 def test_a_response_is_read_as_it_was_meant(data, version, throttle_ms, error, session_id):
     """Every field of every partition, null and tagged ones too."""
@@ -226,7 +224,6 @@ def test_records_are_a_view_into_the_answer_that_may_be_written():
     assert b"BATCH" in body
 
 
-@settings(max_examples=40)
 @given(st.data(), VERSION)
 def test_a_response_cut_off_anywhere_is_an_error(data, version):
     """What a broken connection leaves is never taken for a shorter answer."""

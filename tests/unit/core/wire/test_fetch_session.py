@@ -109,7 +109,7 @@ class Sessions(RuleBasedStateMachine):
         assert all(key in self.session for key in self.wanted)
 
 
-Sessions.TestCase.settings = settings(max_examples=80, stateful_step_count=25)
+Sessions.TestCase.settings = settings(stateful_step_count=25)
 TestSessions = Sessions.TestCase
 
 

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.wire.produce import ACKS_ALL, VERSION, Produced, produce_request, read_produced
@@ -19,7 +19,6 @@ BATCHES = st.dictionaries(
 )
 
 
-@settings(max_examples=40)
 @given(BATCHES, st.one_of(st.none(), NAMES), st.integers(0, 2**31 - 1))
 def test_a_request_holds_each_batch_for_its_partition(batches, transactional_id, timeout_ms):
     """Byte for byte what another implementation writes; all replicas acknowledge."""
@@ -115,7 +114,6 @@ def response_of(answers, throttle_ms=0):
     )
 
 
-@settings(max_examples=40)
 @given(ANSWERS, st.integers(0, 2**31 - 1))
 def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
     """Each partition's code and offset; the message is the partition's own, or else that of its first record."""
@@ -135,7 +133,6 @@ def test_a_response_is_read_as_it_was_meant(answers, throttle_ms):
     } == found
 
 
-@settings(max_examples=40)
 @given(ANSWERS, st.data())
 def test_a_response_cut_off_anywhere_is_an_error(answers, data):
     """A batch is acknowledged by a whole answer or not at all."""
