@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.reports import TaskReport
@@ -87,17 +88,18 @@ class TaskProcess:
                     return
                 message = later
             if isinstance(message, Finish):
-                await self._end_start(self._task, leaves=True, why="")
+                await self._end_start(self._starts_ended, leaves=True, why="")
             else:
                 await self._assign(message)
 
-    async def _end_start(self, task: CopyTask | None, *, leaves: bool, why: str) -> None:
-        """Ends *task*, if it is still there; the worker sends the next start then.
+    async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
+        """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
 
         It was fenced, or cannot know what of its writing is in the target. *leaves*: it finishes first.
         """
         async with self._changing:
-            if task is None or self._task is not task:
+            task = self._task
+            if task is None or number != self._starts_ended:
                 return
             if why:
                 log.warning("The task begins again behind its last commit: %s", why)
@@ -105,8 +107,8 @@ class TaskProcess:
             self._task, self._ended_why = None, why
             self._starts_ended += 1
 
-    def _end_soon(self, why: str) -> None:
-        ending = asyncio.create_task(self._end_start(self._task, leaves=False, why=why))
+    def _end_soon(self, number: int, why: str) -> None:
+        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -180,7 +182,8 @@ class TaskProcess:
         if message.start is not None:
             topics = flow_topics(self._settings)
             transactions = ProducerTransactions(self._clusters[1], topics, sequences=message.sequences)
-            fenced = FencedStart(start=message.start, transactions=transactions, end=self._end_soon)
+            end = partial(self._end_soon, self._starts_ended)
+            fenced = FencedStart(start=message.start, transactions=transactions, end=end)
         return await begin(
             self._settings,
             self._clusters,
