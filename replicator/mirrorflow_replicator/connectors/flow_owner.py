@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -54,6 +54,10 @@ FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
 LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
 
 log = logging.getLogger("mirrorflow.worker")
+
+
+def _is_owned(claims: Sequence[Claim]) -> bool:
+    return bool(claims) and not claims[-1].left and not _is_dead(claims[-1].process)
 
 
 def _is_dead(process: str) -> bool:
@@ -187,7 +191,7 @@ class FlowOwner:
         if not claims.committed:
             self._initial = frozenset(one for task in assignment for one in task)
         plan = await self._plan(assignment)
-        if self._owned is None and not (claims.committed and _is_dead(claims.committed[-1].process)):
+        if self._owned is None and _is_owned(claims.committed):
             await self._wait_for_turn(runner, plan)
         taken = await runner.run(take_flow(plan))
         if isinstance(taken, Fenced):

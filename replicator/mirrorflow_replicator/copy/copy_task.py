@@ -256,6 +256,8 @@ class CopyTask:
             lane = PartitionCopier(source, self._parts.route(source.topic), self._around)
             lane.position = self._parts.positions.positions.get(source)
             lane.initial = initial
+            if self._parts.fenced is not None and source in self._parts.fenced.earlier:
+                lane.inherit(self._parts.fenced.earlier[source])
             self.lanes[source] = lane
             self._stalls.changed(lane)
             new.append(lane)
@@ -285,6 +287,8 @@ class CopyTask:
         """
         if leaves:
             await self._leave(list(self.lanes.values()))
+        for lane in self.lanes.values():
+            lane.packer.clear()
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)

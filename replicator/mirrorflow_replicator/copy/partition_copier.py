@@ -107,6 +107,16 @@ class PartitionCopier:
         self._counted_bytes = 0
         self._is_full = self._writes_first = False
 
+    def inherit(self, earlier: "PartitionCopier") -> None:
+        """Continue the counts of the copier that the task had of this partition before, and what it has learned."""
+        self.records, self.bytes, self.skipped = earlier.records, earlier.bytes, earlier.skipped
+        self.lost_records, self.losses = earlier.lost_records, earlier.losses
+        self.refused_writes = earlier.refused_writes
+        self.alert, self.alerted_ms = earlier.alert, earlier.alerted_ms
+        self.packer.limit, self.packer.codecs_allowed = earlier.packer.limit, earlier.packer.codecs_allowed
+        self.packer.raw, self.packer.coalesced = earlier.packer.raw, earlier.packer.coalesced
+        self.packer.reencoded = earlier.packer.reencoded
+
     # -- reading: client.broker_reader.Partition
 
     def wanted(self) -> FetchFrom | None:

@@ -1,11 +1,12 @@
 """The parts that a copy task is built from: clusters, identity, and what it shares with other tasks."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster
@@ -15,6 +16,7 @@ from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class FencedStart:
 
     start: TaskStart
     transactions: ProducerTransactions
+    earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
     end: Callable[[str], None]
 
 

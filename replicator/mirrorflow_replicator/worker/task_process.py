@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import TaskReport
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
@@ -24,6 +25,7 @@ from mirrorflow_replicator.config.source import for_task
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Message, Stop, read
 from mirrorflow_replicator.copy.copy_task import CopyTask
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.process import log_levels, memory_tuning
@@ -52,6 +54,7 @@ class TaskProcess:
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
         self._changing = asyncio.Lock()
         self._starts_ended = 0
+        self._earlier: dict[TopicPartition, PartitionCopier] = {}
         self._ended_why = ""
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -103,6 +106,7 @@ class TaskProcess:
                 return
             if why:
                 log.warning("The task begins again behind its last commit: %s", why)
+            self._earlier |= task.lanes
             await task.end(leaves=leaves)
             self._task, self._ended_why = None, why
             self._starts_ended += 1
@@ -183,7 +187,9 @@ class TaskProcess:
             topics = flow_topics(self._settings)
             transactions = ProducerTransactions(self._clusters[1], topics, sequences=message.sequences)
             end = partial(self._end_soon, self._starts_ended)
-            fenced = FencedStart(start=message.start, transactions=transactions, end=end)
+            fenced = FencedStart(
+                start=message.start, transactions=transactions, earlier=self._earlier, end=end
+            )
         return await begin(
             self._settings,
             self._clusters,
