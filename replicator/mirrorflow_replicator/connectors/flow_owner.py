@@ -84,7 +84,7 @@ class FlowOwner:
     """The ownership of one connector's flow. *on_lost* stops its tasks when another process has taken the flow."""
 
     def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None]) -> None:
-        self.is_waiting = False
+        self.is_waiting = False  # another process owns the flow
         self._settings = settings
         self._on_lost = on_lost
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -197,18 +197,16 @@ class FlowOwner:
         if isinstance(taken, Fenced):
             self._lose(self._owned)
             raise FlowTakenError(source=self._settings.source_alias)
-        self._owned = taken
+        self._owned, self.is_waiting = taken, False
         self._starts = dict(enumerate(taken.tasks))
         log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.lock.epoch)
 
     async def _wait_for_turn(self, runner: ProtocolRunner, plan: FlowPlan) -> None:
         self.is_waiting = True
-        try:
-            found = await runner.run(wait_for_turn(plan))
-        finally:
-            self.is_waiting = False
+        found = await runner.run(wait_for_turn(plan))
         if isinstance(found, FlowExists):
             settings = self._settings
+            self.is_waiting = False
             raise FlowExistsError(
                 source=settings.source_alias,
                 target=settings.target_alias,
@@ -303,6 +301,6 @@ class FlowOwner:
         if owned is None or owned is not self._owned:
             return
         log.warning("%s: another process has taken the flow; this one waits.", self._settings.name)
-        self._owned = None
+        self._owned, self.is_waiting = None, True
         self._starts = {}
         self._on_lost()

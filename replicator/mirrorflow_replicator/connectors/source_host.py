@@ -275,7 +275,8 @@ class SourceHost:
         return "RUNNING" if self._waits else self._discovery.state
 
     def _told_children(self) -> Iterable[TaskSupervisor]:
-        return self._children.values() if self._discovery.assignment is not None else ()
+        is_assigned = self._discovery.assignment is not None and not self._waits
+        return self._children.values() if is_assigned else ()
 
     @property
     def _warnings(self) -> tuple[str, ...]:

@@ -190,10 +190,11 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         wait_until("the successor is ready", lambda: successor.rest("/readyz")[0] == 200)
         frozen.freeze()
         load(east, topic, 20_000, first=1_000)
-        successor.wait_for_copy(west, flow.remote(topic), 1_001)
+        successor.wait_for_phase("copying", topic)
         frozen.thaw()
         successor.wait_until_caught_up(partitions=PARTITIONS)
-        wait_until("the thawed process waits", lambda: WAITS in frozen.log_text())
+        wait_until("the thawed process waits", lambda: WAITS in str(frozen.progress()))
+        assert frozen.partitions() == []
         load(east, topic, 1_000, first=21_000)
         successor.wait_until_caught_up(partitions=PARTITIONS)
 
