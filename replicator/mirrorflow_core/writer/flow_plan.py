@@ -38,10 +38,11 @@ class SourceLoss(NamedTuple):
 
 
 class TopicIds(NamedTuple):
-    """The ids of a topic and its copy; "": unknown."""
+    """The ids of a topic and its copy, and the name of the copy; "": unknown."""
 
     source: str = ""
     target: str = ""
+    copy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ def position_at(
         source_epoch=point.source_epoch,
         target_end=point.target_end,
         target_epoch=point.target_epoch,
+        target_topic=topic_ids.copy,
         source_topic_id=topic_ids.source,
         target_topic_id=topic_ids.target,
         writer=producers.ids,

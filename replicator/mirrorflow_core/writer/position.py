@@ -30,6 +30,7 @@ _NUMBERS: Final = {
     "time_ms": PREFIX + "written.ms",
 }
 _TEXTS: Final = {
+    "target_topic": PREFIX + "target.topic",
     "source_topic_id": PREFIX + "source.topic.id",
     "target_topic_id": PREFIX + "target.topic.id",
 }
@@ -57,6 +58,7 @@ class WriterPosition:
     source_epoch: int = UNKNOWN  # leader epoch of the last copied record
     target_end: int = UNKNOWN  # not beyond the offset behind the last copied record
     target_epoch: int = UNKNOWN  # leader epoch of the target's record before `target_end`
+    target_topic: str = ""
     source_topic_id: str = ""
     target_topic_id: str = ""
     writer: WriterIds | None = None

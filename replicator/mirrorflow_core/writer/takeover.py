@@ -164,6 +164,10 @@ def _start_of_partition(
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
         return _Start(_point(source_start, UNKNOWN, log_end))
     ids = plan.topic_ids.get(partition.topic, TopicIds())
+    if _is_another(position.target_topic, ids.copy):
+        # The flow's naming has changed. The other topic keeps what it has.
+        log_end = yield from send(ReadEnd(partition))
+        return _Start(_point(position.next_source_offset, position.source_epoch, log_end))
     if _is_another(position.target_topic_id, ids.target):
         return (yield from _start_in_new_target(plan, partition, position))
     if known is not None:
@@ -229,8 +233,8 @@ def _fenced_lookup(
     return None
 
 
-def _is_another(known_id: str, present_id: str) -> bool:
-    return bool(known_id and present_id) and known_id != present_id
+def _is_another(known: str, present: str) -> bool:
+    return bool(known and present) and known != present
 
 
 def _start_in_new_target(

@@ -252,7 +252,7 @@ class FlowOwner:
         copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
         await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
         return {
-            topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy))
+            topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy), copy)
             for topic, copy in copies.items()
         }
 

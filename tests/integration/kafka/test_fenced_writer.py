@@ -12,7 +12,7 @@ import pytest
 from mirrorflow_replicator.connectors.source_host import WAITS
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import FOREVER, digest, load
+from tests.harness.kafka.tools import FOREVER, digest, load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_to_each
 
 TRANSACTIONS = {"mirrorflow.writer": "transactions", "tasks.max": "2"}
@@ -199,3 +199,19 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         successor.wait_until_caught_up(partitions=PARTITIONS)
 
     assert_committed_once(flow, topic)
+
+
+def test_a_new_name_of_the_copy_begins_behind_the_old_one(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    load(east, topic, 10)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+    load(east, topic, 5, first=10)
+    with flow.replicator(topic, {"replication.policy.separator": "__"}) as replicator:
+        replicator.wait_until_caught_up()
+
+    assert len(records(west, flow.remote(topic))) == 10
+    assert len(records(west, f"{flow.alias}__{topic}")) == 5
