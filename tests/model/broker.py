@@ -26,7 +26,7 @@ from tests.model.wire import FETCH, PRODUCE, Produced, ProduceRequest, read_prod
 Reply = Callable[[Any], None]
 VERIFICATION_S = 0.0002  # a leader asks the coordinator, and is answered
 MARKER_S = 0.0005
-# What a leader tells the producer of what the coordinator told it (ReplicaManager.handleProduceAppend).
+# The error that the producer receives for the coordinator's error (ReplicaManager.handleProduceAppend).
 _TRANSLATED = {
     errors.PRODUCER_FENCED: errors.INVALID_PRODUCER_EPOCH,
     errors.CONCURRENT_TRANSACTIONS: errors.NOT_ENOUGH_REPLICAS,
@@ -47,7 +47,7 @@ class Scheduler(Protocol):
 
 @dataclass(slots=True)
 class Partition:
-    """A partition and the broker that leads it; -1: nobody does now."""
+    """A partition and the broker that leads it; -1: it has no leader."""
 
     node_id: int
     leader: PartitionLeader
@@ -72,7 +72,7 @@ class Topic:
 
 
 class SimulatedCluster(AdminAnswers):
-    """See the module. Its brokers are numbered from 1."""
+    """A simulated cluster; its brokers are numbered from 1."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class SimulatedCluster(AdminAnswers):
     # -- time
 
     def tick_minutes(self) -> None:
-        """What brokers do from time to time: forget producers, transactional ids; abort what nobody ended."""
+        """What brokers do from time to time: forget producers and transactional ids, abort timed-out transactions."""
         now_ms = self.world.wall_ms
         expiration_ms = int(self.configs["producer.id.expiration.ms"])
         for topic in self.topics.values():

@@ -36,7 +36,7 @@ DEVIATIONS: dict[str, tuple[Allowance, ...]] = {
     "settings_change_over_a_slow_network": (ABORTED_BY_COORDINATOR,),
     "single_writer_of_old_records_and_late_bytes": (REPEATED_UNPROTECTED, IDENTITY_TAKEN),
     "two_writers_of_old_records": (REPEATED_UNPROTECTED, IDENTITY_TAKEN),
-    "source_is_rewritten_while_nobody_runs": (STOPPED_BY_FAIL,),
+    "source_is_rewritten_while_no_copier_runs": (STOPPED_BY_FAIL,),
     "source_is_rewritten_while_the_copier_is_frozen": (STOPPED_BY_FAIL,),
     "source_is_rewritten_while_it_is_read": (STOPPED_BY_FAIL,),
     "source_has_a_log_of_an_earlier_epoch_again": (STOPPED_BY_FAIL,),
@@ -152,7 +152,7 @@ ROWS = (
     Row(
         begins="the source's log was truncated",
         scenarios=(
-            "source_is_rewritten_while_nobody_runs",
+            "source_is_rewritten_while_no_copier_runs",
             "source_is_rewritten_while_the_copier_is_frozen",
             "source_is_rewritten_while_it_is_read",
             "source_has_a_log_of_an_earlier_epoch_again",

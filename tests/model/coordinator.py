@@ -2,7 +2,7 @@
 
 `TransactionCoordinator`, `TransactionMetadata`, `TransactionStateManager`, `TransactionMarkerChannelManager`. The state of
 a transaction is durable as soon as it is decided; markers are written one partition after the other, when the world lets
-them arrive, and until the last one is replicated everybody is told CONCURRENT_TRANSACTIONS.
+them arrive, and until the last one is replicated every request gets CONCURRENT_TRANSACTIONS.
 """
 
 from collections.abc import Callable, Iterable
@@ -68,11 +68,11 @@ class Markers(Protocol):
     """Takes markers to the leaders of partitions."""
 
     def write_marker(self, partition: TopicPartition, marker: "Marker", done: Callable[[int], None]) -> None:
-        """Write it, sooner or later; *done* is told NONE when it is replicated, or why it was refused."""
+        """Write it, sooner or later; *done* gets NONE when it is replicated, or the error."""
 
 
 class Coordinator:
-    """See the module. Times are wall clock milliseconds, given by the caller."""
+    """The coordinator of all transactional ids. Times are wall clock milliseconds, given by the caller."""
 
     def __init__(self, markers: Markers) -> None:
         self.expiration_ms = 7 * 86_400_000  # transactional.id.expiration.ms
@@ -81,8 +81,8 @@ class Coordinator:
         self._transactions: dict[str, TransactionMetadata] = {}
         self._next_producer_id = 0
         self._epoch = 0  # of the leader of its partition of the transaction log
-        self.timed_out = 0  # transactions that nobody ended in time
-        self.fenced_ongoing = 0  # that ended because somebody asked for an epoch
+        self.timed_out = 0  # transactions that were not ended in time
+        self.fenced_ongoing = 0  # transactions that a request for an epoch ended
 
     def new_producer_id(self) -> int:
         """ProducerIdManager.generateProducerId."""
@@ -102,7 +102,7 @@ class Coordinator:
     ) -> tuple[int, int, int]:
         """Error, producer id, epoch (handleInitProducerId without an expected producer id).
 
-        An ongoing transaction is aborted by an epoch that nobody gets, and the client is told to come again.
+        An ongoing transaction is aborted under an epoch that no client gets, and the client has to ask again.
         """
         if transactional_id is None:
             return NONE, self.new_producer_id(), 0
@@ -176,14 +176,14 @@ class Coordinator:
         return CONCURRENT_TRANSACTIONS if found.state is preparing else INVALID_TXN_STATE
 
     def abort_timed_out(self, now_ms: int) -> None:
-        """abortTimedOutTransactions: what nobody ended in time is aborted, and the epoch raised."""
+        """abortTimedOutTransactions: aborts transactions that were not ended in time, and raises the epoch."""
         for found in self._transactions.values():
             if found.state is State.ONGOING and now_ms - found.started_ms > found.timeout_ms:
                 self.timed_out += 1
                 self._fence(found, now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget transactional ids that nobody used for transactional.id.expiration.ms (TransactionStateManager)."""
+        """Forget transactional ids that were unused for transactional.id.expiration.ms (TransactionStateManager)."""
         for transactional_id, found in list(self._transactions.items()):
             is_over = found.state in {State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
             if is_over and now_ms - found.updated_ms >= self.expiration_ms:
@@ -216,7 +216,7 @@ class Coordinator:
 
         def done(partition: TopicPartition, code: int) -> None:
             if code in _GIVEN_UP:
-                return  # the transaction stays as it is: somebody wrote with an epoch that the coordinator never gave
+                return  # the transaction stays as it is: a batch had an epoch that the coordinator never gave
             left.discard(partition)
             if not left and found.state is preparing and self._epoch == coordinator_epoch:
                 complete()

@@ -1,7 +1,7 @@
 """A simulated process of the product: real clusters, real identity, a real `CopyTask`.
 
 It does what `connectors.source_host.HostedConnector` and `worker.task_process.TaskProcess` do around them: connects, asks for the
-identity, hands the task its partitions, tries again what may heal, and goes on in the next generation when it was fenced.
+identity, hands the task its partitions, retries what may heal, and continues in the next generation after it was fenced.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Setup:
 
     settings: SourceSettings
     partitions: tuple[TopicPartition, ...]
-    predecessor_gone: bool = False  # its parent knows that whoever copied these before is dead
+    predecessor_gone: bool = False  # its parent knows that the previous copier of these is dead
     may_change: bool = True
     copier: str = ""  # the id in positions; "" for a new one
 

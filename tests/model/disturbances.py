@@ -34,7 +34,7 @@ def cut(message: Message) -> bool:
 
 
 def cut_after(message: Message) -> bool:
-    """The connection is lost; what was sent is executed, and nobody is told."""
+    """The connection is lost; the request is executed, and its response does not arrive."""
     message.link.cut()
     return message.is_request
 

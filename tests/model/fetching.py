@@ -63,7 +63,7 @@ class Fetching:
             if session is not None:
                 session_id = session.session_id
                 if request.session_epoch != FULL:
-                    answers = {key: one for key, one in answers.items() if _is_told(session, key, one)}
+                    answers = {key: one for key, one in answers.items() if _is_sent(session, key, one)}
                 session.told |= {key: _ends(one) for key, one in answers.items()}
             reply(write_fetched(version, answers, session_id=session_id))
             return True
@@ -184,6 +184,6 @@ def _ends(one: Fetched) -> tuple[int, int, int]:
     return one.high_watermark, one.last_stable_offset, one.log_start_offset
 
 
-def _is_told(session: Session, key: Key, one: Fetched) -> bool:
+def _is_sent(session: Session, key: Key, one: Fetched) -> bool:
     """FetchSession.CachedPartition.maybeUpdateResponseData: what has not changed is left out."""
     return _has_news(one) or session.told.get(key) != _ends(one)

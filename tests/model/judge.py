@@ -37,7 +37,7 @@ class Allowance(NamedTuple):
     """A deviation, and the sentence of docs/exactly-once.md that allows it.
 
     *column* is that of the table in which a row with this deviation says *cell*; none where a partition stops without a loss,
-    or repeats what it was told to.
+    or repeats what it was asked to.
     """
 
     name: str
@@ -391,7 +391,7 @@ def _allowed_repeats(
 
 
 def _may_have_aborted(world: "World", repeated: Sequence[Content]) -> bool:
-    """Nobody has committed for a minute; or somebody asked for an epoch, after it was held up, or for other settings."""
+    """No commit for a minute; or a request for an epoch, after a hold-up or for other settings."""
     coordinator, happened = world.target.coordinator, world.disturbances.happened
     was_held_up = any(
         word in one and "never" not in one for one in happened for word in ("frozen", "held", "arrive")

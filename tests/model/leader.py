@@ -219,7 +219,7 @@ class PartitionLeader:
         return other
 
     def step_down(self) -> None:
-        """It learns that it leads no more: who waits is told so."""
+        """It leads no more: pending requests get that error."""
         waiting, self._waiting = self._waiting, []
         for _, told in waiting:
             told(NOT_LEADER_OR_FOLLOWER)

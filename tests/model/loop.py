@@ -1,6 +1,6 @@
 """Event loops on virtual time: one for each simulated process, all driven by the world.
 
-A loop runs only when the world steps it. So a process can be frozen (not stepped, while the clock goes on), killed (never
+A loop runs only when the world steps it. So a process can be frozen (not stepped, while time passes), killed (never
 stepped again), or left to run; and nothing in a run depends on real time. Only what asyncio's own tasks, futures, locks
 and timeouts need is there; sockets, threads and subprocesses are not.
 """
@@ -42,7 +42,7 @@ class VirtualTask(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """See the module. *on_error* is told what a task or callback did not catch."""
+    """An event loop on virtual time. *on_error* receives what a task or callback did not catch."""
 
     def __init__(
         self, clock: Clock, *, name: str, on_error: Callable[[str, BaseException | None], None]

@@ -190,7 +190,7 @@ def _the_last_record_is_not_compared() -> tuple[Replaced, ...]:
     return ((SourceScan, "_is_copied", _async(True)),)
 
 
-def _nobody_waits_for_the_old_generation() -> tuple[Replaced, ...]:
+def _the_old_generation_is_not_waited_for() -> tuple[Replaced, ...]:
     return ((Identity, "can_fence", lambda identity, earlier: True),)  # noqa: ARG005
 
 
@@ -392,9 +392,9 @@ MUTANTS = (
         seeds=range(5),
     ),
     Mutant(
-        name="nobody_waits_for_the_old_generation",
+        name="the_old_generation_is_not_waited_for",
         rule="2 s and stop by themselves, and the new ones wait for that",
-        replaced=_nobody_waits_for_the_old_generation,
+        replaced=_the_old_generation_is_not_waited_for,
         scenarios=("settings_roll_without_a_transactional_id",),
         seeds=range(100, 120),
     ),

@@ -2,7 +2,7 @@
 
 The seam is `open_connection` as `client.cluster` calls it. A message arrives when its time has come, in the order of its
 connection and direction. A broker serves one request of a connection after the other. A connection may end at either end
-or in between; what was sent on it before may be executed all the same, also much later, and is then answered to nobody.
+or in between; what was sent on it before may be executed all the same, also much later, and its response is then lost.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ TOPIC = "orders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """See the module. Durations are seconds."""
+    """The options of one world. Durations are seconds."""
 
     topic: str = TOPIC
     partitions: int = 1

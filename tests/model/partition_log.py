@@ -30,7 +30,7 @@ UNDEFINED = EpochEnd(-1, -1)
 
 
 class PartitionLog:
-    """See the module. `end` is the log end offset, `high_watermark` what is replicated."""
+    """A replicated log. `end` is the log end offset, `high_watermark` what is replicated."""
 
     def __init__(self) -> None:
         self.batches: list[LoggedBatch] = []

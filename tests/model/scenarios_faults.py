@@ -123,7 +123,7 @@ async def replicas_come_late(world: World) -> None:
 
 @scenario(any_broker)
 async def leader_forgets_between_two_lives(world: World) -> None:
-    """Nobody copies for two days, so the leader forgets the flow; positions are as old as they happen to be."""
+    """No copier runs for two days, so the leader forgets the flow; positions are as old as they happen to be."""
     at = first(world)
     world.producer.append(at, 60, **KB_BATCH)
     copier = world.start()

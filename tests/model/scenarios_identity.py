@@ -30,7 +30,7 @@ async def settings_roll_without_a_transactional_id(world: World) -> None:
 
 @scenario(Options(**FORGETFUL, **SLOW), points=(7,))
 async def forgotten_identity_and_late_bytes(world: World) -> None:
-    """A machine sleeps with bytes in its buffers; another copier goes on, falls silent, and is forgotten; then they arrive."""
+    """A machine sleeps with bytes in its buffers; another copier continues, falls silent, and is forgotten; then they arrive."""
     at = first(world)
     world.producer.append(at, 60, **KB_BATCH)
     await one_machine_sleeps(world, (15.0, 25.0, 40.0))
@@ -80,7 +80,7 @@ async def transactional_id_expires_before_the_settings_change(world: World) -> N
 
 @scenario(Options(**SLOW), points=(8,))
 async def settings_roll_after_the_transactional_id_has_expired(world: World) -> None:
-    """Nobody copied for more than a week; then the old settings run again, and the new pod is ready before that one leaves."""
+    """No copier ran for more than a week; then the old settings run again, and the new pod is ready before that one leaves."""
     at = first(world)
     world.producer.append(at, 20, **KB_BATCH)
     idle = world.start()
@@ -117,7 +117,7 @@ async def stranger_takes_our_number_from_a_backlog(world: World) -> None:
     world.producer.append(at, 20)
     copier = world.start()
     await world.until(lambda: copied(world))
-    how = draws.choice(("goes on", "killed before", "killed", "cut"))
+    how = draws.choice(("continues", "killed before", "killed", "cut"))
     # Where an answer is lost, a batch that has the same time as ours, and as many records, passes for it.
     await write_behind_a_stranger(world, later_s=(0.05,) if how == "cut" else (0.0, 0.05))
     if how == "killed before":
@@ -167,7 +167,7 @@ async def write_behind_a_stranger(world: World, *, later_s: tuple[float, ...] = 
 
 @scenario(Options(**SLOW))
 async def settings_roll_with_a_transactional_id(world: World) -> None:
-    """The new pod fences the old one, and goes on where that has ended."""
+    """The new pod fences the old one, and continues where it ended."""
     at = first(world)
     world.producer.append(at, 200, **KB_BATCH)
     old = world.start()

@@ -82,7 +82,7 @@ async def compacted_target_is_cleaned_before_the_restart(world: World) -> None:
 
 
 @scenario(lambda draws: Options(on_loss=draws.choice([*LossPolicy]), flush_interval_s=1.0), points=(4,))
-async def source_is_rewritten_while_nobody_runs(world: World) -> None:
+async def source_is_rewritten_while_no_copier_runs(world: World) -> None:
     """An unclean election at the source truncates records that were copied; others are written in their place."""
     at = first(world)
     world.producer.append(at, 100, **KB_BATCH)

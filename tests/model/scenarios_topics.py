@@ -44,7 +44,7 @@ async def source_deletes_what_was_not_copied(world: World) -> None:
 
 @scenario(any_policy)
 async def target_topic_is_made_anew(world: World) -> None:
-    """Somebody deletes the copy while it is written, and it is there again."""
+    """The copy is deleted while it is written, and created again."""
     at = first(world)
     world.producer.append(at, 60, **KB_BATCH)
     world.start()
@@ -89,7 +89,7 @@ async def others_write_where_the_target_lost_its_tail(world: World) -> None:
 
 @scenario(any_policy)
 async def target_is_emptied_by_retention(world: World) -> None:
-    """DeleteRecords, or retention, takes the copies away; brokers restart and remember nobody."""
+    """DeleteRecords, or retention, takes the copies away; brokers restart and remember no producer."""
     at = first(world)
     world.producer.append(at, 60, **KB_BATCH)
     copier = world.start()

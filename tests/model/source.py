@@ -39,7 +39,7 @@ class SourceRecord:
 
 
 class SourceProducer:
-    """See the module. `history` has every record of each partition that was ever appended, in that order."""
+    """Writes to the source. `history` has every record of each partition that was ever appended, in that order."""
 
     def __init__(self, world: "World") -> None:
         self.history: dict[TopicPartition, list[SourceRecord]] = {at: [] for at in world.partitions}
@@ -132,7 +132,7 @@ class SourceProducer:
     # -- what happens to the source
 
     def truncate(self, at: TopicPartition, end: int) -> None:
-        """An unclean election: the log ends at *end* (or at the batch before), and goes on in a new leader epoch."""
+        """An unclean election: the log ends at *end* (or at the batch before), and continues in a new leader epoch."""
         leader = self.leader(at)
         leader.elect(end)
         end = leader.log.end

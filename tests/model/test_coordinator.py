@@ -50,7 +50,7 @@ def begun(coordinator, now_ms=0):
     return producer_id, epoch
 
 
-def test_until_the_last_marker_is_written_everybody_is_told_to_come_again(coordinator, markers):
+def test_requests_are_refused_until_the_last_marker_is_written(coordinator, markers):
     producer_id, epoch = begun(coordinator)
 
     assert coordinator.end(NAME, producer_id, epoch, commit=True, now_ms=1) == NONE
@@ -62,7 +62,7 @@ def test_until_the_last_marker_is_written_everybody_is_told_to_come_again(coordi
     assert coordinator.verify(NAME, producer_id, epoch, AT) == INVALID_TXN_STATE
 
 
-def test_a_new_session_aborts_what_is_open_with_an_epoch_that_nobody_gets(coordinator, markers):
+def test_a_new_session_aborts_what_is_open_under_an_epoch_that_no_client_gets(coordinator, markers):
     producer_id, epoch = begun(coordinator)
 
     assert coordinator.init_producer_id(NAME, MINUTE_MS, 1)[0] == CONCURRENT_TRANSACTIONS
@@ -72,7 +72,7 @@ def test_a_new_session_aborts_what_is_open_with_an_epoch_that_nobody_gets(coordi
     assert coordinator.end(NAME, producer_id, epoch, commit=True, now_ms=1) == INVALID_PRODUCER_EPOCH
 
 
-def test_what_nobody_ends_in_time_is_aborted_and_the_epoch_raised(coordinator, markers):
+def test_a_transaction_that_is_not_ended_in_time_is_aborted_and_the_epoch_raised(coordinator, markers):
     producer_id, epoch = begun(coordinator)
     coordinator.abort_timed_out(MINUTE_MS)
     assert coordinator.timed_out == 0
@@ -107,7 +107,7 @@ def test_a_new_coordinator_writes_the_markers_again(coordinator, markers):
 
 
 def test_a_marker_that_a_leader_refuses_leaves_the_transaction_as_it_is_for_good(coordinator, markers):
-    """Somebody has written there with a later epoch of the producer (TransactionMarkerRequestCompletionHandler)."""
+    """The partition has a batch of a later epoch of the producer (TransactionMarkerRequestCompletionHandler)."""
     producer_id, epoch = begun(coordinator)
     coordinator.end(NAME, producer_id, epoch, commit=True, now_ms=0)
     markers.let_through(INVALID_PRODUCER_EPOCH)

@@ -24,7 +24,7 @@ def world():
 
 
 def copy(world, numbers):
-    """Write those of the source's records to the target, by nobody in particular."""
+    """Write those of the source's records to the target, under no producer id."""
     at = world.partitions[0]
     chosen = [world.producer.history[at][number] for number in numbers]
     records = [Record(0, one.timestamp, one.key, one.value) for one in chosen]
@@ -33,7 +33,7 @@ def copy(world, numbers):
 
 
 def problems(world):
-    """What is found, but for that nobody copies."""
+    """All problems, except that nothing is copied."""
     return [one for one in judge(world).problems if DONE not in one]
 
 
@@ -43,7 +43,7 @@ def test_a_faithful_copy_is_no_problem(world):
     assert problems(world) == []
 
 
-def test_that_nobody_copies_on_is_one(world):
+def test_that_copying_stops_is_one(world):
     copy(world, range(6))
 
     assert DONE in judge(world).problems[0]
@@ -80,7 +80,7 @@ def test_what_the_source_has_no_more_need_not_be_there(world):
     assert problems(world) == []
 
 
-def test_what_is_aborted_counts_for_nobody_who_reads_committed_records(world):
+def test_aborted_records_do_not_count_for_readers_of_committed_records(world):
     world = World(Seeded(0), Options(read_committed=True))
     at = world.partitions[0]
     world.producer.append(at, 2, producer_id=7001)

@@ -126,7 +126,7 @@ def test_producers_are_forgotten_by_the_time_of_their_last_record(leader):
     assert code_of(leader, 500) == 0
 
 
-def test_nobody_is_forgotten_within_a_transaction_and_a_marker_counts_as_now(leader):
+def test_no_producer_is_forgotten_within_a_transaction_and_a_marker_counts_as_now(leader):
     append(leader, 0, transactional=True, verified=True, at_ms=NOW_MS - 40 * DAY_MS)
     leader.expire(NOW_MS, DAY_MS)
     assert US in leader.producers.producers

@@ -1,4 +1,4 @@
-"""Time in a world is virtual, and whoever does not run does not know how much of it has passed."""
+"""Time in a world is virtual, and a process that does not run does not see it pass."""
 
 import asyncio
 import time

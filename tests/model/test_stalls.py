@@ -182,7 +182,7 @@ def test_a_source_that_does_not_report_where_an_epoch_ended_is_a_reason(
 
 
 def test_an_old_source_is_not_copied_before_it_is_known_where_an_epoch_ended(monkeypatch: pytest.MonkeyPatch):
-    """A fetch before Kafka 2.7 serves the records that were written in the place of others (KIP-595)."""
+    """A fetch before Kafka 2.7 serves the records that replaced others (KIP-595)."""
     monkeypatch.setitem(admin_answers.VERSIONS, FETCH, (4, 11))
 
     async def script(world: World) -> None:
@@ -245,7 +245,7 @@ def test_an_entry_of_a_transactional_id_that_is_lost_holds_up_nothing(
     lose_transactional_id: Callable[[World], None],
     is_stopped: bool,  # noqa: FBT001 pytest's
 ):
-    """Only a commit makes it forget that, or a day: the flow goes on in another generation."""
+    """Only a commit makes it forget that, or a day: the flow continues in another generation."""
 
     async def script(world: World) -> None:
         await copy_and_leave_an_entry(world, is_stopped=is_stopped)

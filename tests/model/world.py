@@ -42,7 +42,7 @@ Script = Callable[["World"], Awaitable[None]]
 
 
 class World:
-    """See the module."""
+    """Clusters, a network, copiers and a script, on one clock."""
 
     def __init__(self, chooser: Chooser, options: Options, *, traced: bool = False) -> None:
         self.chooser = chooser
@@ -218,7 +218,7 @@ class World:
 
         def thaw() -> None:
             if not copier.is_dead:
-                self.tell(copier, "goes on")
+                self.tell(copier, "continues")
             copier.is_frozen = False
 
         self.after(seconds, thaw)
@@ -226,7 +226,7 @@ class World:
     def restart(
         self, copier: Copier, *, child: bool = True, settings: SourceSettings | None = None
     ) -> Copier:
-        """A new process in the place of one that is dead; *child*: by a parent that knows so."""
+        """Replaces a dead process by a new one; *child*: started by a parent that knows of the death."""
         return self.start(
             copier.setup.partitions,
             settings=settings or copier.setup.settings,
@@ -303,7 +303,7 @@ class World:
         self.tell(None, "the source topic is made anew")
 
     def write_over_lost_tail(self, at: TopicPartition) -> None:
-        """An unclean election of the copy, and somebody else's records at the offsets of what was lost."""
+        """An unclean election of the copy, and a stranger's records at the offsets of what was lost."""
         leader = self.copy_of(at)
         end = self.draws.randint(leader.log.start, max(leader.log.start, leader.log.end))
         lost = leader.log.end - end
@@ -317,7 +317,7 @@ class World:
         )
 
     def empty_target(self, at: TopicPartition, *, is_restarted: bool) -> None:
-        """Retention deletes the copies; with a restart the leader remembers nobody."""
+        """Retention deletes the copies; with a restart the leader remembers no producer."""
         leader = self.copy_of(at)
         for batch in leader.log.batches:
             self.gone_from_target[at].update((record.key, record.value) for record in batch.records)
@@ -439,7 +439,7 @@ class World:
         return False
 
     def heal(self) -> None:
-        """End every disturbance; somebody copies each partition."""
+        """End every disturbance; each partition has a copier."""
         self.tell(None, "-- everything is healed --")
         self.disturbances.end()
         for cluster in self.clusters.values():

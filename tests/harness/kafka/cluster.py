@@ -57,7 +57,7 @@ ADMIN_WAIT_S = 30.0
 
 @dataclass(kw_only=True, slots=True)
 class KafkaCluster:
-    """See the module. *config* overrides any broker property; *users* exist on every SASL listener.
+    """A Kafka cluster of this machine. *config* overrides any broker property; *users* exist on every SASL listener.
 
     *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. *address*, one of this machine's, is where
     *listeners* are found, for example by pods; the harness comes in by 127.0.0.1.
@@ -136,7 +136,7 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Of the first listener."""
+        """The address of the first listener."""
         return self.bootstrap_for(self.listeners[0])
 
     @property

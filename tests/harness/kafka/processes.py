@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive the tests, what they cost, and ports nobody else takes.
+"""Child processes that cannot outlive the tests, what they cost, and ports that no other harness takes.
 
 Everything the harness starts goes through `start`: the kernel kills it when the thread that started it ends, so start
 from the main thread. Costs are read from /proc and include children.
@@ -248,7 +248,7 @@ def unread_bytes(pid: int, port: int) -> int:
 
 
 def arrived_bytes(port: int) -> int:
-    """What lies unread in the sockets of whoever serves *port*; Java's are of IPv6, also for addresses of IPv4."""
+    """What lies unread in the sockets of the server of *port*; Java's are of IPv6, also for addresses of IPv4."""
     total = 0
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

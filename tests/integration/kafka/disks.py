@@ -19,7 +19,7 @@ class SmallDisk:
 
     @property
     def config(self) -> Mapping[str, str]:
-        """Of a broker that lies on it: with Kafka's own sizes an index alone would fill it."""
+        """The settings of a broker on this disk: with Kafka's own sizes an index alone would fill it."""
         return {
             "log.dirs": str(self.folder / "data"),
             "log.index.size.max.bytes": "65536",

@@ -1,4 +1,4 @@
-"""One flow under attack: its own alias, so that its decisions, positions and copies belong to nobody else.
+"""One flow under attack: its own alias, so that its decisions, positions and copies are its own.
 
 The verdict is always a Java consumer's: what it reads on the target must be, record by record, what it reads on the
 source. Attacks need to look at what a leader remembers, or to write bytes that no Java producer writes: `asking` does it
@@ -69,7 +69,7 @@ class Flow:
         connector: Mapping[str, str] | None = None,
         worker: Mapping[str, str] | None = None,
     ) -> "Flow":
-        """A flow nobody has run before."""
+        """A flow that has never run before."""
         return cls(
             source=source,
             target=target,

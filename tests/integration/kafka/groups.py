@@ -129,7 +129,7 @@ def translated_by_java(cluster: KafkaCluster, alias: str, group: str) -> dict[tu
 
 
 def put_other_group(cluster: KafkaCluster, kind: str, group: str, topic: str) -> str:
-    """Makes a group of *kind* share or streams by a Java client that joins and leaves; its type as the cluster tells it."""
+    """Makes a group of *kind* share or streams by a Java client that joins and leaves; its type as the cluster reports it."""
     stem = cluster.home / f"other-{kind}-{group}"
     client = write_properties(stem.with_suffix(".properties"), cluster.java_client("INTERNAL"))
     arguments = [f"client={client}", f"kind={kind}", f"group={group}", f"topic={topic}"]

@@ -148,7 +148,7 @@ class Pair:
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> tuple[int, int]:
         """Both error codes; returns when the markers of both are written.
 
-        A marker that a leader refuses, because somebody has written there with a later epoch of the same producer, is given
+        A marker that a leader refuses, because the partition has a batch of a later epoch of the same producer, is given
         up: then the transactional id is of no use any more.
         """
         request = EndTxnRequest(
@@ -213,7 +213,7 @@ class Pair:
         return (high, stable), (found.leader.log.high_watermark, found.leader.last_stable_offset)
 
     async def restarted(self) -> None:
-        """The real broker was killed and started; the model's log leads on, with what a log tells of producers.
+        """The real broker was killed and started; the model's log leads on, with what a log says of producers.
 
         From now on a repeat may be answered with the time of a marker.
         """

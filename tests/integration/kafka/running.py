@@ -42,7 +42,7 @@ class RunningCommand:
 
     @property
     def pid(self) -> int:
-        """Of the command itself."""
+        """The process id of the command itself."""
         assert self._process is not None
         return self._process.pid
 

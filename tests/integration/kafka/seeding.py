@@ -130,4 +130,4 @@ class SeedProcess:
         if self.child is not None and self.child.running:
             for pid in self.members():
                 os.kill(pid, 9)
-            self.child.kill()  # waited for: one that nobody has waited for is a warning in another test
+            self.child.kill()  # waited for: a zombie is a warning in another test

@@ -102,7 +102,7 @@ def wait_until_said(replicator: Replicator, sentence: str) -> None:
 
 
 def run(source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **connector: str) -> Replicator:
-    """A flow of *topic* under its upper-case name, which nobody else has."""
+    """A flow of *topic* under its upper-case name, which no other flow has."""
     own = {"source.cluster.alias": topic.upper(), **EVERY_SECOND}
     own |= {key.replace("_", "."): value for key, value in connector.items()}
     return Replicator.standalone(source, target, topics=f"{topic}.*", folder=folder, connector=own)
@@ -247,7 +247,7 @@ def test_a_target_without_an_authorizer_is_one_line_in_the_log(
 def test_what_the_target_does_not_grant_is_named_until_it_does(
     walled: KafkaCluster, gated: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """First Describe on the cluster, then Alter; the copy goes on all the while, and the ACLs follow once granted."""
+    """First Describe on the cluster, then Alter; the copy continues all the while, and the ACLs follow once granted."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     load(walled, topic, 100, keys=True)
@@ -279,7 +279,7 @@ def test_an_acl_is_known_to_be_ours_although_its_creator_ended_right_behind_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is marked before it is created: otherwise nobody would ever take it back."""
+    """It is marked before it is created: otherwise it would never be taken back."""
     topic = walled.create_topic(unique_topic())
     alias, copy = topic.upper(), f"{topic.upper()}.{topic}"
     add(walled, acl(topic, "alice"), acl("rest", "x"))

@@ -134,7 +134,7 @@ def test_everything_that_a_record_is_comes_back(
     found = SparkSession(spark).read.parquet((tmp_path / "archive").as_uri())
     assert found.where(found.topic == plain).count() == 6_000
 
-    # The live connector goes on where the archive ends.
+    # The live connector continues where the archive ends.
     load(flow.source, plain, 500, size_bytes=100)
     with flow.replicator(f"{stem}-.*") as replicator:
         replicator.wait_until_caught_up()
@@ -179,7 +179,7 @@ def test_a_verification_by_an_archive_finds_what_one_by_the_source_finds(
     assert (by_source.folder / "report.html").exists()
 
 
-def test_what_retention_takes_during_an_export_is_a_gap_that_is_told(
+def test_what_retention_takes_during_an_export_is_reported_as_a_gap(
     flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
 ) -> None:
     """In the report, its last sentence and the manifest; what was read before is there, and comes back."""
@@ -330,7 +330,7 @@ def test_an_export_that_was_killed_is_no_archive_and_begins_anew(
     flow.assert_exact(topic)
 
 
-def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
+def test_a_restore_that_was_killed_continues_where_the_target_stands(
     flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
 ) -> None:
     """kill -9 in the middle of records ten days old, twice; then again to the end: nothing is lost, nothing is there twice."""
@@ -361,7 +361,7 @@ def test_a_restore_that_was_killed_goes_on_where_the_target_stands(
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """Of the archive in the test's folder."""
+    """The manifest of the archive in the test's folder."""
     found: dict[str, Any] = json.loads((folder / "archive" / "_manifest.json").read_text())
     return found
 

@@ -30,7 +30,7 @@ RUNS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("age", RUNS)
 def test_both_sides_are_equal_after_the_chaos(tmp_path: Path, age: str) -> None:
-    """No record lost, repeated or changed, whoever was killed, frozen or away, and however often leaders forget."""
+    """No record lost, repeated or changed, whichever process was killed, frozen or away, and however often leaders forget."""
     lines: list[str] = []
     asked = dict(pair.split("=") for pair in RUNS[age].split())
 

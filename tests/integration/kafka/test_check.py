@@ -270,7 +270,7 @@ def test_heartbeats_that_the_source_refuses_are_told_and_hold_up_nothing(checked
 
         with checked.running() as run:
             wait_until(
-                "it is told",
+                "it is reported",
                 lambda: refused in str(run.companion("MirrorHeartbeatConnector").get("warnings")),
             )
             remote = f"{checked.alias}.{checked.topic}"
@@ -388,7 +388,7 @@ def test_what_the_cluster_itself_does_not_grant_is_named(
 
 
 def test_a_group_that_we_may_not_see_is_named(checked: Checked) -> None:
-    """It is in no list: whoever is wanted by name is asked for."""
+    """It is in no list: groups that are configured by name are asked for."""
     hidden = ("source", "GROUP", checked.group, "DESCRIBE")
     grants = checked.grants()
     checked.grant([one for one in grants if (one.side, one.kind, one.name, one.operation) != hidden])
@@ -485,7 +485,7 @@ def test_an_alias_that_another_flow_owns_is_named(checked: Checked) -> None:
 def test_an_identity_topic_that_loses_its_records_is_named_with_the_cure(
     checked: Checked, denied: str, status: int, said: str
 ) -> None:
-    """Somebody has created it with a retention; nothing is changed by the command."""
+    """It was created with a retention; the command changes nothing."""
     checked.grant(checked.grants())
     name = f"mm2-identity.{checked.alias}.internal"
     checked.target.create_topic(name, config={"retention.ms": "604800000"})
@@ -499,7 +499,7 @@ def test_an_identity_topic_that_loses_its_records_is_named_with_the_cure(
     assert checked.target.topic_config(name)["retention.ms"] == "604800000"
 
 
-def test_a_target_that_cannot_coordinate_transactions_is_told_with_what_holds_there(
+def test_a_target_that_cannot_coordinate_transactions_is_reported_with_what_holds_there(
     east: KafkaCluster, unique_topic: Callable[[], str]
 ) -> None:
     """And it is no reason not to run."""

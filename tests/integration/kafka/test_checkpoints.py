@@ -335,7 +335,7 @@ def test_a_checkpoints_topic_that_refuses_stops_no_group(
 def test_a_checkpoints_topic_that_would_lose_checkpoints_is_given_compaction(
     flow: Flow, unique_topic: Names
 ) -> None:
-    """Somebody has created it with a broker's defaults."""
+    """It was created with a broker's defaults."""
     topic, group = flow.source.create_topic(unique_topic()), f"d-{flow.alias}"
     load(flow.source, topic, 100)
     put_group(flow.source, group, {(topic, 0): 100})
@@ -367,7 +367,7 @@ def test_it_works_from_the_syncs_that_java_wrote(
     assert len(got) <= 2 * LAG_MAX
 
 
-def test_a_group_goes_on_in_the_topic_that_a_transformation_has_renamed(
+def test_a_group_continues_in_the_topic_that_a_transformation_has_renamed(
     flow: Flow, unique_topic: Names
 ) -> None:
     """Java's checkpoints name a topic that is not there."""

@@ -36,7 +36,7 @@ def test_a_report_names_the_differences_and_writes_none(
             f"Target topic {copy} would be given retention.ms=3600000 (now 7200000), "
             "segment.bytes=2000000 (now 3000000), but settings are only reported."
         )
-        wait_until("it is told", lambda: sentence in status(replicator))
+        wait_until("it is reported", lambda: sentence in status(replicator))
         assert configs(west, copy) == TARGET
 
 

@@ -186,7 +186,7 @@ def test_growth_and_new_topics_move_nothing(
         assert all(set(was) <= set(now) for was, now in zip(before, after, strict=True))
 
 
-def test_a_deleted_topic_leaves_and_is_told(
+def test_a_deleted_topic_leaves_and_is_reported(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Its partitions go, its copy stays."""

@@ -124,7 +124,7 @@ def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[
 def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
     file: File, unique_topic: Callable[[], str]
 ) -> None:
-    """KAFKA-15372: one process after the other; no later task config is of the old file again, whoever leads meanwhile."""
+    """KAFKA-15372: one process after the other; no later task config is of the old file again, whichever leads meanwhile."""
     topic, added = unique_topic(), unique_topic()
     for name in (topic, added):
         file.site.source.create_topic(name, partitions=2)
@@ -155,7 +155,7 @@ def test_a_changed_file_reaches_every_task_of_a_rolling_restart(
 def test_all_share_one_certificate_and_verify_its_name(
     file: File, tmp_path: Path, unique_topic: Callable[[], str]
 ) -> None:
-    """Nobody without a certificate is heard; the address that is called need not be in it, the Service's name must."""
+    """A client without a certificate is refused; the address that is called need not be in it, the Service's name must."""
     topic = unique_topic()
     file.site.source.create_topic(topic, partitions=2)
     made = make_certificates(tmp_path / "tls")

@@ -1,4 +1,4 @@
-"""`make demo` tells the truth by its exit status and leaves nothing behind."""
+"""`make demo` reports its result by its exit status and leaves nothing behind."""
 
 import os
 import signal

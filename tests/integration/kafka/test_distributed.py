@@ -31,7 +31,7 @@ def site(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Site:
     return Site(source=east, target=west, folder=tmp_path)
 
 
-def test_it_starts_empty_and_goes_on_after_kill_9(site: Site, unique_topic: Callable[[], str]) -> None:
+def test_it_starts_empty_and_continues_after_kill_9(site: Site, unique_topic: Callable[[], str]) -> None:
     """A connector made over REST is there after kill -9, in its state, and copies each record once."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
@@ -185,7 +185,7 @@ def entry(site: Site, topic: str, number: int, offset: int | None) -> dict[str, 
 
 
 def test_java_takes_over_and_gives_back(site: Site, unique_topic: Callable[[], str]) -> None:
-    """A worker of Apache's goes on with our connectors, states and positions, and we with its own."""
+    """A worker of Apache's continues with our connectors, states and positions, and we with its own."""
     topic = unique_topic()
     site.source.create_topic(topic, partitions=2)
     load(site.source, topic, 200)

@@ -109,7 +109,7 @@ def test_groups_are_exact_behind_the_markers_of_transactions(flow: Flow, unique_
     assert wanted == [value for _, _, value in got]
 
 
-def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_lack_is_told(
+def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_lack_is_reported(
     east: KafkaCluster, unique_topic: Names, tmp_path: Any
 ) -> None:
     """Nothing else suffers."""
@@ -141,7 +141,7 @@ def test_without_permission_for_the_map_groups_are_translated_by_syncs_and_the_l
             found = flow.wait_for_checkpoint(group, 500)
             topic_of_map = f"mm2-offset-map.{flow.alias}.internal"
             wait_until(
-                "the lack is told",
+                "the lack is reported",
                 lambda: topic_of_map in str(process.rest("/connectors/MirrorSourceConnector/status")),
             )
 
@@ -176,9 +176,9 @@ def test_the_command_and_the_connector_tell_where_each_group_stands_and_why(
             done = len(lines) == 3 and lines[ahead]["groupOffset"] == 2000
             return lines if done and all(line["translation"] == "exact" for line in lines.values()) else None
 
-        lines = wait_until("the connector tells of all", told)
+        lines = wait_until("the connector reports all", told)
         status, only = process.rest(f"/offsets?group={moved}&limit=1")
-    put_group(flow.source, moved, {(topic, 0): 2234})  # nobody moves it any more
+    put_group(flow.source, moved, {(topic, 0): 2234})  # it does not move any more
 
     printed = flow.command("offsets", "--json")
     assert lines is not None

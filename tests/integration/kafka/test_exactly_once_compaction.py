@@ -32,7 +32,7 @@ from tests.integration.kafka.flows import Flow, asking, contents, now_ms, wait_f
 
 pytestmark = pytest.mark.more
 
-# Settings of the copy are the test's own, and no position tells where the copier was.
+# Settings of the copy are the test's own, and no position says where the copier was.
 ALONE = {"sync.topic.configs.enabled": "false", "offset.flush.interval.ms": "3600000"}
 KEYS = 50
 MANY, MANY_PER_BATCH = 1_100_000, 10_000
@@ -69,7 +69,7 @@ def assert_copied_once(flow: Flow, topic: str) -> None:
     assert [one for one in sent if one in both] == [one for one in found if one in both]
 
 
-def test_a_copy_that_was_compacted_before_the_restart_goes_on(
+def test_a_copy_that_was_compacted_before_the_restart_continues(
     east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """Most of what was copied is gone from the target, so it cannot be matched with the source one by one."""
@@ -119,7 +119,7 @@ def test_a_twin_of_what_was_copied_is_copied_when_it_is_the_last_of_its_key(
 def test_a_source_that_is_not_compacted_any_more_is_copied_whole(
     tidy: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Compaction has removed what was copied, and left gaps; what `cleanup.policy` says now tells nothing of that."""
+    """Compaction has removed what was copied, and left gaps; the present `cleanup.policy` does not show that."""
     flow = Flow.new(tidy, west, tmp_path, connector=ALONE)
     topic = tidy.create_topic(unique_topic(), config=COMPACTED)
     west.create_topic(flow.remote(topic))
@@ -155,7 +155,7 @@ def write_many(cluster: KafkaCluster, topic: str) -> None:
     asking(cluster, write)
 
 
-def test_a_first_copy_that_was_killed_behind_a_million_records_goes_on(
+def test_a_first_copy_that_was_killed_behind_a_million_records_continues(
     flow: Flow, unique_topic: Callable[[], str]
 ):
     """That is what is copied in the first seconds. The source is compacted, so counting its records proves nothing by itself."""
@@ -174,10 +174,10 @@ def test_a_first_copy_that_was_killed_behind_a_million_records_goes_on(
 
 
 @pytest.mark.faults
-def test_what_nobody_can_decide_goes_by_policy(
+def test_what_cannot_be_decided_goes_by_policy(
     east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """No position, no map of offsets, nothing in the target's log, and a leader that was started anew and knows nobody."""
+    """No position, no map of offsets, nothing in the target's log, and a leader that was started anew and knows no producer."""
     topic = east.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     write_batches(east, topic, keyed(0, 500))
     flows = {

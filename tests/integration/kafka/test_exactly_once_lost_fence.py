@@ -1,6 +1,6 @@
 """The coordinator has forgotten the flow's transactional id, and gives another producer id to who asks again.
 
-The new epoch then fences nobody: copiers of the earlier generation write with an id that nobody has taken from them.
+The new epoch then fences no copier: those of the earlier generation write with an id that is still theirs.
 """
 
 import itertools
@@ -26,7 +26,7 @@ COMMITTED = {"consumer.isolation.level": "read_committed"}
 
 @pytest.fixture(scope="module")
 def brisk() -> Iterator[KafkaCluster]:
-    """Its coordinator forgets a transactional id that nobody uses for four seconds."""
+    """Its coordinator forgets a transactional id that is not used for four seconds."""
     config = {
         "transactional.id.expiration.ms": "4000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "500",

@@ -1,4 +1,4 @@
-"""Flows that may do little: no transactional id on the target, so nobody can be fenced; only Read and Describe on the source."""
+"""Flows that may do little: no transactional id on the target, so no copier can be fenced; only Read and Describe on the source."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -28,7 +28,7 @@ def wait_for_guarantee(worker: Replicator, topic: str) -> None:
 def test_support_is_enabled_step_by_step_under_kills(
     east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], boundary: str
 ) -> None:
-    """From disabled over preparing to enabled, killed at each step: each record once, for whoever reads committed ones."""
+    """From disabled over preparing to enabled, killed at each step: each record once, for readers of committed records."""
     site = Site(source=east, target=west, folder=tmp_path)
     topic = unique_topic()
     east.create_topic(topic)

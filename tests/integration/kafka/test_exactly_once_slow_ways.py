@@ -1,7 +1,7 @@
 """Ways to the target that are slow: bytes that arrive when the leader has forgotten the flow, commits that take long.
 
 Bytes: a copier's requests are held in a proxy and the copier is frozen; another takes over, comes to the end and is idle until
-the leader has dropped what it remembers of the flow. A leader that remembers nobody takes whatever arrives then.
+the leader has dropped what it remembers of the flow. A leader that remembers no producer takes whatever arrives then.
 """
 
 import threading
@@ -95,7 +95,7 @@ def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
 
 
 def let_through(flow: Flow, topic: str, held: Replicator, other: Replicator) -> None:
-    """The bytes arrive, the frozen copier goes on, and there is something new to copy."""
+    """The bytes arrive, the frozen copier continues, and there is something new to copy."""
     flow.target.proxy(1).heal()
     held.thaw()
     load(flow.source, topic, 100, first=1_000_000)

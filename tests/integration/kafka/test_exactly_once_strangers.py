@@ -60,7 +60,7 @@ def test_a_stranger_of_a_low_epoch_is_refused(flow: Flow, unique_topic: Callable
 def test_what_a_stranger_wrote_before_the_flow_began_hides_nothing(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """A leader that knows nobody takes the stranger's batch; its numbers must not pass for records of ours."""
+    """A leader that knows no producer takes the stranger's batch; its numbers must not pass for records of ours."""
     stem = unique_topic()
     topic, later = flow.source.create_topic(f"{stem}-first"), f"{stem}-later"
     with flow.replicator(f"{stem}-.*") as replicator:
@@ -120,7 +120,7 @@ def test_a_stranger_of_the_same_moment_costs_no_record(flow: Flow, unique_topic:
     assert (copied - sent).total() < BACKLOG, "no more than what was in flight is there twice"
 
 
-def test_a_flow_of_a_low_epoch_moves_to_a_high_one_and_goes_on(
+def test_a_flow_of_a_low_epoch_moves_to_a_high_one_and_continues(
     flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """It was begun in epoch 0, as all were, and died without a position: nothing is lost or repeated by the move."""

@@ -1,12 +1,12 @@
-"""A source that is rewritten by an unclean election while nobody reads it: positions lie behind what is left of its log.
+"""A source that is rewritten by an unclean election while no copier reads it: positions lie behind what is left of its log.
 
     offsets       0 ........ 1,000 ........ 1,500 ........ 2,000 ........ 2,800
     before        ├─ records that survive ──────┤├─ lost ─┤
     positions                 killed                  stopped, frozen
     copied                                            all
-    afterwards    ├─ records that survive ──────┤├─ others, in the place of the lost and behind them ─┤
+    afterwards    ├─ records that survive ──────┤├─ others, at the lost offsets and behind them ──────┤
 
-Offset 2,000 exists all the same, and so does each before it: only the epoch of the source's leader tells (KIP-101).
+Offset 2,000 exists all the same, and so does each before it: only the epoch of the source's leader shows it (KIP-101).
 """
 
 from collections.abc import Iterator
@@ -119,7 +119,7 @@ def test_by_default_the_partition_stops_and_says_what_is_lost(rewritten: Rewritt
 
 
 @pytest.mark.parametrize("absence", ABSENCES)
-def test_alert_goes_on_where_the_log_was_rewritten(rewritten: Rewritten, absence: str):
+def test_alert_continues_where_the_log_was_rewritten(rewritten: Rewritten, absence: str):
     said = rewritten.said[absence, "alert"]
 
     assert rewritten.before + rewritten.after[SURVIVE:] == rewritten.copied[absence, "alert"]
@@ -191,7 +191,7 @@ def _part(trio: KafkaCluster, west: KafkaCluster, folder: Path, stack: ExitStack
 
 
 @pytest.mark.parametrize("absence", [*ABSENCES, EARLY])
-def test_alert_goes_on_where_a_log_of_an_earlier_epoch_parts_from_the_copy(parted: Rewritten, absence: str):
+def test_alert_continues_where_a_log_of_an_earlier_epoch_parts_from_the_copy(parted: Rewritten, absence: str):
     said = parted.said[absence, "alert"]
 
     assert parted.before + parted.after[SURVIVE:] == parted.copied[absence, "alert"]

@@ -1,4 +1,4 @@
-"""Passwords and permissions that are wrong: named in the log, REST and /progress; put right, the flow goes on by itself."""
+"""Passwords and permissions that are wrong: named in the log, REST and /progress; put right, the flow continues by itself."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -180,7 +180,7 @@ def test_what_the_target_does_not_grant_is_named_until_it_does(
 def test_a_target_that_can_have_no_transactions_is_copied_to_all_the_same(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """One broker that wants three replicas of the topic of transactions never coordinates any; nobody waits for it."""
+    """One broker that wants three replicas of the topic of transactions never coordinates any; the flow does not wait for it."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 300, keys=True)
     config = {"transaction.state.log.replication.factor": "3"}

@@ -78,7 +78,7 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
 ) -> None:
     """The partition stops before it and names its offset; what precedes it and other partitions are copied.
 
-    Small batches are put together: the damage must not be hidden by that either. Deleted, the flow goes on behind it.
+    Small batches are put together: the damage must not be hidden by that either. Deleted, the flow continues behind it.
     """
     topic = frail.create_topic(unique_topic(), partitions=2)
     load(frail, topic, 2000, codec=codec, keys=True, headers=1, batch_bytes=600)
@@ -94,7 +94,7 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
         log = replicator.log_text()
         frail.delete_records(topic, {0: bad.next_offset})
         wait_until(
-            "it goes on behind the damage",
+            "it continues behind the damage",
             lambda: replicator.partition(topic).get("sourceOffset") == 1000,
         )
 
@@ -111,7 +111,7 @@ def test_a_batch_that_is_damaged_on_the_source_is_never_copied(
 def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
     east: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The broker gives up with a torn batch at its end; with a larger disk the copy goes on without loss or repeat."""
+    """The broker gives up with a torn batch at its end; with a larger disk the copy continues without loss or repeat."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 50_000, size_bytes=1000, keys=True, content="random")
 
@@ -121,7 +121,7 @@ def test_a_target_whose_disk_is_full_is_filled_when_there_is_room(
         flow(east, brim, topic, "full", tmp_path) as replicator,
     ):
         wait_until("its disk is full", lambda: not brim.broker(1).running)
-        wait_until("it is told", lambda: replicator.progress()["reasons"])
+        wait_until("it is reported", lambda: replicator.progress()["reasons"])
         disk.grow()
         brim.broker(1).start()
         replicator.wait_until_caught_up(partitions=2)

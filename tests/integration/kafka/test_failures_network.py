@@ -70,7 +70,7 @@ def wait_for_reach(replicator: Replicator, *, lost: str | None) -> dict[str, Any
         found = replicator.progress()
         return found if wanted == {side: found[side]["reach"] for side in SIDES} else {}
 
-    return wait_until(f"{lost or 'no cluster'} is told to be lost", told, poll_s=0.2)
+    return wait_until(f"{lost or 'no cluster'} is reported as lost", told, poll_s=0.2)
 
 
 @pytest.mark.parametrize("side", SIDES)

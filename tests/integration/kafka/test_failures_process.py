@@ -48,7 +48,7 @@ def ends(pid: int) -> bool:
 def test_a_task_that_is_killed_is_started_again_by_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of a task, twice: the other goes on, a new process takes its place, every record comes once."""
+    """kill -9 of a task, twice: the other continues, a new process takes its place, every record comes once."""
     topic = east.create_topic(unique_topic(), partitions=4)
     load(east, topic, 20_000, size_bytes=600, keys=True, content="random")
 
@@ -68,7 +68,7 @@ def test_a_task_that_is_killed_is_started_again_by_its_worker(
 def test_no_task_outlives_its_worker(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """kill -9 of the worker alone: its tasks are gone at once, and the next run goes on without loss or repeat."""
+    """kill -9 of the worker alone: its tasks are gone at once, and the next run continues without loss or repeat."""
     topic = east.create_topic(unique_topic(), partitions=2)
     load(east, topic, 12_000, size_bytes=600, keys=True, content="random")
 

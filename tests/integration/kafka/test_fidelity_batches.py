@@ -55,7 +55,7 @@ def every_shape(codec: str) -> Callable[[KafkaCluster, str], None]:
 
 
 def from_long_ago(cluster: KafkaCluster, topic: str) -> None:
-    """Timestamps of years ago, and then of before 1970's first second was over."""
+    """Timestamps of years ago, and then of the first second of 1970."""
     load(cluster, topic, 500, keys=True, timestamp_ms=LONG_AGO_MS, timestamp_step_ms=86_400_000)
     load(cluster, topic, 100, keys=True, timestamp_ms=0, timestamp_step_ms=1, first=500)
 

@@ -82,7 +82,7 @@ def test_batches_larger_than_the_target_takes_are_split(
 def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_limit_is_raised(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """The partition says so everywhere, the others go on; with a higher limit it goes on by itself."""
+    """The partition says so everywhere, the others go on; with a higher limit it continues by itself."""
     topic = east.create_topic(unique_topic(), partitions=2)
     west.create_topic(f"toolarge.{topic}", partitions=2, config={"max.message.bytes": "20000"})
     load(east, topic, 100, partition=0, keys=True)
@@ -100,7 +100,7 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_until_the_lim
         assert "RecordTooLarge" in replicator.metrics()
         wait_until("the other partition is copied", lambda: replicator.partition(topic, 1)["records"] == 1000)
         load(east, topic, 10, partition=1, keys=True, first=1000)
-        wait_until("the other goes on", lambda: replicator.partition(topic, 1)["records"] == 1010)
+        wait_until("the other continues", lambda: replicator.partition(topic, 1)["records"] == 1010)
         assert replicator.partition(topic)["phase"] == "stopped"
         load(east, topic, 50, partition=0, keys=True, first=201)
         wait_until(

@@ -105,10 +105,10 @@ def test_topics_with_odd_names_are_copied(
 @pytest.mark.parametrize(
     ("start", "since"), [("latest", 4000), ("timestamp:{}", 1500), ("by_duration:PT1H", 3000)]
 )
-def test_a_flow_begins_where_it_is_told(
+def test_a_flow_begins_where_its_setting_says(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path, start: str, since: int
 ) -> None:
-    """At the end, at a moment, or a while ago; and once begun it goes on from where it was, whatever the setting."""
+    """At the end, at a moment, or a while ago; and once begun it continues from where it was, whatever the setting."""
     topic = east.create_topic(unique_topic())
     now_ms = time.time_ns() // 1_000_000
     # The first 3000 are older than two hours, the others younger than eleven minutes: no delay moves one over the hour.

@@ -2,7 +2,7 @@
 
 offsets       0 ........ 1,500 ........ 2,000 ........ 2,800
 copied        ├─ records that survive ─┤├─ lost ─┤
-afterwards    ├─ records that survive ─┤├─ others, in the place of the lost and behind them ─┤
+afterwards    ├─ records that survive ─┤├─ others, at the lost offsets and behind them ──────┤
 """
 
 from pathlib import Path

@@ -57,7 +57,7 @@ def test_load_and_dump_agree(east: KafkaCluster, unique_topic: Callable[[], str]
     assert east.end_offsets(topic) == {0: 3, 1: 3}
 
 
-def test_digest_tells_equal_from_different(east: KafkaCluster, unique_topic: Callable[[], str]):
+def test_digest_distinguishes_equal_from_different(east: KafkaCluster, unique_topic: Callable[[], str]):
     """Two topics of the same records have one digest, whatever their batches; another order has another."""
     topics = [east.create_topic(unique_topic(), config=tools.FOREVER) for _ in range(3)]
 

@@ -1,4 +1,4 @@
-"""Heartbeats: Java's clients tell by ours which clusters are upstream, Java's MirrorMaker copies them, and a failure is told.
+"""Heartbeats: Java's clients tell by ours which clusters are upstream, Java's MirrorMaker copies them, and a failure is reported.
 
 The topic is called `heartbeats` on every cluster, so these tests have three of their own; no test leaves it behind.
 """
@@ -200,7 +200,7 @@ def test_java_knows_by_them_what_is_upstream_over_one_and_two_hops(
             ("B->C", "C", "B.heartbeats"),
             ("B->C", "C", "B.A.heartbeats"),
         }
-        wait_until("the pulse is told", lambda: expected <= ages(ours).keys())
+        wait_until("the pulse is reported", lambda: expected <= ages(ours).keys())
         pulse = {key: age for key, age in ages(ours).items() if key in expected}
         assert 0 == ours.stop()
 
@@ -259,7 +259,9 @@ def test_heartbeats_on_the_source_spare_a_connector_for_the_way_back(
 
 
 @pytest.mark.faults
-def test_a_broker_that_is_lost_is_told_and_its_return_noticed(first: KafkaCluster, tmp_path: Path) -> None:
+def test_a_broker_that_is_lost_is_reported_and_its_return_noticed(
+    first: KafkaCluster, tmp_path: Path
+) -> None:
     """The same process, FAILED and then RUNNING; what was missed is not written later, and its age is seen meanwhile."""
     with KafkaCluster(name="lost") as target, beating(first, target, tmp_path) as ours:
         wait_for_heartbeats(target, 2)
@@ -282,7 +284,7 @@ def test_a_broker_that_is_lost_is_told_and_its_return_noticed(first: KafkaCluste
 def test_a_topic_that_cannot_be_created_is_named_and_found_when_it_is_there(
     first: KafkaCluster, second: KafkaCluster, tmp_path: Path
 ) -> None:
-    """MM2's default of 3 replicas on one broker: REST names the setting; made by somebody else, the topic is used."""
+    """MM2's default of 3 replicas on one broker: REST names the setting; where the topic exists, it is used."""
     with beating(first, second, tmp_path, {"heartbeats.topic.replication.factor": "3"}) as ours:
         said = wait_for_state(ours, "FAILED")
         ready, progress = ours.rest("/readyz")[0], ours.progress()
@@ -313,7 +315,7 @@ def test_a_source_that_refuses_heartbeats_is_a_warning(second: KafkaCluster, tmp
         ) as ours:
             wait_for_heartbeats(second, 2)
             refused = "No heartbeats to guarded"
-            wait_until("it is told", lambda: refused in status(ours)["connector"].get("trace", ""))
+            wait_until("it is reported", lambda: refused in status(ours)["connector"].get("trace", ""))
             said = wait_for_state(ours, "RUNNING")
             for operation in ("CREATE", "WRITE", "DESCRIBE"):
                 guarded.allow(operation, "TOPIC", TOPIC)

@@ -59,10 +59,10 @@ def test_those_who_begin_a_flow_at_once_agree_on_an_epoch_that_the_coordinator_t
     asking(west, rounds)
 
 
-def test_a_flow_goes_on_where_somebody_died_after_he_had_raised_the_epoch(
+def test_a_flow_continues_where_a_copier_died_after_it_had_raised_the_epoch(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Before he could tell anybody: the epoch that is decided can fence nobody any more."""
+    """Before it could publish that: the epoch that is decided cannot fence any copier any more."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 100)
     with flow.replicator(topic) as replicator:

@@ -1,4 +1,4 @@
-"""The flow's own topics, made beforehand by somebody with a broker's defaults, or emptied: the flow restarts all the same."""
+"""The flow's own topics, created beforehand with a broker's defaults, or emptied: the flow restarts all the same."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_flow_without_its_decisions_continues_behind_its_positions(
 def test_a_target_topic_made_anew_is_not_continued_behind_positions_without_decisions(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Whoever deletes the copy and the decisions begins from the beginning."""
+    """Without the copy and the decisions the flow begins from the beginning."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 300)
     with flow.replicator(topic) as replicator:
@@ -174,7 +174,7 @@ def test_settings_that_may_not_be_mended_are_a_warning_at_once(
 def test_settings_that_may_not_be_read_are_a_warning(
     east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """Nobody can see then whether decisions are kept."""
+    """It is unknown then whether decisions are kept."""
     with KafkaCluster(
         name="silent", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
     ) as silent:

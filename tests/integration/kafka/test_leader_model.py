@@ -1,7 +1,7 @@
 """The model of a partition leader (`tests.model`) answers as real brokers do: what makes its verdicts worth something.
 
 Random requests of producers with and without transactions, with next, repeated, older, later and wrapped sequences, epochs
-of before and after, batches that are too large, damaged, old or stamped by the broker. Error codes, offsets, times, what is
+before and after, batches that are too large, damaged, old or stamped by the broker. Error codes, offsets, times, what is
 remembered of producers and where the log ends are compared after each one.
 """
 
@@ -45,7 +45,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 @dataclass(slots=True)
 class Producer:
-    """Somebody who writes, in transactions of *transactional_id* if he has one."""
+    """A producer, which writes in transactions if it has a *transactional_id*."""
 
     producer_id: int
     epoch: int

@@ -431,9 +431,9 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
 
 
 def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
-    """The broker's sentence is told, and what was refused is not."""
+    """The broker's sentence is reported, and what was refused is not."""
     with Replicator.mm2(places.mm2(WRONG), folder=tmp_path) as replicator:
-        wait_until("it is told", lambda: "refuses our SCRAM" in replicator.log_text())
+        wait_until("it is reported", lambda: "refuses our SCRAM" in replicator.log_text())
         texts = answers(replicator.url, wrong_configs(places))
         assert 0 == replicator.stop()
         texts["log"] = replicator.log_text()
@@ -441,7 +441,7 @@ def test_a_login_that_is_refused(places: Places, tmp_path: Path) -> None:
 
 
 def test_files_that_are_wrong_where_secrets_stand(places: Places, tmp_path: Path) -> None:
-    """Whether the process ends or goes on without that cluster: no sentence quotes the value."""
+    """Whether the process ends or continues without that cluster: no sentence quotes the value."""
     worker = {**places.of_target(STORE), "mirrorflow.http.listeners": "http://127.0.0.1:0", **QUICK}
     texts = {}
     for what, config in wrong_configs(places).items():

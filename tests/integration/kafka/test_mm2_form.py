@@ -115,7 +115,7 @@ def series(text: str) -> Counter[str]:
 
 
 def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
-    """Both directions of everything: copies do not come back, nobody's internal topics go along."""
+    """Both directions of everything: copies do not come back, internal topics are not copied."""
     others = {"mm2-offset-syncs.X.internal", "mm2-offsets.X.internal", "X.checkpoints.internal"}
     for name in ("orders", *sorted(others)):
         write(north, north.create_topic(name), 5)

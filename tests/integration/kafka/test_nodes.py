@@ -1,5 +1,5 @@
 """A distributed worker with several nodes, on real brokers: they share the tasks of a connector, any of them takes commands,
-and work of a node that dies, or is told to stop, goes on elsewhere, each record once.
+and work of a node that dies, or is stopped, continues elsewhere, each record once.
 """
 
 import json
@@ -113,7 +113,7 @@ def test_nothing_pauses_but_what_moves(
 
 
 def test_the_leader_dies_while_tasks_change(site: Site, unique_topic: Callable[[], str]) -> None:
-    """Topics that are found while nobody leads are written down by who leads next."""
+    """Topics that are found while there is no leader are written down by the next one."""
     topics = [unique_topic() for _ in range(3)]
     site.source.create_topic(topics[0], partitions=2)
     load(site.source, topics[0], 100)
@@ -156,7 +156,7 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
                 assert f"FilesDiffer: {NAME}: " in node.log_text()
         wait_for_copies(site, added, 100)
         wait_until(
-            "nobody is told that any more",
+            "no node reports that any more",
             lambda: all("mirrorflow_setting_warnings 0\n" in node.metrics() for node in both),
         )
         assert all(node.rest(f"/connectors/{NAME}/config") == (200, new) for node in both)
@@ -261,7 +261,7 @@ def test_a_hot_pair_is_separated_and_a_new_topic_moves_nothing_else(
             assert all(longest_s[number] < UNDISTURBED_S for number in (1, 2, 4, 5)), longest_s
         wait_for_copies(site, topic, pulse.written + torrent.written)
         assert pids == {pid for node in all_nodes for pid in node.task_pids()}
-        # Who leads the connector next goes on with what tasks have, and measures anew.
+        # Who leads the connector next continues with what tasks have, and measures anew.
         home = all_nodes[0].rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
         left = [node for node in all_nodes if address(node) != home]
         assert 0 == next(node for node in all_nodes if node not in left).stop()

@@ -147,7 +147,7 @@ def test_the_same_records_give_the_syncs_that_java_gives(
         by_us = wait_for_newest(east, f"mm2-offset-syncs.{topic}.internal", topic, newest)
         written = sum(len(syncs) for syncs in by_us.values())
         sample = f'target="{topic}"}} {written}\n'
-        # A task tells its figures once a second.
+        # A task reports its figures once a second.
         wait_until(
             f"the metric says {written}",
             lambda: sample in ours.metrics().partition("mirrorflow_offset_syncs_total{")[2],
@@ -175,7 +175,7 @@ def test_the_same_records_give_the_syncs_that_java_gives(
 def test_java_translates_by_our_syncs_and_we_and_java_write_them_in_turns(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Java's MirrorCheckpointConnector tells of groups what our own store tells, from syncs that only we have written."""
+    """Java's MirrorCheckpointConnector translates groups as our own store does, from syncs that only we have written."""
     topic = east.create_topic(unique_topic(), partitions=2)
     group, syncs_topic, checkpoints_topic = (
         f"group-{topic}",

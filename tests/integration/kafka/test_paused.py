@@ -39,7 +39,7 @@ def told(replicator: Replicator, **expected: Any) -> dict[str, Any]:
         summary = replicator.progress()
         return summary if expected == {key: summary[key] for key in expected} else {}
 
-    return wait_until(f"it tells {expected}", found, poll_s=0.2)
+    return wait_until(f"it reports {expected}", found, poll_s=0.2)
 
 
 def states(replicator: Replicator) -> set[str]:
@@ -50,12 +50,12 @@ def states(replicator: Replicator) -> set[str]:
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[KafkaCluster]:
-    """A target of its own: heartbeats of others are not there, and ours are left to nobody."""
+    """A target of its own: heartbeats of others are not there, and no other test finds ours."""
     with KafkaCluster(name="fresh") as cluster:
         yield cluster
 
 
-def test_a_paused_flow_copies_nothing_tells_its_lag_and_goes_on_where_it_was(
+def test_a_paused_flow_copies_nothing_reports_its_lag_and_continues_where_it_was(
     east: KafkaCluster, fresh: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
     """Before the first record, in the middle, and after: the pod is ready, the lag grows, each record comes once."""

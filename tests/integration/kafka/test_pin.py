@@ -54,7 +54,7 @@ def forgetful() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def older() -> Iterator[KafkaCluster]:
-    """As forgetful, of Kafka 3.9: its transactions are those of before KIP-890."""
+    """As forgetful, of Kafka 3.9: its transactions are those before KIP-890."""
     config = {"producer.id.expiration.ms": "4000", "producer.id.expiration.check.interval.ms": "1000"}
     with KafkaCluster(name="older", version=OLD_VERSION, config=config) as cluster:
         yield cluster
@@ -79,7 +79,7 @@ def flow(east: KafkaCluster, forgetful: KafkaCluster, tmp_path: Path) -> Flow:
 
 
 def test_old_records_are_copied_once_over_many_checks(flow: Flow, unique_topic: Callable[[], str]):
-    """Forty days old, timestamp 0 and none at all; killed twice in between. Nobody sees a difference, nor need commit."""
+    """Forty days old, timestamp 0 and none at all; killed twice in between. No reader sees a difference, and nothing needs to be committed."""
     stem = unique_topic()
     ages = {f"{stem}-days": now_ms() - 40 * DAY_MS, f"{stem}-zero": 0, f"{stem}-none": -1}
     for topic in ages:
@@ -147,8 +147,8 @@ def test_a_late_batch_of_old_records_is_not_taken(flow: Flow, unique_topic: Call
     flow.assert_exact(topic)
 
 
-def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Callable[[], str]):
-    """The coordinator aborts and raises the epoch, as it does when nobody commits in time: the flow goes back, and on."""
+def test_what_was_not_committed_is_copied_again(flow: Flow, unique_topic: Callable[[], str]):
+    """The coordinator aborts and raises the epoch, as it does when nothing is committed in time: the flow goes back, and on."""
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     write_batches(flow.source, topic, large(0, timestamp=now_ms() - 40 * DAY_MS))
     with flow.replicator(topic, SLOW) as replicator:
@@ -177,7 +177,7 @@ def test_what_nobody_has_committed_is_copied_again(flow: Flow, unique_topic: Cal
 def test_settings_changed_while_the_old_copier_writes_repeat_what_was_not_committed_at_most(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """A rollout with `maxSurge: 1`: the newcomer fences the old copier in the middle of old records, which goes on writing till then.
+    """A rollout with `maxSurge: 1`: the newcomer fences the old copier in the middle of old records, which continues writing till then.
 
     Readers of committed records see each record once. Others may see what was written since the last commit twice, in one piece.
     """
@@ -242,7 +242,7 @@ def test_what_the_coordinator_aborts_by_itself_is_copied_again(
 
 
 @pytest.mark.faults
-def test_without_the_transactional_id_that_the_coordinator_forgot_one_writer_goes_on(
+def test_without_the_transactional_id_that_the_coordinator_forgot_one_writer_continues(
     east: KafkaCluster, brisk: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
     """Frozen for so long that it could not keep the id alive: old records are copied all the same, and the status says how."""

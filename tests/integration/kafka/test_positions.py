@@ -134,7 +134,7 @@ def test_a_predecessor_that_leaves_is_noticed(west: KafkaCluster):
     assert (frozenset({FOO}), True, frozenset()) == asyncio.run(main())
 
 
-def test_java_goes_on_from_our_positions_and_we_from_its(
+def test_java_continues_from_our_positions_and_we_from_its(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Java MM2 copies exactly what follows our position, and we read the position that it stores at its stop."""

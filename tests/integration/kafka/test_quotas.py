@@ -1,4 +1,4 @@
-"""Fetch quotas of brokers: a throttled answer has no partitions, and everything that reads a log waits and goes on.
+"""Fetch quotas of brokers: a throttled answer has no partitions, and everything that reads a log waits and continues.
 
 A broker answers a throttled fetch with a throttle time and nothing else. The clusters are this file's own: the default
 quota, which holds for all clients here, would slow other tests down.

@@ -124,7 +124,7 @@ def test_a_seed_fills_a_topic_that_recompresses(
 
 
 def test_a_record_too_large_after_recompression_says_what_to_set(flow: Flow, unique_topic: Names) -> None:
-    """The sentence names recompression; with compression.type=producer the partition goes on by itself."""
+    """The sentence names recompression; with compression.type=producer the partition continues by itself."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
     large = Record(0, NOW_MS, b"large", bytes(2_000_000))
@@ -173,7 +173,7 @@ def test_segments_smaller_than_a_message_may_be_are_a_limit_too(flow: Flow, uniq
 
 
 def test_limits_are_followed_both_ways_while_the_flow_runs(flow: Flow, unique_topic: Names) -> None:
-    """Lowered, the next refusal tells; raised, batches go as they are again without a restart."""
+    """Lowered, the next refusal shows it; raised, batches go as they are again without a restart."""
     topic = flow.source.create_topic(unique_topic())
     copy = flow.target.create_topic(flow.remote(topic), config={"compression.type": "uncompressed"})
 

@@ -75,7 +75,7 @@ def test_connectors_are_listed_and_expanded(live: Live):
 
 
 def test_status_has_the_workers_address(live: Live):
-    """The worker's id is where it listens, for the connector and for each task; versions as Connect 4.1 tells them."""
+    """The worker's id is where it listens, for the connector and for each task; versions as Connect 4.1 reports them."""
     status = live.process.rest(f"/connectors/{NAME}/status")[1]
     runs = {
         "state": "RUNNING",
@@ -177,7 +177,7 @@ def test_plugins_and_their_settings(live: Live):
 
 
 def test_a_configuration_is_validated(live: Live):
-    """PUT is allowed here, as it changes nothing: the running configuration is right, a wrong one is told key by key."""
+    """PUT is allowed here, as it changes nothing: the running configuration is right, a wrong one is reported key by key."""
     path = f"/connector-plugins/{NAME}/config/validate"
     config = live.process.rest(f"/connectors/{NAME}/config")[1]
     right = live.process.rest(path, method="PUT", body=config)[1]

@@ -487,7 +487,7 @@ def test_definitions_of_settings_are_those_of_apaches_worker(workers: Workers, p
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_validation_lists_what_apaches_worker_lists(workers: Workers, plugin: str) -> None:
-    """Definitions, values, groups and what is visible, for a configuration without errors and a key that nobody knows."""
+    """Definitions, values, groups and what is visible, for a configuration without errors and an unknown key."""
     given = {
         "connector.class": plugin,
         "name": "v",

@@ -109,7 +109,7 @@ def warns(run: RunningCommand, words: str) -> bool:
 
 
 def all_replaced(run: RunningCommand | Replicator, cluster: KafkaCluster, before: set[str]) -> bool:
-    """Whether no connection of before is left, and new ones are there."""
+    """Whether no earlier connection is left, and new ones are there."""
     now = sockets_to(run.pid, port(cluster))
     return bool(now) and not now & before
 
@@ -158,25 +158,25 @@ def test_passwords_and_certificates_rotate_under_load(
                 partial(all_replaced, run, cluster, before),
             )
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
+        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
 
-        # A wrong one is told; what is open stays open, and copying goes on.
+        # A wrong one is reported; what is open stays open, and copying continues.
         before = sockets_to(run.pid, port(safe))
         secrets["safe"].turn(password="third-wrong")
-        wait_until("it is told", lambda: "cannot be used" in run.log.read_text())
+        wait_until("it is reported", lambda: "cannot be used" in run.log.read_text())
         wait_until("it is a warning of the connector", partial(warns, run, "cannot be used"))
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
+        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
         assert before & sockets_to(run.pid, port(safe))
 
-        # The right one again: it recovers by itself, even with every connection of before gone.
+        # The right one again: it recovers by itself, even with every earlier connection gone.
         set_password(safe, "fourth")
         secrets["safe"].turn(password="fourth")
         wait_until("all are others", partial(all_replaced, run, safe, before))
         safe.broker(1).stop()
         safe.broker(1).start()
         so_far = arrived(safe)
-        wait_until("it goes on", lambda: arrived(safe) > so_far + 500)
+        wait_until("it continues", lambda: arrived(safe) > so_far + 500)
         producer.stop()
         wait_until("all is there", lambda: arrived(safe) >= producer.acknowledged)
 
@@ -224,7 +224,7 @@ def nodes_file(vault: KafkaCluster, safe: KafkaCluster, topic: str) -> dict[str,
 def test_a_rotation_on_one_node_is_no_affair_of_another(
     vault: KafkaCluster, safe: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Nodes of one file, each with users and passwords of its own: where one of them changes, nobody restarts or meets."""
+    """Nodes of one file, each with users and passwords of its own: where one of them changes, no node restarts or rebalances."""
     topic, copy, connector = "shared", "kept.shared", quote("kept->held.MirrorSourceConnector", safe="")
     vault.create_topic(topic, partitions=4)
     load(vault, topic, 400)

@@ -1,4 +1,4 @@
-"""One real broker with every kind of listener: who may come in does, who may not is told why in one sentence."""
+"""One real broker with every kind of listener: a client that may connect does, another one gets the reason in one sentence."""
 
 import asyncio
 import base64
@@ -106,7 +106,7 @@ def test_tls_with_each_store(guarded: KafkaCluster, listener: str, kind: str):
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
 def test_passwords(guarded: KafkaCluster, listener: str, mechanism: str):
-    """Each mechanism with and without TLS: the right password enters, the wrong one is told what refused it."""
+    """Each mechanism with and without TLS: the right password enters, the wrong one gets the reason for its refusal."""
     assert guarded.cluster_id == enter(guarded.java_client(listener, mechanism=mechanism))
 
     sentence = refusal(
@@ -198,7 +198,7 @@ async def _with_endpoint(guarded: KafkaCluster, status: str, text: str) -> str:
 
 
 def test_missing_client_certificate_is_said(guarded: KafkaCluster):
-    """On an mTLS listener a client without a key store is told about it."""
+    """On an mTLS listener a client without a key store gets that as the reason."""
     properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("MTLS")}
 
     assert "ssl.keystore" in refusal(properties, AuthenticationFailedError)
@@ -211,7 +211,7 @@ def test_unknown_authority_is_said(guarded: KafkaCluster):
     assert "ssl.truststore" in refusal(properties, AuthenticationFailedError)
 
 
-def test_plaintext_client_on_a_tls_listener_is_told(guarded: KafkaCluster):
+def test_plaintext_client_on_a_tls_listener_gets_the_reason(guarded: KafkaCluster):
     """The commonest mistake names security.protocol and the address."""
     address = guarded.bootstrap_for("SSL")
 
@@ -221,7 +221,7 @@ def test_plaintext_client_on_a_tls_listener_is_told(guarded: KafkaCluster):
     assert address in sentence
 
 
-def test_tls_client_on_a_plaintext_listener_is_told(guarded: KafkaCluster):
+def test_tls_client_on_a_plaintext_listener_gets_the_reason(guarded: KafkaCluster):
     """The other way round."""
     properties = guarded.java_client("SSL") | {"bootstrap.servers": guarded.bootstrap_for("PLAINTEXT")}
 

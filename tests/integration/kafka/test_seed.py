@@ -48,7 +48,7 @@ def eager() -> Iterator[KafkaCluster]:
 def test_each_record_arrives_once_with_all_that_it_is(
     flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
 ):
-    """Keys, headers, timestamps, partitions; several topics, one of them empty; then the connector goes on."""
+    """Keys, headers, timestamps, partitions; several topics, one of them empty; then the connector continues."""
     stem = unique_topic()
     for number in range(3):
         flow.source.create_topic(f"{stem}-{number}", partitions=3)
@@ -96,10 +96,10 @@ def test_what_is_written_meanwhile_is_taken_by_further_waves(
     flow.assert_exact(topic)
 
 
-def test_a_task_whose_time_is_over_gives_its_place_and_another_goes_on(
+def test_a_task_whose_time_is_over_gives_its_place_and_another_continues(
     flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
 ):
-    """Several waves for one end; nobody waits for the one before, which has left in order."""
+    """Several waves for one end; none waits for the one before, which has left in order."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 4_000, size_bytes=200)
 
@@ -112,7 +112,7 @@ def test_a_task_whose_time_is_over_gives_its_place_and_another_goes_on(
 def test_a_topic_that_strangers_have_filled_is_refused_unless_asked_for(
     flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
 ):
-    """Nothing is written to it before somebody has said so."""
+    """Nothing is written to it before it is asked for."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 500)
     copy = flow.target.create_topic(flow.remote(topic))
@@ -134,7 +134,7 @@ def test_a_topic_that_strangers_have_filled_is_refused_unless_asked_for(
 def test_what_the_source_deletes_before_it_was_copied_is_counted(
     policy: str, status: int, flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str]
 ):
-    """Never silently: `fail` stops the partition, `alert` goes on behind the gap; both say how large it is."""
+    """Never silently: `fail` stops the partition, `alert` continues behind the gap; both say how large it is."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 30_000, size_bytes=1_000)
     deleted: list[int] = []
@@ -164,7 +164,7 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    """It was planned from there. Who begins it later is stopped, as in the middle, until somebody has chosen to go on."""
+    """It was planned from there. Who begins it later is stopped, as in the middle, until a user has chosen to go on."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
     planned = SeedSurvey.decide_beginnings
@@ -249,7 +249,7 @@ def test_who_sets_a_retention_while_it_is_held_finds_it_so_at_the_end(
         assert flow.target.start_offsets(flow.remote(topic)) == {0: 0}
 
 
-def test_a_seed_goes_on_behind_what_the_target_has_deleted_while_it_was_paused(
+def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused(
     east: KafkaCluster,
     eager: KafkaCluster,
     spark: "SparkContext",

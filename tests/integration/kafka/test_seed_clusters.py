@@ -77,7 +77,7 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
     assert_once(flow, topics)
 
 
-def test_what_the_target_refuses_is_named_and_goes_on_when_it_is_taken(
+def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
     flow: Flow, spark: "SparkContext", unique_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ):
     """Too large, or too old by the topic's own policy: the job fails within seconds, the other topics are seeded."""

@@ -89,7 +89,7 @@ def start(flow: Flow, topics: tuple[str, ...], tmp_path: Path) -> Iterator[Calla
         process.close()
 
 
-def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_that_goes_on(
+def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_that_continues(
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
     """In order within seconds, or by kill -9, after which nothing of it is left running."""
@@ -112,10 +112,10 @@ def test_a_driver_that_is_stopped_and_one_that_is_killed_are_followed_by_one_tha
         flow.assert_exact(topic)
 
 
-def test_ctrl_c_ends_the_command_in_order_and_the_next_one_goes_on(
+def test_ctrl_c_ends_the_command_in_order_and_the_next_one_continues(
     flow: Flow, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """`mirrorflow seed`, as somebody on a laptop starts it."""
+    """`mirrorflow seed`, as a user on a laptop starts it."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 3_000, size_bytes=RECORD_BYTES)
     places = ["--from", flow.source.bootstrap, "--to", flow.target.bootstrap, "--from-alias", flow.alias]
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_command_in_order_and_the_next_one_goes_on(
 def test_two_jobs_and_the_connector_at_once_lose_and_repeat_nothing(
     flow: Flow, topics: tuple[str, ...], start: Callable[..., SeedProcess]
 ):
-    """Who comes later waits, and what is refused is taken from where the other has come to; then the connector goes on."""
+    """Who comes later waits, and what is refused is taken from where the other has come to; then the connector continues."""
     stem = topics[0].removesuffix("-fresh")
     jobs = [start(), start()]
     _wait_for_copies(flow, topics, 100, jobs[0].running)
@@ -247,7 +247,7 @@ def test_executors_that_are_killed_and_frozen_cost_time_alone(
     assert (ended["status"], ended["phase"]) == (0, "Succeeded")
     fresh, old = topics
     flow.assert_exact(fresh)
-    # A transaction that nobody has come to commit is aborted: its records are nobody's who reads committed ones.
+    # A transaction that was not committed is aborted: readers of committed records do not see it.
     copied = digest(flow.target, flow.remote(old), isolation="read_committed")
     assert copied == digest(flow.source, old)
 

@@ -1,4 +1,4 @@
-"""The one Spark test of `make test`: a seed that is killed, goes on, and is then verified."""
+"""The one Spark test of `make test`: a seed that is killed, continues, and is then verified."""
 
 import json
 from collections.abc import Callable, Iterator

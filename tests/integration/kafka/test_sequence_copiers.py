@@ -33,7 +33,7 @@ def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
 
 @pytest.mark.faults
 def test_a_frozen_copier_that_thaws_repeats_nothing(flow: Flow, topic: str):
-    """Requests of the first are in its sockets when it freezes; the second takes over; then the first goes on."""
+    """Requests of the first are in its sockets when it freezes; the second takes over; then the first continues."""
     load(flow.source, topic, BACKLOG, size_bytes=200)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic, SLOWER))
@@ -92,7 +92,7 @@ def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: st
 
 
 def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, topic: str):
-    """Others write between our batches, one of them in a transaction that nobody ends; ours stay exact, also after kill -9."""
+    """Others write between our batches, one of them in a transaction that is never ended; ours stay exact, also after kill -9."""
     remote = flow.target.create_topic(flow.remote(topic))
     load(flow.source, topic, BACKLOG // 2, size_bytes=200)
     with flow.replicator(topic, SLOW) as replicator:
@@ -183,12 +183,12 @@ def test_sequences_begin_again_after_two_thousand_million_records(flow: Flow, to
 
 
 def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
-    """Whoever comes second is refused by name, and the first goes on."""
+    """The second flow is refused by name, and the first continues."""
     load(flow.source, topic, 1_000)
     with ExitStack() as stack:
         first = stack.enter_context(flow.replicator(topic))
         first.wait_until_caught_up()
-        second = stack.enter_context(flow.replicator(topic, {"mirrorflow.flow": "somebody-else"}))
+        second = stack.enter_context(flow.replicator(topic, {"mirrorflow.flow": "another-flow"}))
 
         def refused() -> str:
             return str(

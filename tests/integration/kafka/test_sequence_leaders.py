@@ -241,9 +241,9 @@ def test_an_unclean_election_is_filled_again(
 def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_records(
     east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """The tail is lost, the map cannot be written, and the copy goes on elsewhere, as if it came behind what that map says.
+    """The tail is lost, the map cannot be written, and the copy continues elsewhere, as if it came behind what that map says.
 
-    Killed then, its successor must not tell groups the places of before.
+    Killed then, its successor must not translate groups to the earlier offsets.
     """
     own = uuid.uuid4().hex[:8]
     flow = CheckpointFlow(source=east, target=trio, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
@@ -296,7 +296,7 @@ def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_r
 def test_an_emptied_target_and_a_rolling_restart_leave_no_memory_and_no_harm(
     flow: Flow, east: KafkaCluster, trio: KafkaCluster, topic: str, tmp_path: Path
 ):
-    """DeleteRecords took all, every broker restarted in order: nobody remembers us.
+    """DeleteRecords took all, every broker restarted in order: no leader remembers us.
 
     One copier lives and knows where it was. One died without a position: only counting is left, and only by policy.
     """
@@ -324,7 +324,7 @@ def test_an_emptied_target_and_a_rolling_restart_leave_no_memory_and_no_harm(
         assert sent == contents(records(trio, its.remote(topic)))
 
 
-def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_goes_on(flow: Flow, topic: str):
+def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_continues(flow: Flow, topic: str):
     """Memory follows the log: where all of ours is deleted and only others' records are left, the new broker knows nothing."""
     remote = flow.target.create_topic(
         flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}

@@ -127,7 +127,7 @@ def test_another_isolation_level_begins_a_generation_behind_a_fence(flow: Flow, 
 
 
 def test_a_position_of_java_over_ours_begins_a_generation_there(flow: Flow, topic: str):
-    """Java MM2 copied on in between (or somebody altered the offset): we go on behind its position, once."""
+    """Java MM2 copied on in between (or the offset was altered): we go on behind its position, once."""
     load(flow.source, topic, 2_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -188,7 +188,7 @@ class Losses:
         for policy in ("alert", "restart"):
             running = self.running[policy]
             said, metrics, progress = running.partition(topic), running.metrics(), running.progress()
-            sentence = f"it goes on, as mirrorflow.source.loss.policy={policy} says"
+            sentence = f"as mirrorflow.source.loss.policy={policy} says"
             assert (reason, "copying") == (said["reason"], said["phase"])
             assert sentence in said["message"]
             assert sentence in running.log_text()
@@ -230,7 +230,7 @@ def losses(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[L
 def test_records_deleted_before_they_were_copied_go_by_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Retention went beyond the position: fail says which offsets, alert goes on and counts them, restart begins again."""
+    """Retention went beyond the position: fail says which offsets, alert continues and counts them, restart begins again."""
     check_records_deleted_before_they_were_copied(losses, east, unique_topic(), stop, start)
 
 
@@ -351,7 +351,7 @@ def check_a_source_topic_made_anew(
 def test_a_target_topic_made_anew_goes_by_policy(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """fail says that copies are gone, alert goes on behind them, restart fills the new topic from the beginning.
+    """fail says that copies are gone, alert continues behind them, restart fills the new topic from the beginning.
 
     What a running process had on its way may have gone into the new topic before anybody could know.
     """
@@ -398,7 +398,7 @@ def check_a_target_topic_made_anew(
 def test_a_target_topic_made_anew_behind_a_running_flow_is_noticed_by_the_next_batch(
     losses: Losses, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    """Nothing tells an idle flow; the new topic takes its next batch for the first, at an offset that cannot be."""
+    """An idle flow does not learn of it; the new topic takes its next batch for the first, at an offset that cannot be."""
     topic = east.create_topic(unique_topic())
     load(east, topic, 1_000)
     losses.start(topic)

@@ -28,7 +28,7 @@ def test_a_copier_killed_within_transactions_loses_and_repeats_nothing(
             more = replicator.progress()["records"] + 500
             wait_until(
                 "more is copied",
-                lambda: replicator.progress()["records"] > more,  # noqa: B023  asked before the loop goes on
+                lambda: replicator.progress()["records"] > more,  # noqa: B023  asked before the loop continues
             )
             replicator.kill()
             replicator.start()

@@ -1,4 +1,4 @@
-"""Truth about lost data: what retention really took is said and goes by policy; what was not lost alarms nobody."""
+"""Truth about lost data: what retention really took is said and goes by policy; what was not lost raises no alarm."""
 
 import threading
 import time
@@ -98,7 +98,7 @@ def test_a_log_that_retention_has_emptied_behind_the_copy_is_no_loss(
 
 
 @pytest.mark.parametrize("policy", ["fail", "alert"])
-def test_retention_that_overtakes_a_slow_reader_is_told_by_its_offsets(
+def test_retention_that_overtakes_a_slow_reader_is_reported_with_its_offsets(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
     """No pause and no freeze: the copy is simply slower than the source forgets."""
@@ -128,7 +128,7 @@ def test_retention_that_overtakes_a_slow_reader_is_told_by_its_offsets(
 
 
 @pytest.mark.parametrize("policy", ["fail", "alert"])
-def test_a_loss_before_the_first_record_of_a_changed_stream_is_told(
+def test_a_loss_before_the_first_record_of_a_changed_stream_is_reported(
     flow: Flow, unique_topic: Names, policy: str
 ) -> None:
     """Another isolation level begins new numbers: what was to carry the first of them is gone all the same."""
@@ -156,7 +156,7 @@ def test_a_loss_before_the_first_record_of_a_changed_stream_is_told(
 def test_a_cleaner_at_work_on_transactions_is_no_loss(
     flow: Flow, unique_topic: Names, isolation: str
 ) -> None:
-    """Aborted records, markers and whole segments go while the flow copies, is killed and goes on: no alarm, no repeat.
+    """Aborted records, markers and whole segments go while the flow copies, is killed and continues: no alarm, no repeat.
 
     In the end every key has the value that a reader of the source finds.
     """

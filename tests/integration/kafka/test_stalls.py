@@ -1,6 +1,6 @@
 """A partition that stands still says why after 30 s, everywhere a user looks, until it moves again.
 
-The causes here stay as long as the test wants: replicas that are out of sync, and a target topic that somebody else keeps
+The causes here stay as long as the test wants: replicas that are out of sync, and a target topic that another program keeps
 writing to while the position of a dead copier is fresh.
 """
 
@@ -124,10 +124,10 @@ def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
         flow.assert_exact(topic)
 
 
-def test_a_wait_for_a_copier_that_is_gone_is_a_reason_while_somebody_else_writes(
+def test_a_wait_for_a_copier_that_is_gone_is_a_reason_while_another_producer_writes(
     flow: Flow, unique_topic: Names
 ):
-    """A stranger's records look like a copier at work. When they end, the copy goes on."""
+    """A stranger's records look like a copier at work. When they end, the copy continues."""
     topic = flow.source.create_topic(unique_topic())
     soon = {"offset.flush.interval.ms": "500"}
     load(flow.source, topic, 1_000)
@@ -159,7 +159,7 @@ def test_a_wait_for_a_copier_that_is_gone_is_a_reason_while_somebody_else_writes
 def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(
     three: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ):
-    """Its only broker is away, so nobody knows whether there is more to copy; the other one is copied on."""
+    """Its only broker is away, so it is unknown whether there is more to copy; the other one is copied on."""
     flow, stem = Flow.new(three, west, tmp_path), unique_topic()
     lost, kept = (three.create_topic(f"{stem}-{name}") for name in ("lost", "kept"))
     leader = three.leader(lost, 0)

@@ -203,7 +203,7 @@ def test_java_and_we_take_turns_three_times(relay: Relay):
     assert [(1, "begin"), (2, "java"), (3, "java")] == turns
 
 
-def test_what_retention_took_behind_javas_position_is_told_before_our_first_record(relay: Relay):
+def test_what_retention_took_behind_javas_position_is_reported_before_our_first_record(relay: Relay):
     """We go on where Java stopped, and promise what follows: that it is gone is a loss, not a beginning."""
     *_, topic = relay.topics  # of one partition
     relay.mark()
@@ -221,7 +221,7 @@ def test_what_retention_took_behind_javas_position_is_told_before_our_first_reco
     assert 120 == len(records(relay.target, relay.remote(topic)))
 
 
-def test_a_topic_without_records_of_javas_turn_goes_on_where_we_were(relay: Relay):
+def test_a_topic_without_records_of_javas_turn_continues_where_we_were(relay: Relay):
     """Java's turns touch one topic; the others are anchored anew by the end of what we had copied ourselves."""
     busy, *quiet = relay.topics
     by_us(relay, 200, 50)

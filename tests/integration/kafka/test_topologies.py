@@ -50,7 +50,7 @@ def own_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def copies(cluster: KafkaCluster) -> set[str]:
-    """Topics that hold records of users, whoever wrote them."""
+    """Topics that hold records of users, whichever cluster wrote them."""
     return {name for name in own_topics(cluster) if not name.startswith("mm2-") and "internal" not in name}
 
 
@@ -126,7 +126,7 @@ def test_active_active_brings_nothing_back(sites: Sites, tmp_path: Path) -> None
     assert {"bills", "late", "east.orders", "east.late"} == copies(west)
 
 
-def test_converted_flow_goes_on_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
+def test_converted_flow_continues_where_java_stopped(sites: Sites, tmp_path: Path) -> None:
     """The positions of Java's own MirrorMaker 2, found by the names that conversion keeps."""
     a, b, _ = sites.values()
     write(a, a.create_topic("orders"), 40)
@@ -264,7 +264,7 @@ def test_requests_go_one_way_and_responses_the_other(sites: Sites, tmp_path: Pat
 
 
 def test_names_stay_in_a_migration(sites: Sites, tmp_path: Path) -> None:
-    """Identity one way: the copy has the name of the original, and a group goes on in it."""
+    """Identity one way: the copy has the name of the original, and a group continues in it."""
     old, new, _ = sites.values()
     text = example("identity", {"old": old, "new": new}) + "old->new.offset.lag.max = 0\n"
     write(old, old.create_topic("orders"), 60)

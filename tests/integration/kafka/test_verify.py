@@ -199,7 +199,7 @@ def test_what_java_has_copied_is_equal_and_cut_by_its_offset_syncs(
     assert (6_000, 6_000) == (found.report.source_records, found.report.target_records)
 
 
-def test_what_retention_took_on_one_side_is_told_and_the_rest_compared(
+def test_what_retention_took_on_one_side_is_reported_and_the_rest_compared(
     flow: Flow, spark: "SparkContext", unique_topic: Names, tmp_path: Path
 ):
     """Partition 0 lost its beginning on the source, partition 1 on the target; partition 2 lacks it though nothing was lost."""
@@ -222,7 +222,7 @@ def test_what_retention_took_on_one_side_is_told_and_the_rest_compared(
 def test_a_wrong_password_is_one_sentence(
     east: KafkaCluster, spark: "SparkContext", unique_topic: Names, tmp_path: Path
 ):
-    """And not among what is told."""
+    """And not in the report."""
     with KafkaCluster(name="locked", listeners=("SASL_PLAINTEXT",)) as locked:
         flow = Flow.new(locked, east, tmp_path)
         files = files_of(flow, unique_topic())

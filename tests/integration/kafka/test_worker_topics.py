@@ -171,7 +171,7 @@ def test_we_read_what_java_has_left(west: KafkaCluster, java: JavaWorker):
     assert {NAME} == statuses.statuses.connectors()
     connector = statuses.statuses.connector(NAME)
     assert connector is not None
-    # At its end it says that nobody has them.
+    # At its end it says that they are unassigned.
     assert {WorkerState.UNASSIGNED} == {
         connector.state,
         *(one.state for one in statuses.statuses.tasks(NAME).values()),

@@ -98,7 +98,7 @@ class Target:
         self.delivered = max([self.delivered, *self.ours(0, self.high_watermark)])
 
     def acknowledge(self):
-        """Whoever wrote last notes what is replicated as a known pair."""
+        """The last writer notes what is replicated as a known pair."""
         for offset in range(self.high_watermark - 1, self.log_start - 1, -1):
             ordinal = self.log[offset]
             if ordinal != FOREIGN and ordinal > self.ladder[0].ordinal:
@@ -159,7 +159,7 @@ class Target:
         return LeaderMemory(epoch=EPOCH, sequence=sequence_of(self.log[self.batches()[-1]]))
 
     def evidence(self, memory="now", tail=None):
-        """What a copier is told."""
+        """What a copier learns."""
         return Evidence(
             epoch=EPOCH,
             ladder=tuple(self.ladder),

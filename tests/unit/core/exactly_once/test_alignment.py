@@ -55,7 +55,7 @@ def test_sequences_are_not_negative():
 
 
 def test_a_fresh_partition_begins_alone():
-    """First batches pipelined while nobody remembers us lost 1,520 records: a later one was accepted as the first."""
+    """First batches pipelined while no leader remembers us lost 1,520 records: a later one was accepted as the first."""
     target = Target()
 
     said = target.verdict()
@@ -132,8 +132,8 @@ def test_an_emptied_log_does_not_begin_anew(remembered):
 
 
 @pytest.mark.parametrize(("since", "decided"), [(0, True), (1, False)])
-def test_an_emptied_log_that_nobody_remembers_goes_on_where_it_ended_behind_our_marker(since, decided):
-    """Old records, a marker behind them, all of it deleted: without its end nobody knew whether a record of ours was last."""
+def test_an_emptied_and_forgotten_log_continues_where_it_ended_behind_our_marker(since, decided):
+    """Old records, a marker behind them, all of it deleted: without its end it was unknown whether a record of ours was last."""
     target = settled(100)
     target.write_foreign(1)  # a marker, for all that can be told of it
     target.replicate()
@@ -179,7 +179,7 @@ def test_a_forgetful_leader_is_asked_nothing_and_its_log_decides():
 
 
 def test_a_forgetful_leader_whose_log_was_cut_in_front_stops():
-    """Others wrote behind our records, which retention took: nothing tells how many there were."""
+    """Others wrote behind our records, which retention took: how many there were is unknown."""
     target = settled(50)
     target.write(20)
     target.write_foreign(30)

@@ -1,6 +1,6 @@
 """A target that lost its tail in an unclean election, and others wrote over it: what is known of it is not there any more.
 
-Each known pair is believed only as long as nothing refutes it; where nobody can tell, nothing is written.
+Each known pair is believed only as long as nothing refutes it; where that is unknown, nothing is written.
 """
 
 import pytest
@@ -107,7 +107,7 @@ def test_a_compacted_pair_of_which_the_leader_remembers_less_is_refuted():
 
 
 def test_a_lost_tail_is_not_filled_from_a_pair_that_cannot_be_seen():
-    """The newest pair is refuted, retention took the place of the next: how much of ours was there, nobody knows."""
+    """The newest pair is refuted, retention took the place of the next: how much of ours was there is unknown."""
     target = settled(20)
     target.settle(20)
     target.lose(30, 20)

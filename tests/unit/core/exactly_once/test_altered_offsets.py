@@ -1,4 +1,4 @@
-"""Who alters a position or takes it away is heard once, and nobody else is: neither our own REST nor what was known before."""
+"""An altered or deleted position counts once, and nothing else does: neither our own REST nor what was known before."""
 
 from mirrorflow_core.exactly_once.altered_offsets import WHY, AlteredOffset, altered
 from mirrorflow_core.exactly_once.identity import UNTOLD, Anchor, Beginning, Decisions
@@ -45,7 +45,7 @@ def test_a_position_that_was_taken_away_since_begins_anew():
     )
 
 
-def test_an_offset_that_was_set_since_is_where_it_begins_even_if_it_is_the_one_of_before():
+def test_an_offset_that_was_set_since_is_where_it_begins_even_if_it_equals_the_earlier_one():
     assert [begins(4, 51)] == altered(decided(), 3, position(50), {AT: AlteredOffset(8, 3)})
     assert [begins(4, 100)] == altered(decided(), 3, position(99), {AT: AlteredOffset(8, UNKNOWN)})
 
@@ -56,13 +56,13 @@ def test_what_was_known_when_it_was_decided_is_no_news():
 
 
 def test_what_our_own_rest_has_decided_is_no_news():
-    """It decides a generation, and writes then; nobody may have copied in that yet."""
+    """It decides a generation, and writes then; nothing may have been copied in that yet."""
     assert not altered(decided(begins(4, -1, "REST")), 4, {}, {AT: AlteredOffset(8, 3)})
     assert not altered(decided(begins(4, 51, "REST")), 4, position(50), {AT: AlteredOffset(8, 3)})
     assert [begins(5, -1)] == altered(decided(begins(4, 51, "REST")), 4, {}, {AT: AlteredOffset(9, 3)})
 
 
-def test_where_nobody_knows_what_was_seen_it_counts_behind_a_position_of_the_same_generation():
+def test_where_it_is_unknown_what_was_seen_it_counts_behind_a_position_of_the_same_generation():
     for decisions, at in ((decided(seen_at=UNTOLD), 8), (decided(), UNKNOWN)):
         assert [begins(4, -1)] == altered(decisions, 3, {}, {AT: AlteredOffset(at, 3)})
         assert not altered(decisions, 3, {}, {AT: AlteredOffset(at, 2)})

@@ -1,4 +1,4 @@
-"""The first proposal for a key binds everyone, also its author, whoever reads and whatever comes later."""
+"""The first proposal for a key binds everyone, also its author, whatever comes later."""
 
 import json
 

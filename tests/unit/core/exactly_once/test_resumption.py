@@ -90,7 +90,7 @@ class World:
 
 
 def outcome(world: World, *, window: int = ALL) -> str:
-    """What becomes of the records when copying goes on where it was found to."""
+    """What becomes of the records when copying continues at the position that was found."""
     resumed = world.resumed(window)
     after = [offset for offset in world.source if offset > resumed.source_offset]
     lost = [offset for offset in world.new if offset not in after]
@@ -105,7 +105,7 @@ def outcome(world: World, *, window: int = ALL) -> str:
 
 
 @pytest.mark.parametrize("window", [3, ALL])
-def test_a_compacted_source_goes_on_where_it_was_left(window):
+def test_a_compacted_source_continues_where_it_was_left(window):
     """Twins of one key, value and millisecond cannot be told apart; everything else is exact, and nothing else is ever lost."""
     chance = random.Random(3)
     outcomes: Counter[str] = Counter()
@@ -252,7 +252,7 @@ LADDER = (
     ],
     ids=[
         "the epoch ended behind it",
-        "it goes on",
+        "it continues",
         "not known",
         "it ended before it",
         "it ended just before it",

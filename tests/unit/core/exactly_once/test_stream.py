@@ -35,7 +35,7 @@ STEPS = st.lists(
 def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_acknowledged(
     steps, ordinal, offset
 ):
-    """A model: what was acknowledged is a prefix of the source, and after a loss the stream goes on right behind it."""
+    """A model: what was acknowledged is a prefix of the source, and after a loss the stream continues right behind it."""
     stream = Stream(pair(offset, ordinal, 10))
     delivered = [ordinal, offset]  # last ordinal, and the last source offset that is done with
     flying: deque[list[int]] = deque()
@@ -81,7 +81,7 @@ def test_nothing_behind_a_suspect_answer_is_delivered():
 
 
 def test_an_acknowledgement_elsewhere_is_reported():
-    """Somebody else has written in between: the target has to be asked."""
+    """Another producer has written in between: the target has to be asked."""
     stream = Stream(pair(-1, -1, -1))
     stream.take(span(0, 5, 0))
     stream.take(span(5, 5, 5))
@@ -161,7 +161,7 @@ def test_a_pair_is_found_among_spans_or_not_at_all():
     assert pair_in(spans, 10, 70) is None
 
 
-def test_a_batch_in_the_place_of_a_refused_one_is_not_delivered():
+def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
     """A leader that has forgotten us took the second for the first: what was refused is missing before it."""
     stream = Stream(pair(4, 4, 9))
     stream.align(pair(4, 4, 9))

@@ -28,7 +28,7 @@ def predecessor(*, copier="old", left=False, age_s=1.0):
     ],
 )
 def test_only_a_copier_that_may_be_at_work_is_waited_for(found, expected):
-    """Not for nobody, not for one that has left, not for ourselves, not for one that wrote no position for long."""
+    """Not where there was none, not for one that has left, not for ourselves, not for one that wrote no position for long."""
     assert expected == must_wait(found, own_copier="new")
 
 
@@ -51,7 +51,7 @@ def test_silence_ends_the_wait():
 
 
 def test_a_target_that_shrinks_is_a_step_too():
-    """An unclean election: whoever fills it again is at work."""
+    """An unclean election: the copier that fills it again is at work."""
     assert not Watch(target_end=10, since_s=0.0).seen(5, 9.0).is_over(10.0)
 
 
