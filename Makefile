@@ -60,7 +60,7 @@ $(CONFORMANCE): $(KAFKA) $(wildcard tests/conformance/pom*.xml) tests/conformanc
 setup: $(READY) $(SPARK) $(KAFKA) $(KAFKA_OLD) $(CONFORMANCE)  ## install everything that the other commands need
 	@$(KUBERNETES) $(NODE) || [ "$${REQUIRE_CLUSTER:-0}" = 0 ]
 
-check: $(READY)  ## lint, types, layers, tidiness, unit tests; about 100 s on two cores
+check: $(READY)  ## lint, types, layers, tidiness, unit tests; about a minute on two cores
 	@$(PARALLEL) style types units
 
 # The parts of `check`: two at a time. Unit tests take two processes: nothing else is as long.
