@@ -121,3 +121,9 @@ def test_a_quantifier_with_a_comma_is_refused(validate: Validate, tmp_path: Path
 
     assert status == 2
     assert "'orders[0-9]{1,3}' contains a comma, at which MM2 splits its lists" in told
+
+
+@pytest.mark.parametrize("pattern", [r"\Qorders.v1\E", r"\p{Lower}+", "(?<n>x)y", "[a&&b]"])
+def test_java_s_expressions_are_valid(validate: Validate, tmp_path: Path, pattern: str) -> None:
+    """Python's `re` refuses the first three, and reads the last one in another way."""
+    assert (0, "east-to-west: valid, east -> west\n", "") == validate(flow(tmp_path, include=(pattern,)))

@@ -129,6 +129,33 @@ def test_an_mm2_file_of_heartbeats_that_never_come_has_nothing_to_run(ended: End
     assert "there is nothing to run" in said
 
 
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            {"clusters": "A, B", "A->B.enabled": "true", "A->B.topics": "orders.{1,3}"},
+            "one that holds a comma, as in {1,3}, is split there",
+        ),
+        (
+            {"clusters": "us.A, us.B", "us.A->us.B.enabled": "true", "us.B->us.A.enabled": "true"},
+            "clusters: the alias us.A contains the separator '.'",
+        ),
+    ],
+    ids=["a comma in an expression", "aliases that contain the separator"],
+)
+def test_an_mm2_file_that_would_copy_nothing_or_without_end_is_refused(
+    lines: Mapping[str, str], sentence: str, ended: End, tmp_path: Path
+):
+    """MM2 runs the second one, and copies its copies to and fro."""
+    aliases = lines["clusters"].split(", ")
+    addresses = {f"{alias}.bootstrap.servers": "127.0.0.1:1" for alias in aliases}
+
+    status, said = ended("mm2", properties(tmp_path / "mm2.properties", {**lines, **addresses}))
+
+    assert (2, 1) == (status, len(said.splitlines()))
+    assert sentence in said
+
+
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 HOPELESS = [
     ({"security.protocol": "FOO"}, "security.protocol: it is unknown"),
