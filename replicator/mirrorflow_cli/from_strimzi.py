@@ -20,6 +20,8 @@ from mirrorflow_cli.convert_parts import (
 )
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.from_strimzi_security import security
+from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_replicator.config import clients
 
 KIND = "KafkaMirrorMaker2"
@@ -101,8 +103,12 @@ def _flow(
     target: Mapping[str, Any],
     findings: ConversionFindings,
 ) -> JavaFlow:
+    """Returns the flow of one mirror. Raises InvalidSettingError for a pattern that Java would refuse."""
     name = f"{source.get('alias')}->{target.get('alias')}"
-    patterns = {key: str(mirror[field]) for field, key in _PATTERNS.items() if mirror.get(field) is not None}
+    written = {field: str(mirror[field]) for field in _PATTERNS if mirror.get(field) is not None}
+    for field in written:
+        compile_patterns(field, PropertyReader(written).names(field, ()))
+    patterns = {_PATTERNS[field]: text for field, text in written.items()}
     connectors: dict[str, Mapping[str, str]] = {}
     state = "Running"
     for kind in _CLASSES:

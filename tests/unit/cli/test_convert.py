@@ -393,6 +393,69 @@ def test_a_template_has_to_be_rendered_first(
     )
 
 
+IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+STRIMZI = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaMirrorMaker2
+metadata: {{name: mirror}}
+spec:
+  target: {{alias: west, bootstrapServers: "west:9092"}}
+  mirrors:
+    - source: {{alias: east, bootstrapServers: "east:9092"}}
+      sourceConnector: {{config: {config}}}
+      topicsPattern: "{pattern}"
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO + f"replication.policy.class = {IDENTITY}\nreplication.policy.separator =\n",
+        STRIMZI.format(
+            config=json.dumps({"replication.policy.class": IDENTITY, "replication.policy.separator": ""}),
+            pattern=".*",
+        ),
+    ],
+    ids=["mm2.properties", "Strimzi"],
+)
+def test_the_identity_policy_beside_an_empty_separator_becomes_a_valid_flow(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
+) -> None:
+    """Many files have both."""
+    source = tmp_path / "source"
+    source.write_text(text)
+
+    status, out, err = mirrorflow("convert", str(source), "-o", str(tmp_path / "flows"))
+
+    assert (status, "Identity") == (
+        0,
+        load_flow(Path(out.strip()).read_text()).spec.topics.naming.policy.value,
+    )
+    assert "replication.policy.separator" in err
+    assert mirrorflow("validate", "-f", out.strip())[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO.replace("A->B.topics = foo", "A->B.topics = orders[0-9]{1,3}"),
+        STRIMZI.format(config="{}", pattern="orders[0-9]{1,3}"),
+    ],
+    ids=["mm2.properties", "Strimzi"],
+)
+def test_a_quantifier_with_a_comma_is_not_converted(
+    mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
+) -> None:
+    """MM2 would split it."""
+    source = tmp_path / "source"
+    source.write_text(text)
+
+    status, out, err = mirrorflow("convert", str(source))
+
+    assert (status, out) == (2, "")
+    assert "one that holds a comma, as in {1,3}, is split there" in err
+
+
 def test_braces_in_a_comment_are_no_template(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

@@ -211,13 +211,3 @@ def test_the_identity_policy_beside_an_empty_separator_is_converted() -> None:
     assert (one.spec.topics.naming.policy.value, one.spec.topics.naming.separator) == ("Identity", ".")
     [told] = [loss.why for loss in findings.losses if loss.setting == "replication.policy.separator"]
     assert "mm2-offset-syncs.B.internal" in told
-
-
-def test_a_pattern_with_a_comma_in_a_quantifier_is_refused() -> None:
-    """MM2 splits its lists there, in Strimzi, too; Java refuses the halves."""
-    text = V1BETA2.replace('"orders.*|payments"', '"orders[0-9]{1,3}"')
-
-    with pytest.raises(
-        UsageError, match=r"spec\.topics\.include\[0\]: 'orders\[0-9\]\{1' is not a Java regular expression"
-    ):
-        converted(text, ConversionFindings())
