@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of, refused
+from mirrorflow_cli.record_limits import NewestRecord, check_record_limits
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.topics.topic_configs import ConfigEntry, changes_by_copy, compacted_alone
+from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.accepted_settings import (
     alter_to_accepted_settings,
@@ -32,12 +33,13 @@ async def check_creation(
     settings: SourceSettings,
     topics: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
+    newest: Mapping[str, NewestRecord],
     more: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
     """Reports which copies of the source *topics* could not be created, and what would be created and grown.
 
-    *more* are the topics of the other connectors.
+    *newest* are the records with the highest timestamps, by topic; *more* are the topics of the other connectors.
     """
     present = await topic_sizes(target)
     planned = target_plan(settings, topics, present, configs)
@@ -71,7 +73,11 @@ async def check_creation(
         findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
     kept = (*internal_topics(settings), *(topic for topic in more if is_internal(topic.name)))
     await check_kept(target, [topic for topic in kept if topic.name in present], findings)
-    await _check_settings(target, settings, present, configs, findings)
+    new = {
+        one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
+        for one in planned.create
+    }
+    await _check_settings(target, settings, present, configs, new, newest, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
 
@@ -129,9 +135,14 @@ async def _check_settings(
     settings: SourceSettings,
     present: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
+    new: Mapping[str, tuple[ConfigChange, ...]],
+    newest: Mapping[str, NewestRecord],
     findings: Findings,
 ) -> None:
-    """Notes settings of existing copies that the target would refuse, and copies that are compacted alone."""
+    """Notes what the target would refuse: settings of existing copies, and records of existing and *new* ones.
+
+    *new* is copy -> its settings. Copies that are compacted alone refuse records, too.
+    """
     remote = make_selection(settings).target_topic
     names = {topic: remote(topic) for topic in configs if remote(topic) in present}
     try:
@@ -145,6 +156,8 @@ async def _check_settings(
     applied = {} if settings.configs_report_only else accepted
     for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
         findings.note(sentence)
+    names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
+    await check_record_limits(target, names, configs, found, {**new, **applied}, newest, findings)
 
 
 def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:

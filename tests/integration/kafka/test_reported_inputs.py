@@ -245,7 +245,13 @@ def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_se
         topics={"configs": {"exceptions": [{"topics": [topic], "exclude": [setting]}]}},
         connectors={"source": {"config": {"sync.topic.configs.interval.seconds": "1"}}},
     )
+    foreseen = f"{setting} is 3600000 on target topic {topic.upper()}.{topic}, which refuses newer records; {topic}-0 has"
+
+    before = command(tmp_path, "check", "-f", flow)
     copy = west.create_topic(f"{topic.upper()}.{topic}", config={"max.message.bytes": "2000000"})
+    again = command(tmp_path, "check", "-f", flow)
+    for checked in (before, again):
+        assert (checked.returncode, checked.stdout.count(foreseen)) == (0, 1), checked.stdout
 
     with RunningCommand(flow, tmp_path) as running:
         wait_until(
@@ -271,6 +277,7 @@ def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_se
         )
     assert west.topic_config(copy)[setting] == str(2**63 - 1)
     assert_copied(east, topic, west, copy)
+    assert foreseen not in command(tmp_path, "check", "-f", flow).stdout
 
 
 def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_says_so(
@@ -359,11 +366,13 @@ def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over
 def test_topics_that_are_not_copied_are_named_by_check(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Local topics that begin with their own cluster's alias, names that can never be copied, and a compacted copy."""
-    topic = east.create_topic(unique_topic())
+    """Local topics that begin with their own cluster's alias, names that can never be copied, and a copy made by hand."""
+    topic = east.create_topic(unique_topic(), partitions=3)
     alias = topic.upper()
     local = east.create_topic(f"{alias}.orders")
-    copy = west.create_topic(f"{alias}.{topic}", config={"cleanup.policy": "compact"})
+    copy = west.create_topic(
+        f"{alias}.{topic}", config={"cleanup.policy": "compact", "max.message.bytes": "20000"}
+    )
     flow = flow_file(
         tmp_path,
         east,
@@ -382,3 +391,5 @@ def test_topics_that_are_not_copied_are_named_by_check(
     )
     assert "`topics` has __schemas, which is never copied: it is an internal topic." in notes
     assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in notes
+    assert f"max.message.bytes is 20000 on target topic {copy}, and 1048588 on the source" in notes
+    assert f"would grow: {copy} to 3 partitions" in checked.stdout
