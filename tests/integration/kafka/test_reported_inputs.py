@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.integration.kafka.comparing import assert_copied
-from tests.integration.kafka.flows import asking, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import asking, heartbeats_on, now_ms, numbered, write_batches
 from tests.integration.kafka.groups import group_offsets, put_group
-from tests.integration.kafka.running import RunningCommand
+from tests.integration.kafka.running import RunningCommand, beats
 
 COMMAND_WAIT_S = 300.0  # two seconds alone
 DAY_MS = 86_400_000
@@ -393,3 +394,55 @@ def test_topics_that_are_not_copied_are_named_by_check(
     assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in notes
     assert f"max.message.bytes is 20000 on target topic {copy}, and 1048588 on the source" in notes
     assert f"would grow: {copy} to 3 partitions" in checked.stdout
+
+
+@pytest.fixture
+def strict() -> Iterator[KafkaCluster]:
+    """A target of one broker that wants two replicas in sync."""
+    with KafkaCluster(name="strict", config={"min.insync.replicas": "2"}) as cluster:
+        yield cluster
+
+
+@pytest.mark.more
+def test_one_replica_beside_a_larger_min_insync_replicas_is_enough_since_kafka_3_7(
+    east: KafkaCluster, strict: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Such a broker asks for no more replicas in sync than there are; of earlier ones `check` names both settings."""
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 10, keys=True)
+    flow = flow_file(tmp_path, east, strict, topic)
+
+    checked = command(tmp_path, "check", "-f", flow)
+    done = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
+
+    assert (checked.returncode, done.returncode) == (0, 0), checked.stdout + done.stdout + done.stderr
+    assert_copied(east, topic, strict, f"{topic.upper()}.{topic}", count=10)
+
+
+@pytest.mark.spark
+def test_verify_beside_a_running_flow_with_heartbeats_ends_with_success(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """Heartbeats are not compared, and topics that are being written up to an end that no longer moves."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    load(east, topic, 1_000, keys=True)
+    flow = flow_file(tmp_path, east, west, topic, heartbeats={"emitTo": ["Source", "Target"]})
+    alias = topic.upper()
+
+    with heartbeats_on(east), RunningCommand(flow, tmp_path) as running:
+        wait_until(
+            "records and heartbeats are copied, or the flow has ended",
+            lambda: (
+                running.has_ended
+                or (west.total_end_offset(f"{alias}.{topic}") == 1_000 and beats(east) and beats(west))
+            ),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        with ThreadPoolExecutor(1) as thread:
+            verifying = thread.submit(command, tmp_path, "verify", "-f", flow, "--cores", "1")
+            while not verifying.done():
+                load(east, topic, 100, keys=True)
+            verified = verifying.result()
+
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "are equal" in verified.stdout

@@ -3,15 +3,21 @@
 import asyncio
 import base64
 import json
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from kafka.protocol.metadata import MetadataRequest
 
+from mirrorflow_cli.__main__ import main
 from mirrorflow_core.errors import AuthenticationFailedError, ClusterError, UnreachableError
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.cluster import Cluster
@@ -24,6 +30,7 @@ from tests.harness.kafka.listeners import User, plain_users
 # So short that a connection of a second has authenticated again.
 REAUTHENTICATION_MS = 1500
 CONNECT_WAIT_S = 20.0
+COMMAND_WAIT_S = 240.0  # two seconds alone
 WRONG = User(name="mirror", password="hunter2-wrong")
 # Every printable character of ASCII, and some of two, three and four bytes.
 ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
@@ -146,6 +153,86 @@ def test_a_password_of_any_characters_is_taken_from_where_it_is_kept(
         properties["sasl.jaas.config"] = f"{module} required username=odd password={quote}{reference}{quote};"
 
         assert odd.cluster_id == enter(resolver.resolve_client(properties))
+
+
+def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str, Any]) -> Path:
+    """A MirrorFlow of *topic* between clusters that are described as *source* and *target*."""
+    spec = {
+        "source": {"alias": topic.upper(), **source},
+        "target": {"alias": "there", **target},
+        "topics": {"include": [topic], "replicationFactor": 1},
+    }
+    metadata = {"name": "guarded"}
+    document = {
+        "apiVersion": "mirrorflow.io/v1alpha1",
+        "kind": "MirrorFlow",
+        "metadata": metadata,
+        "spec": spec,
+    }
+    file = folder / "flow.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_check_takes_a_password_of_any_characters_from_a_secret(
+    odd: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """As `echo` writes it, with a line end; by PLAIN on one side and by SCRAM on the other."""
+    topic = odd.create_topic(unique_topic())
+    (tmp_path / "login").mkdir()
+    (tmp_path / "login" / "password").write_text(ODD.password + "\n")
+
+    def cluster(address: str, mechanism: str) -> dict[str, Any]:
+        login = {
+            "type": mechanism,
+            "username": {"value": ODD.name},
+            "password": {"secretName": "login", "key": "password"},
+        }
+        return {"bootstrapServers": [address], "authentication": login}
+
+    address = odd.bootstrap_for("SASL_PLAINTEXT")  # one cluster for both, which a flow refuses by address
+    there = address.replace("127.0.0.1", "localhost")
+    flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(there, "ScramSha512"))
+    checked = subprocess.run(
+        [sys.executable, "-m", "mirrorflow_cli", "check", "-f", flow, "--secrets", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_WAIT_S,
+        check=False,
+    )
+
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
+    assert checked.stdout.count(f"is cluster {odd.cluster_id}") == 2
+
+
+def test_check_reaches_a_broker_whose_name_ends_in_a_dot_by_tls(
+    guarded: KafkaCluster,
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """Its certificate has the name without the dot; not every machine resolves localhost with it."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda name, *more, **named: resolve(name.rstrip("."), *more, **named)
+    )
+    topic = guarded.create_topic(unique_topic())
+    assert guarded.certificates is not None
+    (tmp_path / "ca").mkdir()
+    (tmp_path / "ca" / "ca.crt").write_bytes(guarded.certificates.ca_pem.read_bytes())
+    port = guarded.bootstrap_for("SSL").rpartition(":")[2]
+    tls = {
+        "bootstrapServers": [f"localhost.:{port}"],
+        "tls": {"trustedCertificates": [{"secretName": "ca", "key": "ca.crt"}]},
+    }
+    flow = flow_file(tmp_path, topic, tls, {"bootstrapServers": [guarded.bootstrap_for("PLAINTEXT")]})
+
+    status = main(["check", "-f", str(flow), "--secrets", str(tmp_path)])
+
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert said.count(f"is cluster {guarded.cluster_id}") == 2
 
 
 def test_unsecured_tokens(guarded: KafkaCluster):

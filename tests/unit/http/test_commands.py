@@ -123,7 +123,7 @@ def test_each_writing_call_is_a_command(method, path, body, expected):
         ("PATCH", "/connectors/a/offsets", {"offsets": [{"partition": 1}]}, 400, "The partition or the offset of an entry is not an object."),
         ("POST", "/connectors/a/tasks/x/restart", None, 404, "HTTP 404 Not Found"),
         ("PUT", "/connectors/a/config", {"x": None}, 400, NULL.format("x")),
-        ("POST", "/connectors", {"name": "a", "config": {"x": None}}, 400, NULL.format("x")),
+        ("POST", "/connectors", {"name": "a", "config": {"topics.exclude": None}}, 400, NULL.format("topics.exclude")),
         ("POST", "/connectors/a/tasks", [], 400, "Internal request missing required signature"),
         ("PUT", "/connectors/a/fence", None, 400, "Internal request missing required signature"),
         ("PUT", "/admin/loggers/a", {"level": "loud"}, 404, "invalid log level 'loud'."),
