@@ -150,6 +150,21 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
     assert_copied(south, "bills", north, "B.bills", count=7)
 
 
+def test_the_identity_policy_runs_beside_an_empty_separator(
+    north: KafkaCluster, south: KafkaCluster, tmp_path: Path
+):
+    """Many files have both: for years that was the way to keep names."""
+    write(north, north.create_topic("orders"), 5)
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
+    policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+
+    with run(f"{text}{policy}replication.policy.separator =\n{NO_HEARTBEATS}{OURS}", tmp_path) as one:
+        one.wait_for_copy(south, "orders", 5)
+        assert 0 == one.stop()
+
+    assert_copied(north, "orders", south, "orders", count=5)
+
+
 def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
     """Every flow's connector is a MirrorSourceConnector: names, progress and metrics carry the flow."""
     write(north, north.create_topic("same"), 11)

@@ -284,7 +284,7 @@ def test_the_good_records_of_a_refused_batch_are_copied_and_the_error_names_a_se
 def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_says_so(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Each is counted and named; the others follow in order."""
+    """`check` warns, `run` stops at the first and names the ways past it; then each is counted, and the others follow in order."""
     topic = east.create_topic(unique_topic())
     keyed = numbered(0, 5, timestamp=now_ms(), key=b"k")
     mixed = [
@@ -294,18 +294,27 @@ def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_s
         *numbered(200, 2, timestamp=now_ms()),
     ]
     write_batches(east, topic, [mixed, keyed[4:]])
-    flow = flow_file(
-        tmp_path,
-        east,
-        west,
-        topic,
-        topics={"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}},
-        connectors={"source": {"config": {"mirrorflow.refused.records": "skip"}}},
-    )
+    kept = {"configs": {"exceptions": [{"topics": [topic], "exclude": ["cleanup.policy"]}]}}
+    flow = flow_file(tmp_path, east, west, topic, topics=kept)
     copy = west.create_topic(f"{topic.upper()}.{topic}", config={"cleanup.policy": "compact"})
 
+    checked = command(tmp_path, "check", "-f", flow)
+    with RunningCommand(flow, tmp_path) as running:
+        first = f"{topic}-0: target topic {copy} refuses the record at source offset 2 with INVALID_RECORD"
+        wait_until(
+            "the first record without a key is named, or the flow has ended",
+            lambda: running.has_ended or first in logged(running),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        [stopped] = [line for line in warnings(running) if first in line]
+    (tmp_path / "replicator.log").unlink()
+    skip = {"source": {"config": {"mirrorflow.refused.records": "skip"}}}
+    flow = flow_file(tmp_path, east, west, topic, topics=kept, connectors=skip)
     done = command(tmp_path, "run", "-f", flow, "--until-caught-up", "--log", tmp_path / "replicator.log")
 
+    assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in checked.stdout
+    for way in ("set cleanup.policy", "mirrorflow.refused.records=skip", "topics.configs.exceptions"):
+        assert way in stopped
     assert done.returncode == 0, done.stdout + done.stderr
     assert [one.value for one in records(west, copy)] == [one.value for one in keyed]
     told = (tmp_path / "replicator.log").read_text()
