@@ -410,8 +410,11 @@ def test_processes_that_share_a_file_of_references(places: Places, tmp_path: Pat
         for node in (one, other):
             texts |= {f"{node.name} {what}": text for what, text in answers(node.url, {}).items()}
             texts[f"{node.name} arguments"] = processes(node.pid)[f"cmdline of {node.pid}"]
-            assert 2 == len(
-                json.loads(http(node.url, f"/connectors/{FLOW_NAME}/tasks").rpartition("\n\n")[2])
+            wait_until(
+                f"{node.name} knows both tasks",
+                lambda url=node.url: (  # type: ignore[misc]
+                    2 == len(json.loads(http(url, f"/connectors/{FLOW_NAME}/tasks").rpartition("\n\n")[2]))
+                ),
             )
         assert [0, 0] == [node.stop() for node in nodes]
         texts |= {f"log of {node.name}": node.log_text() for node in nodes}
