@@ -276,7 +276,7 @@ def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused
     wait_until("it is forgotten", lambda: flow.memory(topic) is None)
     ended, report = seed(files, spark)
 
-    assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED)
+    assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED.value)
     assert 0 < paused["records"] < 8_000
     assert (ended, paused["records"] + report.records) == (0, 8_000), report.message
 

@@ -101,7 +101,7 @@ def test_what_the_target_refuses_is_named_and_continues_when_it_is_taken(
     assert (status, report.phase, report.lost) == (1, JobPhase.FAILED, 2)
     assert report.message == "1 partition has stopped: BatchRefused; 1 partition has stopped: RecordTooLarge"
     assert f"raise max.message.bytes of {flow.remote(large)}" in caplog.text
-    assert f"target topic {flow.remote(early)} refuses the batch" in caplog.text
+    assert f"target topic {flow.remote(early)} refuses the record" in caplog.text
     assert (again, ended.phase) == (0, JobPhase.SUCCEEDED)
     for topic in (large, early, plain):
         flow.assert_exact(topic)
