@@ -19,7 +19,13 @@ from dataclasses import replace
 from typing import Final
 
 from mirrorflow_core.assignment.round_robin import Assignment
-from mirrorflow_core.errors import FlowExistsError, FlowTakenError, MirrorFlowError, WrittenOtherwiseError
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowExistsError,
+    FlowTakenError,
+    MirrorFlowError,
+    WrittenOtherwiseError,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
@@ -58,6 +64,16 @@ log = logging.getLogger("mirrorflow.worker")
 
 def _is_owned(claims: Sequence[Claim]) -> bool:
     return bool(claims) and not claims[-1].left and not _is_dead(claims[-1].process)
+
+
+def refuse_changed_clusters(before: Claim, now: Claim, settings: SourceSettings) -> None:
+    """Raise ClusterChangedError if the flow was last owned between other clusters."""
+    for alias, expected, found in (
+        (settings.source_alias, before.source_cluster_id, now.source_cluster_id),
+        (settings.target_alias, before.target_cluster_id, now.target_cluster_id),
+    ):
+        if expected and found and expected != found:
+            raise ClusterChangedError(alias=alias, expected=expected, found=found)
 
 
 def _is_dead(process: str) -> bool:
@@ -191,6 +207,8 @@ class FlowOwner:
         if not claims.committed:
             self._initial = frozenset(one for task in assignment for one in task)
         plan = await self._plan(assignment)
+        if claims.committed:
+            refuse_changed_clusters(claims.committed[-1], plan.claim, self._settings)
         if self._owned is None and _is_owned(claims.committed):
             await self._wait_for_turn(runner, plan)
         taken = await runner.run(take_flow(plan))
