@@ -52,8 +52,8 @@ from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 RENEW_S: Final = RENEW_MS / 1000
-# A renewal that was refused is checked so often before the flow counts as lost: a task that checks the lock at the same
-# moment makes the coordinator refuse one of both.
+# A renewal that was not answered may have been refused by a coordinator that is moving. So often the lock is checked
+# before the flow counts as lost.
 CHECKS_MAX: Final = 3
 CHECK_S: Final = 0.5
 FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits

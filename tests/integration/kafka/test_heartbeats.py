@@ -1,4 +1,4 @@
-"""Heartbeats: Java's clients tell by ours which clusters are upstream, Java's MirrorMaker copies them, and a failure is reported.
+"""Heartbeats: Java's clients find upstream clusters by ours, Java's MirrorMaker copies them, and a failure is reported.
 
 The topic is called `heartbeats` on every cluster, so these tests have three of their own; no test leaves it behind.
 """
