@@ -68,8 +68,8 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         # Heartbeats are always copied, and never under their own name.
         name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
         yield Grant(kind="topic", name=name, operations=tuple(on_copies))
-    writes_transactions = spec.connectors.source.config.get("mirrorflow.writer") == "transactions"
-    own_topic = claims_topic if writes_transactions else identity_topic
+    has_owner = spec.connectors.source.config.get("mirrorflow.writer", "sequences") != "sequences"
+    own_topic = claims_topic if has_owner else identity_topic
     for name in (f"mm2-offsets.{spec.source.alias}.internal", own_topic(spec.source.alias)):
         yield Grant(
             kind="topic", name=name, operations=("Create", "Write", "Read", "Describe", "DescribeConfigs")
@@ -81,14 +81,8 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         if spec.offset_syncs.location is Side.TARGET:
             yield _syncs_grant(flow, spec.source.alias, "DescribeConfigs")
     yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
-    ids = (
-        TransactionalIds(spec.source.alias).prefix
-        if writes_transactions
-        else transactional_id(spec.source.alias)
-    )
-    yield Grant(
-        kind="transactional-id", name=ids, operations=("Write", "Describe"), prefixed=writes_transactions
-    )
+    ids = TransactionalIds(spec.source.alias).prefix if has_owner else transactional_id(spec.source.alias)
+    yield Grant(kind="transactional-id", name=ids, operations=("Write", "Describe"), prefixed=has_owner)
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY
         yield Grant(kind="cluster", name="", operations=("Describe", "Alter") if apply else ("Describe",))

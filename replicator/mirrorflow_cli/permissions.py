@@ -70,7 +70,7 @@ async def check_target(
     if settings.sync_configs_s is not None:
         synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
     needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
-    own_topic = claims_topic if settings.writes_transactions else identity_topic
+    own_topic = claims_topic if settings.has_owner else identity_topic
     needed[own_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
     if settings.syncs is not None:
         needed[offset_map_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
@@ -88,16 +88,14 @@ async def check_target(
 async def _check_transactional_ids(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
     """Reports whether the flow may write with its transactional ids, and the guarantee that follows."""
     ids = TransactionalIds(settings.source_alias)
-    one = ids.lock if settings.writes_transactions else transactional_id(settings.source_alias)
+    one = ids.lock if settings.has_owner else transactional_id(settings.source_alias)
     which = (
-        f"transactional ids that begin with {ids.prefix}"
-        if settings.writes_transactions
-        else f"transactional id {one}"
+        f"transactional ids that begin with {ids.prefix}" if settings.has_owner else f"transactional id {one}"
     )
     may_write = await admin.may_write_as(target, one)
     if not may_write:
         findings.problem(refused(settings.target_alias, "Write", which))
-    if not settings.writes_transactions:
+    if not settings.has_owner:
         await check_guarantee(target, settings, findings, may_write=may_write)
     elif may_write:
         findings.fact(

@@ -8,6 +8,7 @@ nothing. A report never contains record data or a secret.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from mirrorflow_core.offsets.group_offsets import GroupOffset
 
@@ -30,6 +31,17 @@ class Guarantee(Enum):
 
     EXACTLY_ONCE = "exactly-once"
     SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget the identity
+
+
+class KnownEnd(NamedTuple):
+    """How far a fenced task has written a partition for certain, whatever the target's log shows."""
+
+    topic: str  # on the source
+    partition: int
+    next_source_offset: int
+    source_epoch: int
+    target_end: int
+    target_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +132,7 @@ class TaskReport:
     starts_ended: int = (
         0  # how often its process has ended a start as the only writer, and waits for the next one
     )
+    known_ends: tuple[KnownEnd, ...] = ()  # of the start that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,16 @@ class LossPolicy(Enum):
     RESTART = "restart"  # copy the partition again from its beginning
 
 
+class Writer(Enum):
+    """How records are written to the target."""
+
+    SEQUENCES = "sequences"  # the first engine: processes share one producer for each flow
+    TRANSACTIONS = (
+        "transactions"  # one owner of the flow; each task writes everything in transactions of its own
+    )
+    FENCED = "fenced"  # the same, but young records without gaps in plain idempotent batches
+
+
 class OffsetStore(Enum):
     """Where source offsets are stored (KIP-304 `offset.storage.store`)."""
 
@@ -213,8 +223,12 @@ class SourceSettings:
     providers: Mapping[str, str] = field(default_factory=dict)
     # Java's tasks may take over, so our tasks write in their own transactions, as Java's do.
     with_java: bool = False
-    # One process owns the flow, and each task writes everything in transactions of its own.
-    writes_transactions: bool = False
+    writer: Writer = Writer.SEQUENCES
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether one process owns the flow, and its tasks are the only writers of their partitions."""
+        return self.writer is not Writer.SEQUENCES
 
     @property
     def naming_words(self) -> str:

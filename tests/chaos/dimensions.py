@@ -17,8 +17,8 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "age": tuple(AGES_DAYS),
     # How long the target remembers producers: with a minute all records are written inside transactions.
     "expiry": ("day", "day", "minute"),
-    # How the target is written: by copiers that share sequence numbers, or by one owner in transactions.
-    "writer": ("sequences", "transactions"),
+    # How the target is written: by copiers that share sequence numbers, or by one owner.
+    "writer": ("sequences", "transactions", "fenced"),
     "isolation": ("read_uncommitted", "read_committed"),
     "tasks": ("1", "2", "3"),
     "copiers": ("1", "2", "3"),
@@ -63,6 +63,8 @@ class Dimensions:
         """Whether the flow writes some records inside transactions, which only readers of committed records see once."""
         if self.writer == "transactions":
             return True
+        if self.writer == "fenced" and (self.has_source_transactions or self.cleanup == "compact"):
+            return True  # source offsets have gaps
         return self.has_forgotten_records and self.transactions == "allowed"
 
     @property
@@ -113,7 +115,7 @@ def _promised(drawn: Mapping[str, str]) -> dict[str, str]:
     """*drawn*, with as few changes as make it a combination that docs/exactly-once.md promises something about."""
     changed = dict(drawn)
     one = Dimensions(**drawn)
-    if one.writer == "transactions":
+    if one.writer != "sequences":
         changed["transactions"] = "allowed"
     elif one.transactions == "denied" and one.has_forgotten_records:
         changed["copiers"] = "1"

@@ -74,7 +74,7 @@ class PartitionForm:
         self, batch: SourceBatch, *, now_ms: int, wall_ms: int, age_limit_ms: int
     ) -> Write | ChangeForm:
         """Return what to do before the next *batch* can be taken."""
-        is_old = wall_ms - batch.max_timestamp >= age_limit_ms
+        is_old = not age_limit_ms or wall_ms - batch.max_timestamp >= age_limit_ms
         form = Form.TRANSACTION if is_old or batch.has_gaps or self._has_frequent_gaps(now_ms) else Form.PLAIN
         if form is not self.form:
             return ChangeForm(form, batch.first_offset, batch.leader_epoch)
@@ -95,7 +95,8 @@ class PartitionForm:
 
     def changed(self, change: ChangeForm, now_ms: int) -> "PartitionForm":
         """Return the state after the position of *change* is committed."""
-        after = self.with_gap(now_ms) if change.next_source_offset != self.next_source_offset else self
+        is_gap = change.form is Form.TRANSACTION or change.next_source_offset != self.next_source_offset
+        after = self.with_gap(now_ms) if is_gap else self
         return replace(
             after,
             form=change.form,

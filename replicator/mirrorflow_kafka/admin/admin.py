@@ -6,8 +6,8 @@ from mirrorflow_kafka.admin.acls import cluster_operations, create_acls, delete_
 from mirrorflow_kafka.admin.config_requests import (
     alter_topic_configs,
     describe_broker_configs,
-    describe_cleanup_policies,
     describe_topic_configs,
+    describe_topic_setting,
 )
 from mirrorflow_kafka.admin.log_changes import delete_records, produce
 from mirrorflow_kafka.admin.log_dirs import log_sizes
@@ -60,9 +60,9 @@ __all__ = [
     "delete_records",
     "describe_acls",
     "describe_broker_configs",
-    "describe_cleanup_policies",
     "describe_producers",
     "describe_topic_configs",
+    "describe_topic_setting",
     "empty_transaction",
     "end_offset_for_leader_epoch",
     "end_txn",

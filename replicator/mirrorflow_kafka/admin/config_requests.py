@@ -16,7 +16,6 @@ _TOPIC: Final = 2  # ConfigResource.Type
 _BROKER: Final = 4
 _SET: Final = 0  # AlterConfigOp.OpType
 _DELETE: Final = 1
-_CLEANUP_POLICY: Final = "cleanup.policy"
 _SOURCES: Final = frozenset(ConfigSource)
 
 
@@ -38,14 +37,14 @@ async def describe_topic_configs(
     return found
 
 
-async def describe_cleanup_policies(cluster: Cluster, topics: Sequence[str]) -> dict[str, str | None]:
-    """Return `cleanup.policy` of each topic, None without DESCRIBE_CONFIGS.
+async def describe_topic_setting(cluster: Cluster, topics: Sequence[str], name: str) -> dict[str, str | None]:
+    """Return one setting of each topic, None without DESCRIBE_CONFIGS.
 
     Topics that do not exist are absent. Raises ClusterError.
     """
     found: dict[str, str | None] = {}
     for at in range(0, len(topics), TOPICS_MAX):
-        answer = await cluster.call(_describe(_TOPIC, topics[at : at + TOPICS_MAX], [_CLEANUP_POLICY]))
+        answer = await cluster.call(_describe(_TOPIC, topics[at : at + TOPICS_MAX], [name]))
         for one in answer.results:
             if one.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 found[one.resource_name] = None

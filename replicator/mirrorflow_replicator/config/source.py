@@ -21,6 +21,7 @@ from mirrorflow_core.settings import (
     LossPolicy,
     SourceSettings,
     StartPosition,
+    Writer,
 )
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns
@@ -109,18 +110,19 @@ def parse_source(
         target_admin=target_admin,
         providers=basics.providers,
         with_java=is_with_java(read_worker),
-        writes_transactions=_writes_transactions(read, read_worker),
+        writer=_writer(read, read_worker),
     )
 
 
-def _writes_transactions(read: PropertyReader, worker: PropertyReader) -> bool:
-    """Returns whether `mirrorflow.writer` asks for one owner and transactions. Raises InvalidSettingError."""
-    if read.choice(WRITER_KEY, ("sequences", "transactions"), "sequences") == "sequences":
-        return False
+def _writer(read: PropertyReader, worker: PropertyReader) -> Writer:
+    """Returns the value of `mirrorflow.writer`. Raises InvalidSettingError."""
+    writer = Writer(read.choice(WRITER_KEY, tuple(one.value for one in Writer), Writer.SEQUENCES.value))
+    if writer is Writer.SEQUENCES:
+        return writer
     if worker.flag(SEVERAL_KEY, default=False):
         raise InvalidSettingError(
             key=WRITER_KEY,
-            problem="several processes cannot share a flow with transactions yet",
+            problem=f"several processes cannot share a flow with {writer.value} yet",
             action=f"run one process without {SEVERAL_KEY}, or leave {WRITER_KEY} out",
         )
     if worker.text("offset.storage.store", "kafka") == "file":
@@ -129,7 +131,7 @@ def _writes_transactions(read: PropertyReader, worker: PropertyReader) -> bool:
             problem="positions in a file cannot be part of a transaction",
             action="write offset.storage.store=kafka",
         )
-    return True
+    return writer
 
 
 def for_task(settings: SourceSettings, task: int) -> SourceSettings:

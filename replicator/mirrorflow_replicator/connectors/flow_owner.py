@@ -27,6 +27,8 @@ from mirrorflow_core.errors import (
     WrittenOtherwiseError,
 )
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.reports import KnownEnd
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
@@ -39,6 +41,7 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
+from mirrorflow_core.writer.write_window import WritePoint
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
@@ -60,6 +63,16 @@ FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
 LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
 
 log = logging.getLogger("mirrorflow.worker")
+
+
+def _write_point(end: KnownEnd) -> WritePoint:
+    return WritePoint(
+        next_source_offset=end.next_source_offset,
+        source_epoch=end.source_epoch,
+        sequence=UNKNOWN,
+        target_end=end.target_end,
+        target_epoch=end.target_epoch,
+    )
 
 
 def _is_owned(claims: Sequence[Claim]) -> bool:
@@ -147,7 +160,7 @@ class FlowOwner:
                 raise FlowTakenError(source=self._settings.source_alias)
             start = self._starts.pop(task, None)
             if start is None or {*start.points, *start.problems} != {*message.partitions}:
-                start = await self._recover(runner, owned, task, message.partitions)
+                start = await self._recover(runner, owned, task, message)
             self._held[task] = frozenset(message.partitions)
             sequences = runner.transactions.sequences(start.producers.transactional)
             return replace(message, start=start, sequences=sequences)
@@ -164,11 +177,12 @@ class FlowOwner:
                     await self._released.wait()
 
     async def _recover(
-        self, runner: ProtocolRunner, owned: Ownership, task: int, partitions: tuple[TopicPartition, ...]
+        self, runner: ProtocolRunner, owned: Ownership, task: int, message: Assign
     ) -> TaskStart:
-        ids, topic_ids = owned.plan.ids.task(task), await self._topic_ids(partitions)
-        plan = replace(owned.plan, topic_ids=topic_ids)
-        found = await runner.run(recover_task(replace(owned, plan=plan), ids, self._with_leader(partitions)))
+        ids, topic_ids = owned.plan.ids.task(task), await self._topic_ids(message.partitions)
+        flow = replace(owned, plan=replace(owned.plan, topic_ids=topic_ids))
+        known = {TopicPartition(*one[:2]): _write_point(one) for one in message.known_ends}
+        found = await runner.run(recover_task(flow, ids, self._with_leader(message.partitions), known))
         if isinstance(found, Fenced):
             self._lose(owned)
             raise FlowTakenError(source=self._settings.source_alias)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import KnownEnd
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.writer.producer_transactions import SequenceKey
@@ -46,6 +47,7 @@ class Assign:
     claimed: bool = False  # the partitions' former tasks, which may be Java's, have just been fenced
     own: Identity | None = None  # the producer of a task with its own transactions; None: the flow's identity
     start: TaskStart | None = None
+    known_ends: tuple[KnownEnd, ...] = ()  # of the task's start before
     # The next sequence numbers of the producers of `start`, which have stored positions already.
     sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import PartitionReport, TaskReport
+from mirrorflow_core.reports import KnownEnd, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
@@ -210,14 +210,14 @@ class TaskSupervisor:
         self._end_claiming()
         return await process.wait()
 
-    def _claim_again(self) -> None:
+    def _claim_again(self, known_ends: tuple[KnownEnd, ...]) -> None:
         """Gives the process its next start, later if the last ones were short."""
         self._has_work = False
         is_quick = time.monotonic() - self._started_s < HEALTHY_S
         self._quick_ends = self._quick_ends + 1 if is_quick else 0
-        self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+        self._claiming = asyncio.create_task(self._hand_claimed(known_ends), name=f"claim-{self.task}")
 
-    async def _hand_claimed(self) -> None:
+    async def _hand_claimed(self, known_ends: tuple[KnownEnd, ...] = ()) -> None:
         """Sends this process the newest assignment once its partitions are claimed."""
         assert self.claim is not None
         pause_s, told = CLAIM_RETRY_MIN_S, ""
@@ -225,7 +225,7 @@ class TaskSupervisor:
             await asyncio.sleep(min(CLAIM_RETRY_MIN_S * 2.0 ** min(self._quick_ends, 10), CLAIM_RETRY_MAX_S))
         while (wanted := self._assign) is not None:
             try:
-                message = await self.claim(self.task, wanted)
+                message = await self.claim(self.task, replace(wanted, known_ends=known_ends))
             except MirrorFlowError as error:
                 if str(error) != told:
                     told = str(error)
@@ -255,7 +255,7 @@ class TaskSupervisor:
                 self.partitions[source] = one
         self._on_report(report)
         if self._has_work and self._starts_given and report.starts_ended >= self._starts_given:
-            self._claim_again()
+            self._claim_again(report.known_ends)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -7,6 +7,7 @@ the records. Control and aborted batches were left out before they come here.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -62,9 +63,11 @@ class Packer:
         "coalesced",
         "codecs_allowed",
         "cut_at",
+        "first_ordinal",
         "header_edits",
         "identity",
         "is_one_in_flight",
+        "keeps_stretches",
         "limit",
         "needs_pin",
         "old_before_ms",
@@ -85,6 +88,7 @@ class Packer:
         self.partition = partition
         self.target_topic = target_topic
         self.identity: Identity | None = None
+        self.first_ordinal = 0  # the ordinal that sequence number 0 of the identity stands for
         self.limit: BatchLimit = UNLIMITED
         self.codecs_allowed: frozenset[int] | None = None
         self.header_edits = header_edits
@@ -94,6 +98,7 @@ class Packer:
         # after the target has refused one, to find out which.
         self.verifies = False
         self.is_one_in_flight = False  # merge more, also where source offsets are missing
+        self.keeps_stretches = False  # merge only batches of one leader epoch, without old records
         self.raw = self.coalesced = self.reencoded = 0
         # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
         # is held back, and `needs_pin` is set.
@@ -107,6 +112,16 @@ class Packer:
 
     def __bool__(self) -> bool:
         return bool(self._queue or self._outbox or self._end)
+
+    @property
+    def front(self) -> Batch | None:
+        """The fetched batch that is sent next; None if there is none, or it is partly sent."""
+        return self._queue[0][0] if self._queue and not self._outbox else None
+
+    @property
+    def has_encoded(self) -> bool:
+        """Whether batches are ready with the numbers of the present producer."""
+        return bool(self._outbox)
 
     def is_next_older(self, than_ms: int) -> bool:
         """Returns whether the next batch has a timestamp below *than_ms*, as far as its header shows."""
@@ -217,7 +232,7 @@ class Packer:
             batch,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
-            base_sequence=first % SEQUENCES,
+            base_sequence=(first - self.first_ordinal) % SEQUENCES,
             transactional=self.transactional,
         )
         self.raw += 1
@@ -233,6 +248,10 @@ class Packer:
         if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
             return None  # merging keeps the codec
         front = [one for one, _, _ in islice(self._queue, COALESCE_LOOK_AHEAD)]
+        if self.keeps_stretches:
+            front = _stretch(front, self.old_before_ms)
+            if len(front) < 2:
+                return None
         if self.is_one_in_flight:
             worth = worth_coalescing(
                 front, across_gaps=True, small_bytes=small_bytes, small_records=RECORDS_MAX
@@ -257,7 +276,7 @@ class Packer:
             max_plain_bytes=None if is_kept else limit.max_plain_bytes,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
-            base_sequence=sequence_of(first),
+            base_sequence=sequence_of(first - self.first_ordinal),
             transactional=self.transactional,
             across_gaps=self.is_one_in_flight,
         )
@@ -330,7 +349,7 @@ class Packer:
             codec=codec,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
-            base_sequence=sequence_of(first),
+            base_sequence=sequence_of(first - self.first_ordinal),
         )
 
     def _codec_for(self, codec: int) -> int:
@@ -386,6 +405,19 @@ class Packer:
         for _ in range(count):
             batch, _, _ = self._queue.popleft()
             self.queued_bytes -= batch.size_bytes
+
+
+def _stretch(batches: Sequence[Batch], old_before_ms: int) -> list[Batch]:
+    """Returns the first *batches* as far as they have one leader epoch and no old record."""
+    epoch = batches[0].leader_epoch
+    return list(
+        takewhile(
+            lambda one: (
+                one.leader_epoch == epoch and min(one.max_timestamp, one.base_timestamp) >= old_before_ms
+            ),
+            batches,
+        )
+    )
 
 
 def _fits(batch: Batch, limit: BatchLimit) -> bool:

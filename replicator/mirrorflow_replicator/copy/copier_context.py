@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mirrorflow_core.errors import MirrorFlowError, PartitionError
 from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class CopierContext:
         syncs: "OffsetSyncWriter | None" = None,
         pinning: "SharedTransaction | TaskTransaction | None" = None,
         pins_all: bool = False,
+        stamped: set[str] | None = None,
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
@@ -61,7 +63,8 @@ class CopierContext:
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
-        self.stamped: set[str] = set()  # target topics known to use LogAppendTime
+        # Target topics known to use LogAppendTime.
+        self.stamped: set[str] = set() if stamped is None else stamped
         # After that a leader may have forgotten the producer of a record (clause 3); half of Kafka's default
         # until the target was asked.
         self.forgotten_after_ms = 12 * 3_600_000
@@ -81,7 +84,15 @@ class CopierContext:
         Never in own transactions. The timestamp itself does not matter: another copier may have read records
         that compaction has removed since, and another producer may have written in the same millisecond.
         """
-        return lane.is_compacted or not (self.pins_all or lane.target_topic in self.stamped)
+        is_stamped = lane.target_topic in self.stamped
+        if lane.form is not None:
+            return lane.form.is_plain and not is_stamped
+        return lane.is_compacted or not (self.pins_all or is_stamped)
+
+    @property
+    def plain_age_limit_ms(self) -> int:
+        """The age from which records of a fenced task go in transactions; 0: all do."""
+        return plain_age_limit_ms(2 * self.forgotten_after_ms)
 
     def look_at_clock(self) -> None:
         """Updates `now_ms` and what depends on it.

@@ -19,6 +19,7 @@ from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import TaskReport
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.writer.claim import ABANDONED_MS
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
@@ -33,7 +34,7 @@ from mirrorflow_replicator.copy.resume.generation_watch import leave_when_outdat
 from mirrorflow_replicator.copy.resume.resumer import Resumer
 from mirrorflow_replicator.copy.resume.stream_start import StreamStarts
 from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
-from mirrorflow_replicator.copy.source_topics import CleanupPolicies, note_ends
+from mirrorflow_replicator.copy.source_topics import CleanupPolicies, note_ends, note_stamped_topics
 from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
 from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
@@ -124,7 +125,8 @@ class CopyTask:
             target=self._parts.target,
             start=self._parts.fenced.start,
             transaction=transaction,
-            on_loss=self._settings.on_source_loss,
+            settings=self._settings,
+            stamped=self._parts.fenced.stamped,
             end_task=self._parts.fenced.end,
         )
 
@@ -194,7 +196,8 @@ class CopyTask:
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             pinning=self._pinning,
-            pins_all=self._parts.own is not None or self._fenced is not None,
+            pins_all=self._parts.own is not None,
+            stamped=None if self._parts.fenced is None else self._parts.fenced.stamped,
         )
 
     async def start(self) -> None:
@@ -267,6 +270,8 @@ class CopyTask:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
             if self._has_rivals:
                 await self._cleanup_policies.apply(new)
+            if self._fenced is not None:
+                await note_stamped_topics(self._parts.target, new)
             self._changed |= dict.fromkeys(new)
             await self._wiring.add(new)
 
@@ -362,7 +367,10 @@ class CopyTask:
         self._pinning.refused(code)
         self._trouble.of_target(lane, code, message, span)
 
-    def _was_paused(self) -> None:
+    def _was_paused(self, paused_s: float) -> None:
+        if self._parts.fenced is not None and paused_s >= ABANDONED_MS / 1000:
+            # Another process may own the flow by now.
+            self._parts.fenced.end(f"this process did not run for {paused_s:.0f} s")
         for lane in self.lanes.values():
             lane.doubt()
         self._stalls.paused()

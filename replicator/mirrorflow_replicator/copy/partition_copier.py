@@ -27,6 +27,7 @@ from mirrorflow_core.position import Position
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
 from mirrorflow_core.wire.produce import Buffer
+from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_kafka.client.broker_reader import PARTITION_BYTES_MIN, BrokerReader
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.error_codes import (
@@ -43,6 +44,7 @@ from mirrorflow_replicator.copy.copier_context import (
     RefusedRecords,
     Repeat,
 )
+from mirrorflow_replicator.copy.form_tracker import FormTracker
 from mirrorflow_replicator.copy.read_cursor import ReadCursor
 from mirrorflow_replicator.copy.transaction_member import TransactionMember
 
@@ -65,6 +67,7 @@ class PartitionCopier:
         self.around = around
         self.packer = Packer(self.topic, self.partition, route.name, route.edits)
         self.pin = TransactionMember(self)
+        self.form: FormTracker | None = None  # of a task that is the only writer of its partitions
         self.transactional_id: str | None = None
         self.stream: Stream | None = None
         self.anchor: Anchor | None = None
@@ -116,6 +119,7 @@ class PartitionCopier:
         self.packer.limit, self.packer.codecs_allowed = earlier.packer.limit, earlier.packer.codecs_allowed
         self.packer.raw, self.packer.coalesced = earlier.packer.raw, earlier.packer.coalesced
         self.packer.reencoded = earlier.packer.reencoded
+        self.form = earlier.form
 
     # -- reading: client.broker_reader.Partition
 
@@ -183,6 +187,8 @@ class PartitionCopier:
         if stream.in_flight and (self.alone or self.single_writer or self.is_compacted):
             return None
         packer.old_before_ms = self.pin.old_before_ms
+        if self.form is not None and not self._is_in_right_form(self.form, stream):
+            return None
         try:
             packed = packer.next(stream)
         except PartitionError as error:
@@ -192,7 +198,9 @@ class PartitionCopier:
         finally:
             self._count_buffered()
         if packed is None:
-            if packer.needs_pin:
+            if packer.needs_pin and self.form is not None and self.form.is_plain:
+                self._want_change(self.form, stream, self.form.refuse_plain(stream.next_offset))
+            elif packer.needs_pin:
                 self.pin.want()
             elif self._is_full:
                 self._hungry()
@@ -201,13 +209,61 @@ class PartitionCopier:
         if not stream.in_flight:
             self._sent_ms = around.now_ms
         stream.take(span)
-        if packer.old_before_ms == NO_AGE_MS:
+        if self.form is not None:
+            self.form.taken(span.base_offset + span.count, span.source_epoch)
+        elif packer.old_before_ms == NO_AGE_MS:
             self.pin.judge(span)
         if packer and self.pipe is not None:
             self.pipe.ready(self)
         if self._is_full and packer.queued_bytes < self._queued_bytes_max // 2:
             self._hungry()
         return data
+
+    def _is_in_right_form(self, form: FormTracker, stream: Stream) -> bool:
+        """Returns whether the next batch may be written in the present form; if not, asks for the change."""
+        packer, around = self.packer, self.around
+        if packer.front is None:
+            return True
+        change = form.check(
+            packer.front,
+            stream.next_offset,
+            now_ms=around.now_ms,
+            age_limit_ms=around.plain_age_limit_ms,
+            is_stamped=self.target_topic in around.stamped,
+        )
+        if change is not None:
+            self._want_change(form, stream, change)
+        return change is None
+
+    def _want_change(self, form: FormTracker, stream: Stream, change: ChangeForm) -> None:
+        """Asks for another form, once everything in flight is acknowledged."""
+        if not stream.in_flight:
+            form.change = change
+            self.pin.hold()
+            self.pin.want()
+
+    def change_form(self, change: ChangeForm) -> None:
+        """Continues in another form; the position at which it changes is committed."""
+        form, stream = self.form, self.stream
+        assert form is not None
+        assert stream is not None
+        stream.pass_over(change.next_source_offset, change.source_epoch)
+        form.apply(change, stream.next_ordinal, self.around.now_ms)
+        self._number_by(form)
+        if self.packer.has_encoded:  # with the numbers of the former producer
+            self._forget()
+            self.cursor.seek(stream.next_offset, stream.delivered.source_epoch)
+            if self.reader is not None:
+                self.reader.changed(self.topic, self.partition)
+
+    def _number_by(self, form: FormTracker) -> None:
+        self.packer.identity, self.packer.first_ordinal = form.identity, form.first_ordinal
+        self.packer.keeps_stretches = form.is_plain
+
+    def _may_be_forgotten(self, form: FormTracker, span: Span) -> bool:
+        """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
+        is_old = self.around.now_ms - span.max_timestamp >= self.around.plain_age_limit_ms
+        return form.is_plain and is_old and self.target_topic not in self.around.stamped
 
     def _hungry(self) -> None:
         self._is_full = False
@@ -236,7 +292,7 @@ class PartitionCopier:
             self.doubt()
             return
         self._count(span)
-        self.alone = False
+        self.alone = self.form is not None and self._may_be_forgotten(self.form, span)
         if self.error is not None and self.state is not CopierState.STOPPED:
             self._recovered()
         self.refusals = 0
@@ -248,6 +304,8 @@ class PartitionCopier:
         if around.syncs is not None:
             around.syncs.delivered(self, span, base_offset)
         if not continues:
+            if self.form is not None:
+                self.form.found_foreign_records(self.around.now_ms)
             # Another producer, or a copier that the leader did not remember, has written to this partition.
             self.doubt()
         elif self.state is not CopierState.COPYING or self.pin.is_held:
@@ -336,7 +394,10 @@ class PartitionCopier:
         *is_open* and *grown* are passed to `TransactionMember.found`.
         """
         if self.stream is None:
-            self.stream = Stream(pair, counts_strays=self.around.pins_all)
+            counts_strays = self.around.pins_all or self.form is not None
+            self.stream = Stream(pair, counts_strays=counts_strays)
+        elif self.form is not None:
+            self.form.rewind(pair.source_offset + 1)
         keeps = bool(self.packer) and pair[:3] == self.stream.delivered[:3]
         if keeps:
             grown -= self.stream.markers
@@ -352,6 +413,8 @@ class PartitionCopier:
                 self._count(span)
         self.uncertain.clear()
         self.packer.identity = identity
+        if self.form is not None:
+            self._number_by(self.form)
         self.unanswered.clear()
         self.alone = alone
         self.state = CopierState.COPYING

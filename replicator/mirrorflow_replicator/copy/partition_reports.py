@@ -9,7 +9,14 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, SideReport, TaskReport
+from mirrorflow_core.reports import (
+    Guarantee,
+    KnownEnd,
+    PartitionPhase,
+    PartitionReport,
+    SideReport,
+    TaskReport,
+)
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 
@@ -131,4 +138,5 @@ def decode_report(line: bytes) -> TaskReport:
         source=SideReport(**body["source"]),
         target=SideReport(**body["target"]),
         starts_ended=body["starts_ended"],
+        known_ends=tuple(KnownEnd(*one) for one in body["known_ends"]),
     )

@@ -11,21 +11,23 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts wh
 
 
 class PauseWatch:
-    """Detects that this process did not run: it was frozen or swapped out, or its machine was suspended."""
+    """Detects that this process did not run: it was frozen or swapped out, or its machine was suspended.
+
+    *on_pause* is called with the duration in seconds.
+    """
 
     __slots__ = ("_last_s", "_on_pause")
 
-    def __init__(self, *, on_pause: Callable[[], None]) -> None:
+    def __init__(self, *, on_pause: Callable[[float], None]) -> None:
         self._on_pause = on_pause
         self._last_s = time.clock_gettime(_CLOCK)
 
     def beat(self) -> None:
         """Checks for a pause. Must be called often, and before anything is written."""
         now_s = time.clock_gettime(_CLOCK)
-        paused = now_s - self._last_s > PAUSE_S
-        self._last_s = now_s
-        if paused:
-            self._on_pause()
+        paused_s, self._last_s = now_s - self._last_s, now_s
+        if paused_s > PAUSE_S:
+            self._on_pause(paused_s)
 
 
 class RateLimiter:

@@ -19,6 +19,8 @@ from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 # time.
 READ_EVERY_S = 15.0
 
+CLEANUP_POLICY, TIMESTAMP_TYPE = "cleanup.policy", "message.timestamp.type"
+
 log = logging.getLogger("mirrorflow.task")
 
 
@@ -31,6 +33,15 @@ async def note_ends(source: Cluster, lanes: Collection[PartitionCopier], *, read
         lane.start_end = lane.cursor.end_offset = ends[lane.source].offset
 
 
+async def note_stamped_topics(target: Cluster, lanes: Collection[PartitionCopier]) -> None:
+    """Notes which target topics of *lanes* use LogAppendTime, where that may be read. Raises ClusterError."""
+    topics = sorted({lane.target_topic for lane in lanes})
+    kinds = await admin.describe_topic_setting(target, topics, TIMESTAMP_TYPE)
+    for lane in lanes:
+        if kinds.get(lane.target_topic) == "LogAppendTime":
+            lane.around.stamped.add(lane.target_topic)
+
+
 class CleanupPolicies:
     """Keeps `PartitionCopier.is_compacted` in line with the source's `cleanup.policy`."""
 
@@ -41,7 +52,8 @@ class CleanupPolicies:
     async def apply(self, lanes: Iterable[PartitionCopier]) -> None:
         """Reads the policies of the topics of *lanes* and applies them. Raises ClusterError."""
         lanes = list(lanes)
-        policies = await admin.describe_cleanup_policies(self._source, sorted({lane.topic for lane in lanes}))
+        topics = sorted({lane.topic for lane in lanes})
+        policies = await admin.describe_topic_setting(self._source, topics, CLEANUP_POLICY)
         for lane in lanes:
             if lane.topic in policies:
                 policy = policies[lane.topic]

@@ -1,12 +1,14 @@
 """The parts that a copy task is built from: clusters, identity, and what it shares with other tasks."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import KnownEnd
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.client.cluster import Cluster
@@ -17,6 +19,12 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+
+
+class EndStart(Protocol):
+    """Ends a start of a task with a reason; the next one begins at the known ends, and elsewhere as the logs show."""
+
+    def __call__(self, why: str, known_ends: Sequence[KnownEnd] = ()) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +50,14 @@ class TaskParts:
 class FencedStart:
     """The start of a task that is the only writer of its partitions.
 
-    *end* is called with a reason when the task cannot continue: what it wrote is found by its next start.
+    *end* is called when the task cannot continue: what it wrote is found by its next start.
     """
 
     start: TaskStart
     transactions: ProducerTransactions
     earlier: Mapping[TopicPartition, PartitionCopier]  # of the starts before, for their counts
-    end: Callable[[str], None]
+    stamped: set[str]  # target topics that are known to have LogAppendTime
+    end: EndStart
 
 
 def flow_topics(settings: SourceSettings) -> FlowTopics:

@@ -1,11 +1,12 @@
-"""Writes everything that a task copies in transactions of its own, together with the positions (KIP-618).
+"""Writes the records of a task that cannot be plain batches in transactions of its own, and all positions (KIP-618).
 
     add partitions ──> records ──> hold, all acknowledged ──> positions ──> commit ──> add partitions ...
 
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
 committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
-the time. Nothing is committed after an answer that is lost, or after the leader of a partition has changed: then the
-task ends (`end_task`), and its next start finds in the logs what was written.
+the time. A partition changes its form (`copy.form_tracker`) only when its position is committed. Nothing is committed
+after an answer that is lost, or after the leader of a partition has changed: then the task ends (`end_task`), and its
+next start finds in the logs what was written.
 """
 
 import asyncio
@@ -20,9 +21,9 @@ from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Refused, Transaction
 from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, position_at
-from mirrorflow_core.writer.form import commit_interval_ms, commit_pause_ms
+from mirrorflow_core.writer.form import ChangeForm, commit_interval_ms, commit_pause_ms
 from mirrorflow_core.writer.ownership import touch_interval_ms
-from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -46,8 +47,15 @@ CALL_S = (
     30.0  # for one request to the coordinator: an election takes seconds, the detection of a dead broker 9 s
 )
 REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
+DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID = 46, 59
 # Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
-_FINAL_CODES = {REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, *EPOCH_IS_OVER}
+_FINAL_CODES = {
+    REQUEST_TIMED_OUT,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    DUPLICATE_SEQUENCE_NUMBER,
+    UNKNOWN_PRODUCER_ID,
+    *EPOCH_IS_OVER,
+}
 # Error codes that concern the transactional id, whichever partition they are returned for.
 _OF_TRANSACTIONAL_ID = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
@@ -77,6 +85,8 @@ class TaskTransaction:
         self._wanted: dict[PartitionCopier, None] = {}
         self._members: dict[PartitionCopier, None] = {}
         self._stored: dict[PartitionCopier, WriterPosition] = {}
+        self._changing: dict[PartitionCopier, int] = {}  # with `doubts`; they wait for another form
+        self._due: dict[PartitionCopier, None] = {}  # whose positions are to be stored
         self._draining: set[PartitionCopier] = set()
         self._drained = asyncio.Event()
         self._wake = asyncio.Event()
@@ -87,8 +97,12 @@ class TaskTransaction:
     # -- called by the partition copiers
 
     def want(self, lane: PartitionCopier) -> None:
-        """Take *lane* in, because it has records to write."""
-        self._wanted[lane] = None
+        """Take *lane* in, because it has records to write, or let it change its form."""
+        form = lane.form
+        if form is not None and form.change is not None:
+            self._changing[lane] = lane.doubts
+        elif form is None or not form.is_plain:
+            self._wanted[lane] = None
         self._wake.set()
 
     def emptied(self, lane: PartitionCopier) -> None:
@@ -122,13 +136,18 @@ class TaskTransaction:
                 if self._members:
                     await self._commit()
 
+    def store_soon(self, lanes: Iterable[PartitionCopier]) -> None:
+        """Store the positions of those *lanes* that write plain batches."""
+        self._due |= dict.fromkeys(lane for lane in lanes if lane.form is not None and lane.form.is_plain)
+        self._wake.set()
+
     async def store_left(self, lanes: Iterable[PartitionCopier]) -> None:
         """Store that nothing was written behind the positions of *lanes*. Raises ClusterError."""
         async with self._working:
             if self._is_over or self._members:
                 return  # the next start asks the target
             known = [lane for lane in lanes if lane.source in self._points and lane.is_drained]
-            positions = [self._position(lane, is_left=True) for lane in known if not lane.lost_batches]
+            positions = [self._position(lane, is_left=True) for lane in known if not _has_doubts(lane)]
             if positions:
                 transactional = self._producers.transactional
                 await self._transactions.store_positions(transactional, positions)
@@ -155,18 +174,25 @@ class TaskTransaction:
         self._wake.clear()
         if self._wanted or self._is_over:
             return
-        due_s = min(self._due_s, self._touch_due_s) if self._members else self._touch_due_s
+        due_s = min(self._due_s, self._touch_due_s) if self._has_work else self._touch_due_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
                 await self._wake.wait()
 
     @property
+    def _has_work(self) -> bool:
+        return bool(self._members or self._changing or self._due)
+
+    @property
     def _due_s(self) -> float:
-        """When the open transaction is committed."""
+        """When the open transaction is committed, or the next one for positions alone."""
         commit_ms = round(self._commit_s * 1000)
+        soonest_s = self._ended_s + commit_pause_ms(commit_ms) / 1000
+        if self._changing or not self._members:
+            return soonest_s
         latest_s = self._began_s + commit_interval_ms(commit_ms) / 1000
         if all(_is_idle(lane) for lane in self._members):
-            return min(latest_s, max(self._began_s, self._ended_s + commit_pause_ms(commit_ms) / 1000))
+            return min(latest_s, max(self._began_s, soonest_s))
         return latest_s
 
     @property
@@ -175,7 +201,7 @@ class TaskTransaction:
         return self._touched_s + interval_s
 
     async def _step(self) -> None:
-        if self._members and time.monotonic() >= self._due_s:
+        if self._has_work and time.monotonic() >= self._due_s:
             await self._commit()
         if self._wanted and not self._is_over:
             lanes = list(self._wanted)
@@ -237,23 +263,48 @@ class TaskTransaction:
         for lane in lanes:
             lane.pin.hold()
         await self._drain(lanes)
+        changes = self._ready_changes()
         doubts = {lane: lane.doubts for lane in lanes}
         delivered = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
-        positions = {lane: self._position(lane) for lane in delivered}
+        due = [lane for lane in self._due if lane.stream is not None and not _has_doubts(lane)]
+        self._due.clear()
+        positions = {
+            lane: self._position(lane, changes.get(lane))
+            for lane in {**delivered, **changes} | dict.fromkeys(due)
+        }
         transactional = self._producers.transactional
-        if not self._has_problem(lanes):
+        if not self._has_problem([*lanes, *changes]) and positions:
             await self._transactions.store_positions(transactional, positions.values())
-        if self._has_problem(lanes):
+        if self._has_problem([*lanes, *changes]):
             return
-        await self._transactions.end(transactional, commit=True)
+        if positions:
+            await self._transactions.end(transactional, commit=True)
         self._members.clear()
         self._stored |= positions
         for lane, pair in delivered.items():
             lane.pin.commit(pair)
         for lane in lanes:
             lane.pin.release(marked=doubts[lane] == lane.doubts)
+        for lane, change in changes.items():
+            if lane.form is not None and lane.form.change is change:
+                lane.change_form(change)
+                lane.pin.release(marked=False)
         self._ended_s = time.monotonic()
         self._commit_s = self._ended_s - began_s
+
+    def _ready_changes(self) -> dict[PartitionCopier, ChangeForm]:
+        """Return the changes of form that are still wanted; everything before them is acknowledged."""
+        found = {
+            lane: lane.form.change
+            for lane, doubts in self._changing.items()
+            if lane.form is not None and lane.form.change is not None
+            if lane.state is CopierState.COPYING
+            and lane.doubts == doubts
+            and lane.is_drained
+            and not _has_doubts(lane)
+        }
+        self._changing.clear()
+        return found
 
     async def _drain(self, lanes: Iterable[PartitionCopier]) -> None:
         self._draining = {lane for lane in lanes if not lane.is_drained}
@@ -270,29 +321,40 @@ class TaskTransaction:
                 break
             if not lane.is_drained or lane.lost_batches:
                 self._end(f"what was written to {lane.target} was not answered")
+            elif lane.stream is not None and lane.stream.has_fallen_back:
+                self._end(f"{lane.target} has lost records")
             elif self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch:
                 self._end(f"{lane.target} has another leader")
         return self._is_over
 
-    def _position(self, lane: PartitionCopier, *, is_left: bool = False) -> WriterPosition:
-        point, stored = self._points[lane.source], self._stored.get(lane)
+    def _position(
+        self, lane: PartitionCopier, change: ChangeForm | None = None, *, is_left: bool = False
+    ) -> WriterPosition:
+        """Return the position behind what is acknowledged, or at *change*."""
+        point, stored, form = self._points[lane.source], self._stored.get(lane), lane.form
+        assert form is not None
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
         java_offset = (point if stored is None else stored).next_source_offset - 1
         if lane.stream is not None:
             at = lane.stream.delivered
-            java_offset = at.source_offset if is_left else java_offset
+            java_offset = at.source_offset if is_left or form.is_plain else java_offset
             point = replace(
                 point,
                 next_source_offset=at.source_offset + 1,
                 source_epoch=at.source_epoch,
+                sequence=form.plain_sequence(at.ordinal),
                 target_end=at.target_offset + 1,
                 target_epoch=lane.target_epoch,
+            )
+        if change is not None:
+            point = replace(
+                point, next_source_offset=change.next_source_offset, source_epoch=change.source_epoch
             )
         return position_at(
             lane.source,
             point,
             self._producers,
-            form=Form.TRANSACTION,
+            form=form.form if change is None else change.form,
             time_ms=now_ms(),
             java_offset=java_offset,
             topic_ids=self._topic_ids.get(lane.topic, TopicIds()),
@@ -301,19 +363,27 @@ class TaskTransaction:
 
 
 class FencedPositionWriter(PositionWriter):
-    """Writes only the positions of partitions that are given up; all others are in the transactions."""
+    """Writes positions of plain batches and of partitions that are given up; all others are in the transactions."""
 
     def __init__(self, transaction: TaskTransaction, **rest: Any) -> None:
         super().__init__(**rest)
         self._transaction = transaction
 
     async def flush(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store the positions of *lanes* if they are given up. Raises ClusterError."""
+        """Store the positions of *lanes*, or have them stored soon if they are not given up. Raises ClusterError."""
         lanes = list(lanes)
         for lane in lanes:
             self._dirty.pop(lane, None)
         if left:
             await self._transaction.store_left(lanes)
+        else:
+            self._transaction.store_soon(lanes)
+
+
+def _has_doubts(lane: PartitionCopier) -> bool:
+    """Return whether what counts as acknowledged may not be in the target, or is not all that is there."""
+    has_fallen_back = lane.stream is not None and lane.stream.has_fallen_back
+    return bool(lane.lost_batches or lane.repeat or has_fallen_back)
 
 
 def _is_idle(lane: PartitionCopier) -> bool:

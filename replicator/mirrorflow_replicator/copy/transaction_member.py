@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mirrorflow_core.exactly_once.alignment import OffsetPair
 from mirrorflow_core.exactly_once.stream import Span
-from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS
+from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
 
 # Between two questions to the target: one commit's, and that of a coordinator that wrote its marker again.
 MARKERS_MAX = 2
@@ -105,7 +105,12 @@ class TransactionMember:
     @property
     def old_before_ms(self) -> int:
         """Batches with a timestamp below this go inside the transaction."""
-        return ANY_AGE_MS if self.must_commit else self._lane.around.pin_before_ms
+        lane = self._lane
+        if lane.form is not None:
+            if not lane.form.is_plain:
+                return ANY_AGE_MS
+            return NO_AGE_MS if lane.target_topic in lane.around.stamped else lane.around.old_before_ms
+        return ANY_AGE_MS if self.must_commit else lane.around.pin_before_ms
 
     def refused_by_a_leader_that_expects_it(self, ordinal: int) -> None:
         """Notes that the leader refused *ordinal*, the next one by its own account.

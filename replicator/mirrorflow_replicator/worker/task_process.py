@@ -9,12 +9,13 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import TaskReport
+from mirrorflow_core.reports import KnownEnd, TaskReport
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
@@ -56,6 +57,8 @@ class TaskProcess:
         self._starts_ended = 0
         self._earlier: dict[TopicPartition, PartitionCopier] = {}
         self._ended_why = ""
+        self._known_ends: tuple[KnownEnd, ...] = ()
+        self._stamped: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def serve(self, stream: asyncio.StreamReader) -> None:
@@ -95,7 +98,9 @@ class TaskProcess:
             else:
                 await self._assign(message)
 
-    async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
+    async def _end_start(
+        self, number: int, *, leaves: bool, why: str, known_ends: Sequence[KnownEnd] = ()
+    ) -> None:
         """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
 
         It was fenced, or cannot know what of its writing is in the target. *leaves*: it finishes first.
@@ -108,11 +113,11 @@ class TaskProcess:
                 log.warning("The task begins again behind its last commit: %s", why)
             self._earlier |= task.lanes
             await task.end(leaves=leaves)
-            self._task, self._ended_why = None, why
+            self._task, self._ended_why, self._known_ends = None, why, tuple(known_ends)
             self._starts_ended += 1
 
-    def _end_soon(self, number: int, why: str) -> None:
-        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why))
+    def _end_soon(self, number: int, why: str, known_ends: Sequence[KnownEnd] = ()) -> None:
+        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why, known_ends=known_ends))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -123,7 +128,7 @@ class TaskProcess:
             try:
                 self._clusters = await self._both()
                 store = position_store(settings, self._clusters[1])
-                if not settings.writes_transactions:
+                if not settings.has_owner:
                     await store.open()
             except MirrorFlowError as error:
                 self._note(error)
@@ -188,7 +193,11 @@ class TaskProcess:
             transactions = ProducerTransactions(self._clusters[1], topics, sequences=message.sequences)
             end = partial(self._end_soon, self._starts_ended)
             fenced = FencedStart(
-                start=message.start, transactions=transactions, earlier=self._earlier, end=end
+                start=message.start,
+                transactions=transactions,
+                earlier=self._earlier,
+                stamped=self._stamped,
+                end=end,
             )
         return await begin(
             self._settings,
@@ -223,7 +232,8 @@ class TaskProcess:
 
     def _tell(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters or ())
-        self._send(replace(report, source=source, target=target, starts_ended=self._starts_ended))
+        ended, known_ends = self._starts_ended, self._known_ends if self._task is None else ()
+        self._send(replace(report, source=source, target=target, starts_ended=ended, known_ends=known_ends))
 
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))

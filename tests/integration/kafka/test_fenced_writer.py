@@ -1,6 +1,6 @@
-"""`mirrorflow.writer=transactions`: one process owns the flow, and its tasks are the only writers of their partitions.
+"""`mirrorflow.writer`: one process owns the flow, and its tasks are the only writers of their partitions.
 
-Readers of committed records see each record once, whatever is stopped or killed.
+Readers of committed records see each record once, whatever is stopped or killed; with plain batches, all readers do.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,26 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import FOREVER, digest, load, records
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_to_each
 
-TRANSACTIONS = {"mirrorflow.writer": "transactions", "tasks.max": "2"}
 PARTITIONS = 3
 
+NewFlow = Callable[[], Flow]
 
-def new_flow(east: KafkaCluster, west: KafkaCluster, folder: Path) -> Flow:
-    return Flow.new(east, west, folder, connector=TRANSACTIONS)
+
+def with_writer(writer: str) -> dict[str, str]:
+    return {"mirrorflow.writer": writer, "tasks.max": "2"}
+
+
+@pytest.fixture(params=["transactions", "fenced"])
+def new_flow(
+    request: pytest.FixtureRequest, east: KafkaCluster, west: KafkaCluster, tmp_path: Path
+) -> NewFlow:
+    return lambda: Flow.new(east, west, tmp_path, connector=with_writer(request.param))
+
+
+@pytest.fixture
+def plain_flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    """A flow that writes young records without gaps in plain batches."""
+    return Flow.new(east, west, tmp_path, connector=with_writer("fenced"))
 
 
 def assert_committed_once(flow: Flow, topic: str) -> None:
@@ -29,9 +43,9 @@ def assert_committed_once(flow: Flow, topic: str) -> None:
 
 
 def test_an_orderly_restart_repeats_nothing_for_any_reader(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 3_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)
@@ -44,9 +58,9 @@ def test_an_orderly_restart_repeats_nothing_for_any_reader(
 
 
 def test_kill_9_repeats_nothing_for_readers_of_committed_records(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 50_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_for_copy(west, flow.remote(topic), 1)
@@ -58,10 +72,10 @@ def test_kill_9_repeats_nothing_for_readers_of_committed_records(
 
 
 def test_the_first_position_of_a_task_is_stored(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """The process that owns the flow stores positions under the same producer before the task does."""
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    flow, topic = new_flow(), east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -79,9 +93,9 @@ def test_the_first_position_of_a_task_is_stored(
 
 
 def test_old_and_fresh_records_are_copied_in_turns(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow = new_flow(east, west, tmp_path)
+    flow = new_flow()
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
     with flow.replicator(topic) as replicator:
         for number in range(10):
@@ -95,9 +109,9 @@ def test_old_and_fresh_records_are_copied_in_turns(
 
 
 def test_a_topic_that_appears_later_is_copied_beside_the_others(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, name = new_flow(east, west, tmp_path), unique_topic()
+    flow, name = new_flow(), unique_topic()
     first = east.create_topic(f"{name}.first", partitions=PARTITIONS)
     load(east, first, 1_000)
     with flow.replicator(f"{name}.*", {"refresh.topics.interval.seconds": "1"}) as replicator:
@@ -113,9 +127,9 @@ def test_a_topic_that_appears_later_is_copied_beside_the_others(
 
 
 def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 1_000)
     with ExitStack() as running:
         owner = running.enter_context(flow.replicator(topic))
@@ -132,10 +146,10 @@ def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
 
 
 def test_a_source_topic_that_was_created_again_is_a_loss(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Its offsets name other records, although it has as many."""
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    flow, topic = new_flow(), east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -150,9 +164,9 @@ def test_a_source_topic_that_was_created_again_is_a_loss(
 
 
 def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    flow, topic = new_flow(), east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic, {"mirrorflow.source.loss.policy": "restart"}) as replicator:
         replicator.wait_until_caught_up()
@@ -173,15 +187,15 @@ def test_a_flow_of_the_other_writer_is_refused(
     with flow.replicator(topic) as other:
         other.wait_until_caught_up()
         assert other.stop() == 0
-    with flow.replicator(topic, TRANSACTIONS) as replicator:
+    with flow.replicator(topic, with_writer("transactions")) as replicator:
         wait_until("the flow is refused", lambda: "WrittenOtherwise" in str(replicator.progress()))
 
 
 @pytest.mark.faults
 def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 1_000)
     with ExitStack() as running:
         frozen = running.enter_context(flow.replicator(topic))
@@ -202,9 +216,9 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
 
 
 def test_a_new_name_of_the_copy_begins_behind_the_old_one(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(east, west, tmp_path), east.create_topic(unique_topic())
+    flow, topic = new_flow(), east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -215,3 +229,70 @@ def test_a_new_name_of_the_copy_begins_behind_the_old_one(
 
     assert len(records(west, flow.remote(topic))) == 10
     assert len(records(west, f"{flow.alias}__{topic}")) == 5
+
+
+def test_kill_9_repeats_nothing_for_any_reader_of_plain_batches(
+    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    flow, topic = plain_flow, east.create_topic(unique_topic(), partitions=PARTITIONS)
+    load(east, topic, 100_000)
+    with flow.replicator(topic) as replicator:
+        for records_copied in (1, 20_000, 60_000):
+            replicator.wait_for_copy(west, flow.remote(topic), records_copied)
+            replicator.kill()
+            replicator.start()
+        replicator.wait_until_caught_up(partitions=PARTITIONS)
+
+    flow.assert_exact(topic)
+
+
+def test_plain_batches_leave_source_and_target_offsets_equal(
+    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    flow, topic = plain_flow, east.create_topic(unique_topic())
+    load(east, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        load(east, topic, 1_000, first=1_000)
+        replicator.wait_until_caught_up()
+
+    assert [one.offset for one in records(west, flow.remote(topic))] == list(range(2_000))
+
+
+def test_a_source_with_gaps_is_copied_once_across_kills(
+    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    """Each transaction of the source leaves a marker, which is an offset without a record."""
+    flow, topic = plain_flow, east.create_topic(unique_topic())
+    total = 0
+    with flow.replicator(topic) as replicator:
+        for _ in range(3):
+            for _ in range(5):
+                load(east, topic, 100, first=total, transaction=10)
+                total += 100
+            load(east, topic, 500, first=total)
+            total += 500
+            replicator.wait_for_copy(west, flow.remote(topic), total - 200)
+            replicator.kill()
+            replicator.start()
+        replicator.wait_until_caught_up()
+
+    assert_committed_once(flow, topic)
+
+
+def test_a_target_that_sets_timestamps_gets_each_record_once_across_a_kill(
+    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+):
+    flow, topic = plain_flow, east.create_topic(unique_topic(), config=FOREVER)
+    west.create_topic(flow.remote(topic), config={"message.timestamp.type": "LogAppendTime"})
+    east_old = numbered(0, 100, timestamp=now_ms() - 2 * DAY_MS)
+    write_to_each(east, topic, [east_old])
+    with flow.replicator(topic, {"sync.topic.configs.enabled": "false"}) as replicator:
+        replicator.wait_for_copy(west, flow.remote(topic), 100)
+        load(east, topic, 20_000, first=100)
+        replicator.wait_for_copy(west, flow.remote(topic), 101)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    assert [one.offset for one in records(west, flow.remote(topic))] == list(range(20_100))

@@ -102,7 +102,7 @@ def test_a_limit_changes_while_it_runs(clock):
 def test_a_pause_of_the_process_is_noticed_once(clock):
     """Others may have copied meanwhile: the target is asked before anything is written."""
     pauses = []
-    watch = PauseWatch(on_pause=lambda: pauses.append(clock.now_s))
+    watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     watch.beat()
     clock.now_s += PAUSE_S + 0.01
 
@@ -115,7 +115,7 @@ def test_a_pause_of_the_process_is_noticed_once(clock):
 def test_a_process_that_runs_is_left_alone(clock):
     """Asking costs a round trip in which nothing is written."""
     pauses = []
-    watch = PauseWatch(on_pause=lambda: pauses.append(clock.now_s))
+    watch = PauseWatch(on_pause=lambda _: pauses.append(clock.now_s))
     for _ in range(100):
         clock.now_s += PAUSE_S - 0.01
         watch.beat()

@@ -1,0 +1,140 @@
+"""Tracks in which form one partition is written, and under which producer and sequence numbers.
+
+    plain batches ── gap, old record ──> position stored ──> transactions
+          ^                                                        │
+          └────────── position stored <── young, no gaps ──────────┘
+
+`mirrorflow_core.writer.form` decides; `copy.task_transaction` stores the position. Guarantee: plain batches behind a
+stored position hold consecutive source offsets of one leader epoch, so that the end lookup counts them by their sequence
+numbers.
+"""
+
+from dataclasses import replace
+
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.writer.form import ChangeForm, PartitionForm, SourceBatch
+from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.transaction_log import SEQUENCES
+from mirrorflow_core.writer.write_window import WritePoint
+
+
+class FormTracker:
+    """The form of one partition in one start of its task. Ordinals count the records of this start from 0."""
+
+    def __init__(
+        self,
+        point: WritePoint,
+        identities: dict[Form, Identity],
+        *,
+        has_plain: bool,
+        earlier: "FormTracker | None" = None,
+    ) -> None:
+        """Without *has_plain* everything goes in transactions. *earlier* is of the task's start before."""
+        self.change: ChangeForm | None = None  # what the partition waits for
+        self._identities = identities
+        self._has_plain = has_plain
+        self._state: PartitionForm = PartitionForm(
+            form=Form.PLAIN if has_plain else Form.TRANSACTION,
+            next_source_offset=point.next_source_offset,
+            source_epoch=point.source_epoch,
+        )
+        if earlier is not None:
+            before = earlier._state  # noqa: SLF001 it is of this class
+            self._state = replace(
+                self._state,
+                last_gap_ms=before.last_gap_ms,
+                stays_in_transactions=before.stays_in_transactions,
+            )
+        # Of the present stretch; in plain batches they are newer than those of `_state`.
+        self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
+        self._written = dict.fromkeys(Form, 0)  # records of the forms before the present one
+        self._began = 0  # the ordinal at which the present form began
+
+    @property
+    def form(self) -> Form:
+        """The present form."""
+        return self._state.form
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether batches are written outside of transactions now."""
+        return self._state.form is Form.PLAIN
+
+    @property
+    def identity(self) -> Identity:
+        """The producer of the present form."""
+        return self._identities[self._state.form]
+
+    @property
+    def first_ordinal(self) -> int:
+        """The ordinal that sequence number 0 of the present producer stands for."""
+        return self._began - self._written[self._state.form]
+
+    def plain_sequence(self, ordinal: int) -> int:
+        """Return the last sequence number of plain batches up to *ordinal*; -1: none yet."""
+        records = self._written[Form.PLAIN] + (ordinal + 1 - self._began if self.is_plain else 0)
+        return (records - 1) % SEQUENCES if records else UNKNOWN
+
+    def check(
+        self, batch: Batch, from_offset: int, *, now_ms: int, age_limit_ms: int, is_stamped: bool
+    ) -> ChangeForm | None:
+        """Return what must happen before *batch* is written from *from_offset* on; None: nothing.
+
+        *is_stamped*: the target sets the timestamps, so that no record is old.
+        """
+        if not self._has_plain:
+            return None
+        oldest = now_ms if is_stamped else min(batch.max_timestamp, batch.base_timestamp)
+        is_whole = batch.count == batch.next_offset - batch.base_offset
+        first = max(batch.base_offset, from_offset) if is_whole else batch.base_offset
+        if (
+            self.is_plain
+            and not self._state.stays_in_transactions
+            and is_whole
+            and first == self._next_source_offset
+            and batch.leader_epoch == self._source_epoch
+            and now_ms - oldest < age_limit_ms
+        ):
+            return None
+        found = SourceBatch(
+            first_offset=max(batch.base_offset, from_offset),
+            next_offset=batch.next_offset,
+            records=batch.next_offset - first if is_whole else UNKNOWN,
+            leader_epoch=batch.leader_epoch,
+            max_timestamp=oldest,
+        )
+        decision = self._present.decide(found, now_ms=now_ms, wall_ms=now_ms, age_limit_ms=age_limit_ms)
+        return decision if isinstance(decision, ChangeForm) else None
+
+    def refuse_plain(self, next_source_offset: int) -> ChangeForm:
+        """Return the change that an old record at *next_source_offset* needs, which its batch did not show."""
+        return ChangeForm(Form.TRANSACTION, next_source_offset, self._source_epoch)
+
+    def taken(self, next_source_offset: int, source_epoch: int) -> None:
+        """Note that all records before *next_source_offset*, the last of *source_epoch*, were sent."""
+        self._next_source_offset, self._source_epoch = next_source_offset, source_epoch
+
+    def rewind(self, next_source_offset: int) -> None:
+        """Continue at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
+        self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
+        self.change = None
+
+    def found_foreign_records(self, now_ms: int) -> None:
+        """Note that another producer writes to the partition: like gaps, that is for transactions if it is frequent."""
+        self._state = self._state.with_gap(now_ms)
+
+    def apply(self, change: ChangeForm, ordinal: int, now_ms: int) -> None:
+        """Continue as *change* says, with the record of *ordinal*; its position is committed."""
+        self._written[self.form] += ordinal - self._began
+        self._began = ordinal
+        self._state = self._present.changed(change, now_ms)
+        self._next_source_offset, self._source_epoch = change.next_source_offset, change.source_epoch
+        self.change = None
+
+    @property
+    def _present(self) -> PartitionForm:
+        return replace(
+            self._state, next_source_offset=self._next_source_offset, source_epoch=self._source_epoch
+        )

@@ -1,0 +1,133 @@
+"""The form of one partition: which batches wait for a stored position, and how each producer's records are numbered."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.writer.form import ChangeForm
+from mirrorflow_core.writer.position import Form
+from mirrorflow_core.writer.write_window import WritePoint
+from mirrorflow_replicator.copy.form_tracker import FormTracker
+
+NOW_MS = 10**12
+DAY_MS = 86_400_000
+AGE_MS = DAY_MS // 2
+POINT = WritePoint(next_source_offset=100, source_epoch=3, sequence=-1, target_end=50, target_epoch=0)
+IDENTITY = Identity(
+    generation=1,
+    producer_id=1,
+    producer_epoch=16,
+    transactional_id="t",
+    source_cluster_id="",
+    target_cluster_id="",
+    policy="",
+    flow="",
+    stream="",
+    why="",
+)
+IDENTITIES = {Form.TRANSACTION: IDENTITY, Form.PLAIN: replace(IDENTITY, producer_id=2)}
+
+
+def tracker(*, has_plain: bool = True) -> FormTracker:
+    return FormTracker(POINT, IDENTITIES, has_plain=has_plain)
+
+
+def batch(
+    first: int, count: int = 10, *, epoch: int = 3, age_ms: int = 0, offsets: int | None = None
+) -> Batch:
+    return Batch(
+        base_offset=first,
+        batch_length=0,
+        leader_epoch=epoch,
+        magic=2,
+        crc=0,
+        attributes=0,
+        last_offset_delta=(count if offsets is None else offsets) - 1,
+        base_timestamp=NOW_MS - age_ms,
+        max_timestamp=NOW_MS - age_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=count,
+        data=memoryview(b""),
+        size_bytes=100,
+    )
+
+
+def check(
+    form: FormTracker, found: Batch, *, from_offset: int = 0, now_ms: int = NOW_MS, is_stamped: bool = False
+) -> ChangeForm | None:
+    return form.check(found, from_offset, now_ms=now_ms, age_limit_ms=AGE_MS, is_stamped=is_stamped)
+
+
+def test_young_records_without_gaps_are_plain_at_once():
+    assert check(tracker(), batch(100)) is None
+
+
+def test_a_batch_that_is_partly_written_continues_its_stretch():
+    form = tracker()
+    form.taken(105, 3)
+    assert check(form, batch(100), from_offset=105) is None
+
+
+@pytest.mark.parametrize(
+    "found, change",
+    [
+        (batch(103), ChangeForm(Form.PLAIN, 103, 3)),
+        (batch(100, epoch=4), ChangeForm(Form.PLAIN, 100, 4)),
+        (batch(100, age_ms=DAY_MS), ChangeForm(Form.TRANSACTION, 100, 3)),
+        (batch(100, 9, offsets=10), ChangeForm(Form.TRANSACTION, 100, 3)),
+    ],
+    ids=["gap before it", "new leader epoch", "old", "gap inside"],
+)
+def test_what_cannot_be_counted_by_sequence_numbers_waits_for_a_position(found: Batch, change: ChangeForm):
+    assert check(tracker(), found) == change
+
+
+def test_old_records_are_plain_where_the_target_sets_timestamps():
+    assert check(tracker(), batch(100, age_ms=DAY_MS), is_stamped=True) is None
+
+
+def test_without_plain_batches_everything_is_in_transactions():
+    form = tracker(has_plain=False)
+    assert check(form, batch(103)) is None
+    assert form.form is Form.TRANSACTION
+
+
+def test_nothing_is_plain_after_a_doubt_before_a_position_is_stored():
+    """The last stored position may lie before a gap that was passed."""
+    form = tracker()
+    form.rewind(110)
+    assert check(form, batch(110)) == ChangeForm(Form.PLAIN, 110, 3)
+
+
+def test_each_producer_numbers_its_own_records():
+    form = tracker()
+    assert (form.first_ordinal, form.plain_sequence(-1)) == (0, -1)
+    assert form.plain_sequence(9) == 9
+
+    form.apply(ChangeForm(Form.TRANSACTION, 110, 3), 10, NOW_MS)
+    assert form.identity is IDENTITIES[Form.TRANSACTION]
+    assert form.first_ordinal == 10
+    assert form.plain_sequence(14) == 9
+
+    form.apply(ChangeForm(Form.PLAIN, 115, 3), 15, NOW_MS)
+    assert form.identity is IDENTITIES[Form.PLAIN]
+    assert form.plain_sequence(14) == 9
+    assert form.plain_sequence(15) == 10
+    assert 15 - form.first_ordinal == 10
+
+    form.apply(ChangeForm(Form.TRANSACTION, 120, 3), 20, NOW_MS)
+    assert 20 - form.first_ordinal == 5
+
+
+def test_a_partition_with_frequent_gaps_stays_in_transactions_also_in_its_next_start():
+    form = tracker()
+    for ordinal in (10, 20):
+        form.apply(ChangeForm(Form.TRANSACTION, 100 + ordinal, 3), ordinal, NOW_MS)
+        form.apply(ChangeForm(Form.PLAIN, 100 + ordinal, 3), ordinal, NOW_MS)
+    again = FormTracker(POINT, IDENTITIES, has_plain=True, earlier=form)
+    assert check(again, batch(100)) == ChangeForm(Form.TRANSACTION, 100, 3)
+    assert check(again, batch(100), now_ms=NOW_MS + 700_000) is None
