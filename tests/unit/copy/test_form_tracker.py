@@ -73,7 +73,7 @@ def test_a_batch_that_is_partly_written_continues_its_stretch():
 
 
 @pytest.mark.parametrize(
-    "found, change",
+    ("found", "change"),
     [
         (batch(103), ChangeForm(Form.PLAIN, 103, 3)),
         (batch(100, epoch=4), ChangeForm(Form.PLAIN, 100, 4)),
