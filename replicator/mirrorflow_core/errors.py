@@ -20,7 +20,8 @@
     │   ├── FlowExistsError          another flow owns this source alias on this target
     │   ├── ClusterChangedError      another cluster answers at a known address
     │   ├── StreamChangedError       another copier continues with other settings
-    │   ├── WrittenOtherwiseError    the flow was copied with another `mirrorflow.writer`
+    │   ├── WrittenOtherwiseError    the flow is copied with another `mirrorflow.writer`
+    │   ├── FlowNotMovedError        the flow cannot be moved to another `mirrorflow.writer` as it was left
     │   ├── FlowTakenError           another process has taken the flow over
     │   └── FencedError              a later epoch of the identity exists
     ├── CorruptRecordsError          bytes are not valid records; CorruptBatchError if the partition is known
@@ -298,15 +299,28 @@ class FlowTakenError(IdentityError):
 
 
 class WrittenOtherwiseError(IdentityError):
-    """The flow is copied, or was copied, with another value of `mirrorflow.writer`."""
+    """The flow is copied with another value of `mirrorflow.writer`."""
 
     reason = "WrittenOtherwise"
 
     def __init__(self, *, source: str, writer: str) -> None:
         self.writer = writer
         super().__init__(
-            f"The flow from {source} is copied with mirrorflow.writer={writer}, and cannot change yet; "
-            f"set mirrorflow.writer={writer}."
+            f"The flow from {source} is copied with mirrorflow.writer={writer}; stop the process that copies it in an "
+            f"orderly way first, or set mirrorflow.writer={writer}."
+        )
+
+
+class FlowNotMovedError(IdentityError):
+    """A flow that was copied with `mirrorflow.writer=sequences` was killed, and its end cannot be found."""
+
+    reason = "FlowNotMoved"
+
+    def __init__(self, *, source: str, subject: str, problem: str) -> None:
+        self.subject = subject
+        super().__init__(
+            f"The flow from {source} cannot be moved to another mirrorflow.writer as it was left: {problem} ({subject}); start "
+            "it once with mirrorflow.writer=sequences and stop it in an orderly way."
         )
 
 

@@ -26,13 +26,18 @@ def claims_topic(source_alias: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One owner of a flow. `lock_epoch` is the epoch of the lock that wrote it; `time_ms` is the owner's wall clock."""
+    """One owner of a flow: a process, or the processes of a Connect group, whose leader claims it.
+
+    `lock_id` and `lock_epoch` are the producer that wrote it; `time_ms` is the owner's wall clock.
+    """
 
     flow: str
     process: str
     source_alias: str
+    group: str = ""  # group.id; "": one process
     group_prefix: str = ""
     tasks: int
+    lock_id: int = -1
     lock_epoch: int
     source_cluster_id: str = ""
     target_cluster_id: str = ""
@@ -45,9 +50,9 @@ class Claim:
         ids = TransactionalIds(self.source_alias, self.group_prefix)
         return tuple(ids.task(number) for number in range(self.tasks))
 
-    def renewed(self, now_ms: int, *, lock_epoch: int, left: bool = False) -> "Claim":
+    def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":
         """Return the claim as the owner writes it at *now_ms*."""
-        return replace(self, time_ms=now_ms, lock_epoch=lock_epoch, left=left)
+        return replace(self, time_ms=now_ms, lock_id=lock_id, lock_epoch=lock_epoch, left=left)
 
 
 def encode_claim(claim: Claim) -> tuple[bytes, bytes]:
@@ -64,7 +69,7 @@ def decode_claim(key: bytes, value: bytes) -> Claim:
     if not isinstance(left, bool):
         message = "left is not a boolean"
         raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
-    numbers = {"tasks", "lock_epoch", "time_ms"}
+    numbers = {"tasks", "lock_id", "lock_epoch", "time_ms"}
     texts = {field.name for field in fields(Claim)} - numbers - {"left"}
     values: dict[str, Any] = {name: text_field(found, name) for name in texts}
     values |= {name: integer_field(found, name) for name in numbers}

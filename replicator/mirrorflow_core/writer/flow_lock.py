@@ -24,6 +24,8 @@ from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.transaction_log import DecidedRecords, decided_records
 
 RETRY_MS: Final = 50
+_INVALID_TXN_STATE: Final = 48
+_CHECKS_MAX: Final = 100  # a check takes some 20 ms, and each task of a group makes three when it starts
 # Producer ids are unique within one cluster only. A client that moves here from another cluster with the same id
 # has a low epoch, so it is refused. If our epoch were as low, it could write our next sequence number.
 FIRST_EPOCH: Final = 16
@@ -37,9 +39,17 @@ class Fenced:
 def holds_lock(lock: Producer) -> Steps[bool]:
     """Return whether no other process has taken the lock since; no answer counts as no.
 
-    What is read from the claims and offsets topics afterwards is not older than this check.
+    What is read from the claims and offsets topics afterwards is not older than this check. The processes of a group
+    check one lock: a transaction that another of them has ended meanwhile is repeated.
     """
-    return not isinstance((yield from send(Transaction(lock, is_barrier=True))), Refused)
+    for _ in range(_CHECKS_MAX):
+        answer = yield from send(Transaction(lock, is_barrier=True))
+        if not isinstance(answer, Refused):
+            return True
+        if answer.error_code != _INVALID_TXN_STATE:
+            return False
+        yield from send(Pause(RETRY_MS))
+    return False
 
 
 def take_ids(lock: Producer, names: Iterable[str]) -> Steps[dict[str, Producer] | Refused]:

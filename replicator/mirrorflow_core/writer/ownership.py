@@ -145,5 +145,5 @@ def _take_lock(plan: FlowPlan) -> Steps[Producer]:
 
 def _commit_claim(plan: FlowPlan, lock: Producer, *, left: bool = False) -> Steps[bool]:
     now_ms: int = yield from send(Pause(0))
-    claim = plan.claim.renewed(now_ms, lock_epoch=lock.epoch, left=left)
+    claim = plan.claim.renewed(now_ms, lock_id=lock.producer_id, lock_epoch=lock.epoch, left=left)
     return not isinstance((yield from send(Transaction(lock, claim=claim, is_barrier=True))), Refused)

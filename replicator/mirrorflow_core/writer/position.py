@@ -83,6 +83,8 @@ class WriterPosition:
 def encode_position(position: WriterPosition) -> bytes:
     """Return the value: Java's field, followed by our own."""
     fields: dict[str, int | str | bool] = {"offset": position.java_offset}
+    if position.writer is None and position.source_epoch != UNKNOWN:
+        fields |= {_JAVA_OFFSET: position.java_offset, SOURCE_EPOCHS: str(position.source_epoch)}
     if position.writer is not None:
         fields |= {
             _JAVA_OFFSET: position.java_offset,

@@ -52,6 +52,14 @@ PROPOSALS_PER_BATCH = 2_000  # about 400 bytes each: below the smallest usual ma
 RAISES_MAX = 3 * FIRST_EPOCH
 
 
+def moved_name(flow: str) -> str:
+    """Return the flow's name in its last identity once it has one owner.
+
+    Copiers that do not know of owners take it for another flow, and refuse.
+    """
+    return f"{flow} (one owner)"
+
+
 class DecisionLog:
     """Reads and writes the decisions of one flow."""
 
@@ -318,7 +326,7 @@ def check_owner(decided: Identity, claim: Claim, *, target_alias: str, source_al
         raise ClusterChangedError(
             alias=target_alias, expected=decided.target_cluster_id, found=claim.target_cluster_id
         )
-    if decided.flow != claim.flow:
+    if decided.flow not in {claim.flow, moved_name(claim.flow)}:
         raise FlowExistsError(
             source=source_alias, target=target_alias, owner=decided.flow, claimant=claim.flow
         )
@@ -331,6 +339,8 @@ def _change(
     if decided is None:
         return "begin"
     check_owner(decided, claim, target_alias=target_alias, source_alias=source_alias)
+    if decided.flow != claim.flow:
+        return "one owner has left"
     if decided.stream != claim.stream:
         return claim.stream
     if decided.policy != claim.policy:

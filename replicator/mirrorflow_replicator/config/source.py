@@ -31,7 +31,7 @@ from mirrorflow_replicator.config.plugins import config_filter, policy_settings,
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.storage import offset_storage, replication_factor
 from mirrorflow_replicator.config.topic_config_rules import config_exceptions
-from mirrorflow_replicator.config.worker_keys import SEVERAL_KEY
+from mirrorflow_replicator.config.worker_keys import WITH_JAVA_KEY
 
 # Kafka's own default of a minute would cost up to a minute of querying the target again after a crash.
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
@@ -119,11 +119,11 @@ def _writer(read: PropertyReader, worker: PropertyReader) -> Writer:
     writer = Writer(read.choice(WRITER_KEY, tuple(one.value for one in Writer), Writer.SEQUENCES.value))
     if writer is Writer.SEQUENCES:
         return writer
-    if worker.flag(SEVERAL_KEY, default=False):
+    if is_with_java(worker):
         raise InvalidSettingError(
             key=WRITER_KEY,
-            problem=f"several processes cannot share a flow with {writer.value} yet",
-            action=f"run one process without {SEVERAL_KEY}, or leave {WRITER_KEY} out",
+            problem=f"Java's tasks cannot share a flow with {writer.value}",
+            action=f"leave {WITH_JAVA_KEY} or {WRITER_KEY} out",
         )
     if worker.text("offset.storage.store", "kafka") == "file":
         raise InvalidSettingError(

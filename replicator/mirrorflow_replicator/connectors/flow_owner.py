@@ -4,8 +4,9 @@
       ^                                                              │
       └───────────────── another process has taken the lock ─────────┘
 
-`mirrorflow_core.writer` has the protocol; this module runs it for one connector. Guarantees: a task gets its producers
-only from the process that owns the flow at that moment; only this process uses the lock.
+`mirrorflow_core.writer` has the protocol; this module runs it for one connector. The processes of a Connect group own a
+flow together: the one with the connector claims it, and each starts its own tasks under the lock that the claim names.
+Guarantee: a task gets its producers only while the lock is the newest one.
 """
 
 import asyncio
@@ -24,12 +25,12 @@ from mirrorflow_core.errors import (
     FlowExistsError,
     FlowTakenError,
     MirrorFlowError,
-    WrittenOtherwiseError,
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.reports import KnownEnd
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, LossPolicy, TaskStart, TopicIds
@@ -46,11 +47,11 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.connectors.flow_move import FlowMove
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
@@ -110,10 +111,14 @@ def _is_dead(process: str) -> bool:
 
 
 class FlowOwner:
-    """The ownership of one connector's flow. *on_lost* stops its tasks when another process has taken the flow."""
+    """The ownership of one connector's flow. *on_lost* stops its tasks when another process has taken the flow.
 
-    def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None]) -> None:
+    *group*: the Connect group whose processes share the flow; "": this process alone.
+    """
+
+    def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None], group: str = "") -> None:
         self.is_waiting = False  # another process owns the flow
+        self._group = group
         self._settings = settings
         self._on_lost = on_lost
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -142,12 +147,18 @@ class FlowOwner:
             self._assignment = assignment
             if self._owned is not None and len(assignment) <= self._owned.plan.claim.tasks:
                 return
-            if self._runner is None:
-                self._clusters = clusters
-                self._runner = await self._new_runner(*clusters)
-            await self._take(assignment)
+            await self._connect(clusters)
+            await self._take(assignment, waits_for_group=False)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
+
+    async def start_in_group(self, clusters: tuple[Cluster, Cluster], task: int, message: Assign) -> Assign:
+        """As `start_of`, in any process of the group that owns the flow."""
+        async with self._working:
+            await self._connect(clusters)
+            if message.initial:
+                self._initial = frozenset(message.partitions)
+        return await self.start_of(task, message)
 
     async def start_of(self, task: int, message: Assign) -> Assign:
         """Return *message* with the start of the task, which has no other start any more. Raises MirrorFlowError."""
@@ -155,7 +166,8 @@ class FlowOwner:
         self._released.set()
         await self._wait_for_others(frozenset(message.partitions))
         async with self._working:
-            owned, runner = self._owned, self._runner
+            runner = self._runner
+            owned = self._owned or (await self._owned_by_group() if self._group else None)
             if owned is None or runner is None:
                 raise FlowTakenError(source=self._settings.source_alias)
             start = self._starts.pop(task, None)
@@ -176,6 +188,24 @@ class FlowOwner:
                     self._released.clear()
                     await self._released.wait()
 
+    async def _owned_by_group(self) -> Ownership | None:
+        """Return the flow as another process of the group has claimed it; None if none has."""
+        assert self._runner is not None
+        claims = (await self._runner.run(read_claims())).committed
+        if (
+            not claims
+            or claims[-1].left
+            or (claims[-1].group, claims[-1].flow)
+            != (
+                self._group,
+                self._settings.flow,
+            )
+        ):
+            return None
+        plan = await self._plan(())
+        lock = Producer(plan.ids.lock, claims[-1].lock_id, claims[-1].lock_epoch)
+        return Ownership(plan=plan, lock=lock, tasks=())
+
     async def _recover(
         self, runner: ProtocolRunner, owned: Ownership, task: int, message: Assign
     ) -> TaskStart:
@@ -195,11 +225,14 @@ class FlowOwner:
         return tuple(one for one in partitions if self._clusters[1].leader(*on_target(one)) is not None)
 
     async def leave(self) -> None:
-        """Give the flow up, after all tasks have ended, so that a successor need not wait."""
+        """Give the flow up, after all tasks have ended, so that a successor need not wait.
+
+        In a group the claim stays: other processes may go on under it, and the next of them does not wait.
+        """
         if self._renewing is not None:
             await cancel_and_wait(self._renewing)
             self._renewing = None
-        if self._owned is not None and self._runner is not None:
+        if self._owned is not None and self._runner is not None and not self._group:
             with contextlib.suppress(MirrorFlowError, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await self._runner.run(renew_claim(self._owned, left=True))
@@ -207,34 +240,46 @@ class FlowOwner:
 
     # -- taking
 
+    async def _connect(self, clusters: tuple[Cluster, Cluster]) -> None:
+        if self._clusters is None or self._clusters[1] is not clusters[1]:
+            self._clusters = clusters
+            self._runner = await self._new_runner(*clusters)
+
     async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
         settings = self._settings
         await position_store(settings, target).open()  # creates the offsets topic
         await open_claims_topic(target, settings.offsets, settings.source_alias)
         return ProtocolRunner(source, target, flow_topics(settings), source_start=self._source_start)
 
-    async def _take(self, assignment: Assignment) -> None:
+    async def _take(self, assignment: Assignment, *, waits_for_group: bool) -> None:
         runner = self._runner
         assert runner is not None
-        await self._refuse_other_writer()
+        assert self._clusters is not None
+        move = FlowMove(self._settings, *self._clusters)
+        is_moved = await move.is_due()
         claims = await runner.run(read_claims())
-        if not claims.committed:
+        if not claims.committed and not is_moved:
             self._initial = frozenset(one for task in assignment for one in task)
-        plan = await self._plan(assignment)
+        # In a group each process finds where its tasks start, and a flow that is moved has no positions yet.
+        is_later = is_moved or bool(self._group)
+        plan = await self._plan(() if is_later else assignment, tasks=len(assignment))
         if claims.committed:
             refuse_changed_clusters(claims.committed[-1], plan.claim, self._settings)
-        if self._owned is None and _is_owned(claims.committed):
+        is_of_group = bool(claims.committed and self._group) and claims.committed[-1].group == self._group
+        if self._owned is None and _is_owned(claims.committed) and (waits_for_group or not is_of_group):
             await self._wait_for_turn(runner, plan)
         taken = await runner.run(take_flow(plan))
         if isinstance(taken, Fenced):
             self._lose(self._owned)
             raise FlowTakenError(source=self._settings.source_alias)
+        if is_moved:
+            await move.move(runner, taken.lock)
         self._owned, self.is_waiting = taken, False
         self._starts = dict(enumerate(taken.tasks))
         log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.lock.epoch)
 
     async def _wait_for_turn(self, runner: ProtocolRunner, plan: FlowPlan) -> None:
-        self.is_waiting = True
+        self.is_waiting = not self._group
         found = await runner.run(wait_for_turn(plan))
         if isinstance(found, FlowExists):
             settings = self._settings
@@ -246,17 +291,7 @@ class FlowOwner:
                 claimant=settings.flow,
             )
 
-    async def _refuse_other_writer(self) -> None:
-        """Refuse a flow that was copied with `mirrorflow.writer=sequences`: its positions are of another kind."""
-        settings = self._settings
-        assert self._clusters is not None
-        decisions = DecisionLog(
-            self._clusters[1], settings.source_alias, replication_factor=settings.offsets.replication_factor
-        )
-        if await decisions.exists() and (await decisions.read()).identity is not None:
-            raise WrittenOtherwiseError(source=settings.source_alias, writer="sequences")
-
-    async def _plan(self, assignment: Assignment) -> FlowPlan:
+    async def _plan(self, assignment: Assignment, *, tasks: int = 0) -> FlowPlan:
         settings = self._settings
         assert self._clusters is not None
         source, target = self._clusters
@@ -264,7 +299,8 @@ class FlowOwner:
             flow=settings.flow,
             process=self._process,
             source_alias=settings.source_alias,
-            tasks=max(1, len(assignment)),
+            group=self._group,
+            tasks=max(1, tasks),
             lock_epoch=-1,
             source_cluster_id=source.cluster_id,
             target_cluster_id=target.cluster_id,
@@ -315,7 +351,7 @@ class FlowOwner:
             try:
                 if owned is None:
                     async with self._working:
-                        await self._take(self._assignment)
+                        await self._take(self._assignment, waits_for_group=True)
                 elif not await runner.run(renew_claim(owned)) and not await self._still_holds(runner, owned):
                     self._lose(owned)
             except MirrorFlowError as error:
@@ -333,6 +369,7 @@ class FlowOwner:
         if owned is None or owned is not self._owned:
             return
         log.warning("%s: another process has taken the flow; this one waits.", self._settings.name)
-        self._owned, self.is_waiting = None, True
-        self._starts = {}
-        self._on_lost()
+        self._owned, self._starts = None, {}
+        if not self._group:  # its tasks continue under the lock of the next claim
+            self.is_waiting = True
+            self._on_lost()

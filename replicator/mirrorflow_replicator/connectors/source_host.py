@@ -46,7 +46,9 @@ class SourceHost:
         *,
         samples: Samples,
         start: Spawn = spawn,
+        group: str = "",
     ) -> None:
+        """*group*: the Connect group whose processes share the connector; "": this process alone."""
         self._start = start
         self._connector = connector
         self._settings = settings
@@ -62,7 +64,9 @@ class SourceHost:
         self._predecessor_gone = bool(os.environ.get("MIRRORFLOW_PREDECESSOR_GONE"))
         self._told = ""  # the reason of the problem that was logged last
         # None: the first engine, whose processes share the flow.
-        self._owner = FlowOwner(settings, on_lost=self._finish_tasks) if settings.has_owner else None
+        self._owner = (
+            FlowOwner(settings, on_lost=self._finish_tasks, group=group) if settings.has_owner else None
+        )
         resolve = Resolver(settings.providers).resolve_client
         self._discovery = SourceConnector(settings, resolve=resolve)
         self._pulse = HeartbeatMonitor(connector.name, make_replication_policy(settings).is_heartbeats_topic)

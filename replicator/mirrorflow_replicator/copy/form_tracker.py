@@ -47,7 +47,7 @@ class FormTracker:
                 last_gap_ms=before.last_gap_ms,
                 stays_in_transactions=before.stays_in_transactions,
             )
-        # Of the present stretch; in plain batches they are newer than those of `_state`.
+        # The end of the present stretch; in plain batches it is newer than that of `_state`.
         self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
         self._written = dict.fromkeys(Form, 0)  # records of the forms before the present one
         self._began = 0  # the ordinal at which the present form began

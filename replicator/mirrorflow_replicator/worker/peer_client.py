@@ -52,6 +52,11 @@ class PeerClient:
         self._group = group
         self._prefix = "" if group.flow is None else flow_path(*group.flow)
 
+    @property
+    def group_id(self) -> str:
+        """The group of the nodes."""
+        return self._group.group_id
+
     async def forward(self, url: str, request: Request) -> Response:
         """Returns the response of the node at *url*.
 

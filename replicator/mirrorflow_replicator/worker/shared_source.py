@@ -119,7 +119,7 @@ class SharedConnector(SourceHost, SharedSource):
         grace_s: float,
         claiming: TaskFencing,
     ) -> None:
-        SourceHost.__init__(self, connector, settings, samples=samples, start=start)
+        SourceHost.__init__(self, connector, settings, samples=samples, start=start, group=claiming.group_id)
         SharedSource.__init__(self)
         self._publish = publish
         self._grace_s = grace_s
@@ -128,6 +128,7 @@ class SharedConnector(SourceHost, SharedSource):
         self._leading: asyncio.Task[None] | None = None
         self._setbacks = RetryState(connector.name, pause_max_s=RETRY_MAX_S)  # of starting tasks
         self._discovery = self._discover()
+        self._is_connected = False
 
     def share(self, share: TaskShare) -> None:
         """Follows *share* from now on, and starts the processes of its tasks."""
@@ -138,7 +139,7 @@ class SharedConnector(SourceHost, SharedSource):
     @property
     def is_warm(self) -> bool:
         """Whether a task could start here at once, or the error that prevents it is reported."""
-        return self._identity is not None or self._setbacks.newest is not None
+        return self._is_connected or self._setbacks.newest is not None
 
     async def run(self) -> None:
         """Follows this node's share until cancelled."""
@@ -171,6 +172,8 @@ class SharedConnector(SourceHost, SharedSource):
         """Stops what runs here gracefully."""
         self._share, self._is_over = TaskShare(), True
         await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
+        if self._owner is not None:
+            await self._owner.leave()
         self._end_share()
 
     async def _unless_changed(self, job: Coroutine[Any, Any, None]) -> None:
@@ -194,6 +197,8 @@ class SharedConnector(SourceHost, SharedSource):
         if self._leading is not None and not self._share.leads:
             await cancel_and_wait(self._leading)
             self._leading = None
+            if self._owner is not None:
+                await self._owner.leave()
             # Its connections were closed with it; tasks that stay have their own.
             self._discovery = self._discover()
 
@@ -211,8 +216,12 @@ class SharedConnector(SourceHost, SharedSource):
             self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
             self._leading.add_done_callback(lambda _: self._changed.set())
         share = self._share
-        # Also where there is nothing to do yet, so that the identity is decided before a task arrives.
-        identity = self._identity or await self._establish(may_change=True)
+        # Also where there is nothing to do yet, so that this is done before a task arrives.
+        identity = None
+        if self._owner is None:
+            identity = self._identity or await self._establish(may_change=True)
+        await self._discovery.connect()
+        self._is_connected = True
         limit = self._settings.bytes_per_second
         bytes_per_s = None if limit is None else max(1, limit // max(1, share.count))
         for task, partitions in share.tasks.items():
@@ -226,13 +235,20 @@ class SharedConnector(SourceHost, SharedSource):
             if self._given.get(task) != message:
                 self._given[task] = message
                 child = self._child(task)
-                if self._claiming.is_needed(self._settings):
+                if self._owner is not None or self._claiming.is_needed(self._settings):
                     child.claim = self._claim
                 child.assign(message)
 
     async def _claim(self, task: int, message: Assign) -> Assign:
         """Returns the claimed *message* when no earlier task can write to its partitions any more."""
-        claimed = await self._claiming.claim(self._settings, task, message)
+        claimed = message
+        if self._claiming.is_needed(self._settings):
+            claimed = await self._claiming.claim(self._settings, task, message)
+        if self._owner is not None:
+            self._claiming.check(task)
+            await self._discovery.connect()
+            claimed = await self._owner.start_in_group(self._discovery.clusters, task, claimed)
+            self._claiming.check(task)
         if self._share.tasks.get(task) != message.partitions:
             raise NotAssignedError(self._connector.name, task)
         return claimed
@@ -248,7 +264,9 @@ class SharedConnector(SourceHost, SharedSource):
                 job.cancel()
 
     async def _hand(self, assignment: Assignment) -> None:
-        if self._identity is None:
+        if self._owner is not None:
+            await self._owner.own(self._discovery.clusters, assignment)
+        elif self._identity is None:
             await self._establish(may_change=True)
         # A node that has waited since the flow began sees in the stored tasks that another has begun it.
         await self._publish(assignment, self._initial and not self._share.known)
@@ -276,7 +294,7 @@ class SharedConnector(SourceHost, SharedSource):
             return "FAILED"
         if self._share.leads:
             return self._discovery.state
-        return "RUNNING" if self._identity is not None or not self._share.tasks else "UNASSIGNED"
+        return "RUNNING" if self._is_connected or not self._share.tasks else "UNASSIGNED"
 
     def _told_children(self) -> Iterable[TaskSupervisor]:
         return [self._children[task] for task in sorted(self._children) if task in self._share.tasks]

@@ -65,6 +65,11 @@ class TaskFencing:
         self._read = read
         self._warned = False
 
+    @property
+    def group_id(self) -> str:
+        """The group of the node."""
+        return self._others.group_id
+
     def is_needed(self, settings: SourceSettings) -> bool:
         """Whether Java's tasks may have, or may have had, a part of the connector."""
         return settings.with_java or (self._fences_java and self._name in self._configs.configs.fenced)
@@ -75,14 +80,14 @@ class TaskFencing:
         Raises MirrorFlowError if the task must not begin yet.
         """
         name = self._name
-        self._must_be_ours(task)
+        self.check(task)
         await self._fence()
         transactional_id = self._others.transactional_id(name, task)
         timeout_ms = settings.transaction_timeout_ms if settings.with_java else FENCE_TIMEOUT_MS
         producer_id, epoch = await init_producer_id(self._cluster, transactional_id, timeout_ms=timeout_ms)
         written = self._configs.configs.tasks.get(name)
         await self._read()
-        self._must_be_ours(task)
+        self.check(task)
         if written != self._configs.configs.tasks.get(name):
             raise NotAssignedError(name, task)
         if not settings.with_java and not self._warned:
@@ -94,11 +99,12 @@ class TaskFencing:
                 WITH_JAVA_KEY,
             )
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
-        assert message.identity is not None
+        if message.identity is None or not settings.with_java:
+            return replace(message, claimed=True)
         own = replace(
             message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
         )
-        return replace(message, claimed=True, own=own if settings.with_java else None)
+        return replace(message, claimed=True, own=own)
 
     async def _fence(self) -> None:
         node, name, configs = self._node, self._name, self._configs.configs
@@ -108,7 +114,8 @@ class TaskFencing:
             key = configs.session_key if node.signs else None
             await self._others.ask_to_fence(node.leader_url, name, key)
 
-    def _must_be_ours(self, task: int) -> None:
+    def check(self, task: int) -> None:
+        """Raise NotAssignedError unless the group has given the task to this node."""
         node, unit = self._node, Unit(connector=self._name, task=task)
         if node.meeting or not node.leader_url or unit not in node.held:
             raise NotAssignedError(self._name, task)

@@ -22,7 +22,7 @@ RUNS = {
     " expiry=minute cleanup=delete transactions=allowed settings=fixed truncation=alert",
     "mixed": f"brokers={VERSION} isolation=read_uncommitted tasks=3 copiers=1 codec=gzip times=LogAppendTime writer=sequences"
     " expiry=day cleanup=delete transactions=denied settings=fixed truncation=restart",
-    "changing": f"brokers={VERSION} isolation=read_committed tasks=2 copiers=3 codec=uncompressed times=CreateTime writer=transactions"
+    "changing": f"brokers={VERSION} isolation=read_committed tasks=2 copiers=3 codec=uncompressed times=CreateTime writer=fenced"
     " expiry=day cleanup=delete transactions=allowed settings=rolling truncation=fail",
 }
 

@@ -179,16 +179,63 @@ def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
     flow.assert_exact(topic)
 
 
-def test_a_flow_of_the_other_writer_is_refused(
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
+def test_a_flow_of_the_first_writer_moves_without_loss_or_repeat(
+    east: KafkaCluster,
+    west: KafkaCluster,
+    unique_topic: Callable[[], str],
+    tmp_path: Path,
+    age_ms: int,
+    is_killed: bool,  # noqa: FBT001
+):
+    flow = Flow.new(east, west, tmp_path, connector={"tasks.max": "2", "offset.flush.interval.ms": "600000"})
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
+    timestamp_ms = now_ms() - age_ms
+    load(east, topic, 3_000, timestamp_ms=timestamp_ms)
+    with flow.replicator(topic) as first:
+        first.wait_until_caught_up(partitions=PARTITIONS)
+        load(east, topic, 3_000, first=3_000, timestamp_ms=timestamp_ms)
+        first.wait_until_caught_up(partitions=PARTITIONS)
+        if is_killed:
+            first.kill()
+        else:
+            assert first.stop() == 0
+    with flow.replicator(topic, with_writer("fenced")) as moved:
+        load(east, topic, 1_000, first=6_000)
+        moved.wait_until_caught_up(partitions=PARTITIONS)
+        moved.kill()
+        moved.start()
+        load(east, topic, 1_000, first=7_000)
+        moved.wait_until_caught_up(partitions=PARTITIONS)
+
+    flow.assert_exact(topic)
+
+
+def test_a_moved_flow_returns_to_the_first_writer_after_an_orderly_stop(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    flow, topic = Flow.new(east, west, tmp_path), east.create_topic(unique_topic())
+    flow, topic = Flow.new(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    total = 0
+    for writer in ("sequences", "fenced", "sequences", "fenced"):
+        load(east, topic, 1_000, first=total)
+        total += 1_000
+        with flow.replicator(topic, with_writer(writer)) as replicator:
+            replicator.wait_until_caught_up(partitions=PARTITIONS)
+            assert replicator.stop() == 0
+
+    flow.assert_exact(topic)
+
+
+def test_the_first_writer_is_refused_beside_an_owner(
+    plain_flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
+):
+    flow, topic = plain_flow, east.create_topic(unique_topic())
     load(east, topic, 10)
-    with flow.replicator(topic) as other:
-        other.wait_until_caught_up()
-        assert other.stop() == 0
-    with flow.replicator(topic, with_writer("transactions")) as replicator:
-        wait_until("the flow is refused", lambda: "WrittenOtherwise" in str(replicator.progress()))
+    with flow.replicator(topic) as owner:
+        owner.wait_until_caught_up()
+        with flow.replicator(topic, with_writer("sequences")) as first:
+            wait_until("the first writer is refused", lambda: "WrittenOtherwise" in str(first.progress()))
 
 
 @pytest.mark.faults

@@ -1,6 +1,7 @@
 """One node's part of a source connector: what ends of itself there is not passed over in silence."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -49,7 +50,7 @@ def shared(kind: type[Part], publish: Publish, share: TaskShare) -> Part:
         publish=publish,
         start=lambda *_, **__: pytest.fail("no task is given"),
         grace_s=1,
-        claiming=cast("TaskFencing", None),
+        claiming=cast("TaskFencing", SimpleNamespace(group_id="group")),
     )
     connector.share(share)
     return connector

@@ -177,6 +177,6 @@ def test_a_claim_protects_its_owner_while_it_is_renewed():
 
     assert not watch.may_take(14_999)
     assert watch.may_take(15_000)
-    assert not watch.observe(CLAIM.renewed(9, lock_epoch=16), 14_000).may_take(15_000)
-    assert watch.observe(CLAIM.renewed(9, lock_epoch=16, left=True), 1).may_take(1)
+    assert not watch.observe(CLAIM.renewed(9, lock_id=1, lock_epoch=16), 14_000).may_take(15_000)
+    assert watch.observe(CLAIM.renewed(9, lock_id=1, lock_epoch=16, left=True), 1).may_take(1)
     assert ClaimWatch(None, 0).may_take(0)

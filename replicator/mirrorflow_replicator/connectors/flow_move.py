@@ -1,0 +1,184 @@
+"""Moves a flow from `mirrorflow.writer=sequences` to one owner, once.
+
+    last identity ──> fenced in each partition ──> what was written is counted ──> positions, as Java writes them
+
+The owner has claimed the flow before, so no other process moves it at the same time. Guarantees: copiers of the first
+writer stop, also those of earlier versions, which take the last identity for that of another flow; each record that they
+have written is counted once.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from mirrorflow_core.errors import FlowNotMovedError, FlowTakenError
+from mirrorflow_core.exactly_once.identity import Claim, Decisions, Identity
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.records import decode
+from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
+from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_reader import batches_between
+from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.decision_log import DecisionLog, moved_name, new_identity
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.log_batches import read_batches
+from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
+from mirrorflow_replicator.copy.task_parts import flow_topics
+
+READS_MAX = 16  # partitions whose logs are read at the same time
+POSITIONS_MAX = 1_000  # in one transaction
+
+
+class FlowMove:
+    """The move of one flow."""
+
+    def __init__(self, settings: SourceSettings, source: Cluster, target: Cluster) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._topics = flow_topics(settings)
+        self._log = DecisionLog(
+            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+        )
+        self._reads = asyncio.Semaphore(READS_MAX)
+
+    async def is_due(self) -> bool:
+        """Return whether the first writer has copied the flow since it last had an owner. Raises ClusterError."""
+        if not await self._log.exists():
+            return False
+        identity = (await self._log.read()).identity
+        return identity is not None and (not self._is_retired(identity) or bool(await self._last_known()))
+
+    async def move(self, runner: ProtocolRunner, lock: Producer) -> None:
+        """Move the flow under *lock*. Raises FlowNotMovedError, FlowTakenError, ClusterError."""
+        identity = await self._retire()
+        known = await self._last_known()
+        running = {one: record for one, record in known.items() if not record.is_last}
+        if running:
+            await self._fence(identity, running)
+        ends = dict(zip(known, await asyncio.gather(*map(self._end, known, known.values())), strict=True))
+        positions = [self._position(one, ends[one], record) for one, record in known.items()]
+        for first in range(0, len(positions), POSITIONS_MAX):
+            part = tuple(positions[first : first + POSITIONS_MAX])
+            if isinstance(await runner.transactions.run(Transaction(lock, positions=part)), Refused):
+                raise FlowTakenError(source=self._settings.source_alias)
+
+    def _is_retired(self, identity: Identity) -> bool:
+        return identity.flow == moved_name(self._settings.flow)
+
+    async def _last_known(self) -> dict[TopicPartition, NumberedRecord]:
+        store = position_store(self._settings, self._target)
+        await store.open()
+        await store.read_new()
+        return last_known(store.positions, store.foreign, await self._decisions())
+
+    async def _decisions(self) -> Decisions:
+        return await self._log.read()
+
+    async def _retire(self) -> Identity:
+        """Decide the last identity, with a newer epoch than any copier has."""
+        settings = self._settings
+        while True:
+            decided = (await self._decisions()).identity
+            assert decided is not None, "the flow has an identity, or it would not be moved"
+            if self._is_retired(decided):
+                return decided
+            claim = Claim(
+                source_cluster_id=self._source.cluster_id,
+                target_cluster_id=self._target.cluster_id,
+                policy=decided.policy,
+                flow=moved_name(settings.flow),
+                stream=decided.stream,
+            )
+            proposal = await new_identity(
+                self._log,
+                self._target,
+                settings.source_alias,
+                claim,
+                earlier=decided,
+                generation=decided.generation + 1,
+                why="one owner",
+                timeout_ms=settings.transaction_timeout_ms,
+            )
+            if proposal is not None:
+                await self._log.decide([proposal], now_ms=time.time_ns() // 1_000_000)
+
+    async def _fence(self, identity: Identity, running: Mapping[TopicPartition, NumberedRecord]) -> None:
+        if not identity.transactional_id:
+            subject = str(next(iter(running)))
+            problem = (
+                "it was not stopped, and without an ACL for its transactional id its copiers cannot be fenced"
+            )
+            raise FlowNotMovedError(source=self._settings.source_alias, subject=subject, problem=problem)
+        await admin.empty_transaction(
+            self._target,
+            identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            partitions=[self._topics.on_target(one) for one in running],
+        )
+
+    async def _end(self, partition: TopicPartition, known: NumberedRecord) -> int:
+        """Return the source offset behind the last record that was written."""
+        if known.is_last:
+            return known.source_offset + 1
+        async with self._reads:
+            copy = self._topics.on_target(partition)
+            end = (await admin.offsets_at(self._target, [copy], LATEST))[copy]
+            writer = (await self._decisions()).generation(known.generation)
+            if writer is None or end <= known.target_offset:
+                raise self._not_moved(
+                    copy, "it was not stopped, and its last records are gone from the target"
+                )
+            batches = await read_batches(self._target, copy, max(0, known.target_offset + 1), end)
+            written = records_behind(known, batches, (writer.producer_id, writer.producer_epoch))
+            return await self._behind(partition, known.source_offset + 1, written)
+
+    async def _behind(self, partition: TopicPartition, start: int, count: int) -> int:
+        """Return the source offset behind *count* records from *start* on."""
+        read_committed = self._settings.read_committed
+        aborted = AbortedFilter()
+        ends = await admin.offsets_at(self._source, [partition], LATEST)
+        starts = await admin.offsets_at(self._source, [partition], EARLIEST)
+        if count and starts[partition] > start:
+            raise self._not_moved(
+                partition, "it was not stopped, and the source no longer has its last records"
+            )
+        fetched_before = None
+        async for batch, fetched in batches_between(
+            self._source, partition, start, ends[partition], read_committed=read_committed
+        ):
+            if not count:
+                break
+            if fetched is not fetched_before:
+                fetched_before = fetched
+                if read_committed:
+                    aborted.feed(fetched.aborted)
+            if not (aborted.delivers(batch) if read_committed else not batch.is_control):
+                continue
+            for record in decode(batch):
+                if record.offset >= start and count:
+                    start, count = record.offset + 1, count - 1
+        if count:
+            raise self._not_moved(
+                partition, "it was not stopped, and the source has fewer records than its copy"
+            )
+        return start
+
+    def _not_moved(self, partition: TopicPartition, problem: str) -> FlowNotMovedError:
+        return FlowNotMovedError(source=self._settings.source_alias, subject=str(partition), problem=problem)
+
+    def _position(self, partition: TopicPartition, next_offset: int, known: NumberedRecord) -> WriterPosition:
+        is_same = next_offset == known.source_offset + 1
+        return WriterPosition(
+            topic=partition.topic,
+            partition=partition.partition,
+            next_source_offset=next_offset,
+            java_offset=next_offset - 1,
+            source_epoch=known.source_epoch if is_same else -1,
+        )
