@@ -26,7 +26,7 @@ from mirrorflow_kafka.client.addresses import parse_addresses
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.connection_setup import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
-from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, backoff_s
+from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, backoff_s, retrieve_error
 from mirrorflow_kafka.client.reachability import Reachability
 from mirrorflow_kafka.security.credentials import Credentials, Resolve
 from mirrorflow_kafka.security.rotation import Rotation
@@ -196,6 +196,7 @@ class Cluster:
         """Read the brokers from the bootstrap addresses. Concurrent callers share one attempt."""
         if self._bootstrapping is None or self._bootstrapping.done():
             self._bootstrapping = asyncio.create_task(self._bootstrap_now(), name=f"bootstrap-{self.alias}")
+            self._bootstrapping.add_done_callback(retrieve_error)
         await asyncio.shield(self._bootstrapping)
 
     async def _bootstrap_now(self) -> None:
@@ -244,6 +245,7 @@ class Cluster:
         if refresh is None:
             refresh = self._next_refresh = _Refresh()
             refresh.task = asyncio.create_task(self._refresh_in_turn(refresh), name=f"refresh-{self.alias}")
+            refresh.task.add_done_callback(retrieve_error)
         refresh.add(topics)
         assert refresh.task is not None
         await asyncio.shield(refresh.task)

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError, UnreachableError
 from mirrorflow_kafka.client.connection import Connection
@@ -85,7 +86,7 @@ class ConnectionPool:
             slot.opening = asyncio.create_task(
                 self._open(key, slot), name=f"connect-{self._cluster}-{key.node_id}"
             )
-            slot.opening.add_done_callback(_retrieve)
+            slot.opening.add_done_callback(retrieve_error)
         return await asyncio.shield(slot.opening)
 
     async def _open(self, key: PoolKey, slot: _Slot) -> Connection:
@@ -147,7 +148,7 @@ class ConnectionPool:
                 slot.connection.close()
 
 
-def _retrieve(task: asyncio.Task[Connection]) -> None:
+def retrieve_error(task: asyncio.Task[Any]) -> None:
     """Retrieve the exception of an abandoned attempt, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

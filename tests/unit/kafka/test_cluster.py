@@ -1,9 +1,12 @@
 """What a cluster's client decides without a broker: addresses, what it believes, how long it waits."""
 
+import asyncio
+import gc
 import uuid
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from mirrorflow_core.errors import (
     AuthenticationFailedError,
@@ -11,12 +14,17 @@ from mirrorflow_core.errors import (
     ClusterError,
     InvalidSettingError,
     NotAuthorizedError,
+    UnreachableError,
     UnsupportedBrokerError,
 )
+from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
 from mirrorflow_kafka.client.pool import BACKOFF_JITTER, backoff_s
+from mirrorflow_kafka.security.credentials import Resolve
+from tests.unit.kafka.scripted import Broker, scripted
 
 _TOPIC = MetadataResponse.MetadataResponseTopic
 _IDS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -148,3 +156,61 @@ def test_backoff_grows_to_its_bound() -> None:
         expected = min(0.1 * 2.0 ** min(failures - 1, 30), 1.0)
         waited = backoff_s(failures, lowest_s=0.1, highest_s=1.0)
         assert expected * (1 - BACKOFF_JITTER) <= waited <= expected * (1 + BACKOFF_JITTER)
+
+
+def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
+    """The call that began it has run into its own timeout."""
+
+    async def main() -> None:
+        is_over = asyncio.Event()
+
+        async def silent(_: Broker) -> None:
+            await is_over.wait()
+
+        async with scripted(silent) as port:
+            cluster = _cluster(port)
+            with pytest.raises(UnreachableError):
+                await cluster.call(MetadataRequest(topics=[]), timeout_s=0.05)
+            is_over.set()
+            await _wait_for_tasks()
+
+    assert _reported(main) == []
+
+
+def test_the_error_of_an_abandoned_refresh_is_not_reported() -> None:
+    """Its caller was cancelled, and the password cannot be resolved."""
+
+    async def main() -> None:
+        caller = asyncio.create_task(_cluster(9092, resolve=_refuse).refresh())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await _wait_for_tasks()
+
+    assert _reported(main) == []
+
+
+def _cluster(port: int, *, resolve: Resolve = dict) -> Cluster:
+    properties = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    return Cluster(ClientSettings(alias="west", client_id="test", properties=properties), resolve=resolve)
+
+
+def _refuse(_: Mapping[str, str]) -> dict[str, str]:
+    raise InvalidSettingError(key="sasl.jaas.config", problem="the password's file is missing")
+
+
+async def _wait_for_tasks() -> None:
+    current = asyncio.current_task()
+    await asyncio.wait([task for task in asyncio.all_tasks() if task is not current])
+
+
+def _reported(main: Callable[[], Awaitable[None]]) -> list[str]:
+    """Return what asyncio reports about the tasks of *main*."""
+    found: list[str] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["message"]))
+        await main()
+        gc.collect()
+
+    asyncio.run(run())
+    return found
