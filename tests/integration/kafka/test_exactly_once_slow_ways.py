@@ -31,6 +31,7 @@ HELD = {"mirrorflow.bytes.per.second": "512Ki", **NEVER}  # the backlog lasts fo
 OTHER = {"mirrorflow.bytes.per.second": "2Mi", **NEVER}  # for four
 BACKLOG = 40_000
 HELD_BYTES = 10_000
+HELD_WAIT_S = 5.0  # a copier that waits for an answer sends nothing: the proxy heals, and it is tried again
 DELAY_MS = 100  # each way
 OLD_PER_S, OLD_RECORDS = 2_000, 20_000
 REPEATED_MAX = (
@@ -84,8 +85,8 @@ def hold_up(flow: Flow, topic: str, held: Replicator) -> None:
     def is_held_up() -> bool:
         proxy.blackhole()
         try:
-            wait_until("much is held", lambda: proxy.held_bytes() > HELD_BYTES)
-        except HarnessError:  # it waited for an answer to something else
+            wait_until("much is held", lambda: proxy.held_bytes() > HELD_BYTES, timeout_s=HELD_WAIT_S)
+        except HarnessError:
             proxy.heal()
             return False
         held.freeze()
