@@ -98,7 +98,7 @@ def test_a_seed_survives_the_loss_of_its_job_driver_and_executor_and_reports_it(
     assert status["partitions"] == {"total": total, "done": total, "lost": 0}
     assert (status["gapRecords"], status["guarantee"]) == (0, "exactly-once")
     for told in (status["message"], reason(found, "Seeded")[2]):
-        assert "It went on in another Job" in told
+        assert "It continued in another Job" in told
         assert "It took 2 drivers" in told
         assert "cut off; others finished their work" in told
     wait_until("no executor is left", lambda: not seed.executors(), timeout_s=SEED_WAIT_S, poll_s=POLL_S)
