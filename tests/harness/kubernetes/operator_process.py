@@ -4,7 +4,8 @@
         operator.wait_until_leading()
         operator.metric('api_writes_total{kind="deployments",verb="apply"}')
 
-Its Lease is in the first of its namespaces, or in `default`; times are shortened by settings (`MIRRORFLOW_LEASE_S="3"`).
+Its Lease bears its name, so that it waits for no other process, and is in the first of its namespaces, or in `default`.
+The Lease lasts as long as users' do: on a busy machine a shorter one expires, and the operator ends.
 """
 
 import sys
@@ -47,7 +48,7 @@ class OperatorProcess:
                 "MIRRORFLOW_LISTENER": f"127.0.0.1:{self.port}",
                 "POD_NAMESPACE": self.namespaces[0] if self.namespaces else "default",
                 "POD_NAME": self.name,
-                "MIRRORFLOW_LEASE_S": "3",
+                "MIRRORFLOW_LEASE": self.name,
                 **self.environment,
             },
         )

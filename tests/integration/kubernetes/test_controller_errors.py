@@ -40,10 +40,7 @@ def proxy(mirrorflows: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="module")
 def operator(proxy: FaultProxy) -> Iterator[OperatorProcess]:
     """One for all tests of this module, for the whole cluster, behind the proxy."""
-    environment = {"MIRRORFLOW_LEASE": "unlucky", "MIRRORFLOW_LEASE_S": "15"}
-    with OperatorProcess(
-        kubeconfig=proxy.kubeconfig, folder=proxy.folder, environment=environment
-    ) as process:
+    with OperatorProcess(kubeconfig=proxy.kubeconfig, folder=proxy.folder) as process:
         process.wait_until_leading()
         yield process
 

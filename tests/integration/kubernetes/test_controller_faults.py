@@ -54,7 +54,7 @@ def test_an_operator_that_dies_at_each_of_its_writes_gets_there(
                 kubeconfig=proxy.kubeconfig,
                 folder=tmp_path,
                 namespaces=[namespace.namespace],
-                environment={"MIRRORFLOW_LEASE": f"life-{life}"},  # no process waits for a dead one's Lease
+                name=f"life-{life}",
             )
             with operator:
                 rule = proxy.on(Match(write=True), blow(then=operator.child.kill), skip=skip)

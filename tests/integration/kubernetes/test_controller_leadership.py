@@ -29,7 +29,11 @@ def start(mirrorflows: ApiServer, namespace: Kubectl, tmp_path: Path) -> Iterato
                     kubeconfig=identity.kubeconfig,
                     folder=tmp_path,
                     namespaces=[namespace.namespace],
-                    environment={"MIRRORFLOW_LEASE_S": str(LEASE_S), **environment},
+                    environment={
+                        "MIRRORFLOW_LEASE": "shared",
+                        "MIRRORFLOW_LEASE_S": str(LEASE_S),
+                        **environment,
+                    },
                     name=user,
                 )
             )
