@@ -26,8 +26,8 @@ from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.guarantee import check_flow_owner
 from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.permissions import check_acls, check_source, check_target, source_acls
-from mirrorflow_cli.record_limits import NewestRecord, newest_records
 from mirrorflow_cli.settings import companion_settings, source_settings
+from mirrorflow_cli.source_samples import TopicSample, sample_topics
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import (
     CheckpointSettings,
@@ -85,7 +85,7 @@ async def _check(
     groups: tuple[str, ...] = ()
     topics: dict[str, int] = {}
     configs: dict[str, tuple[ConfigEntry, ...]] = {}
-    newest: dict[str, NewestRecord] = {}
+    samples: dict[str, TopicSample] = {}
     acls: tuple[AclBinding, ...] = ()
     source_cluster_id = ""
     try:
@@ -95,7 +95,7 @@ async def _check(
             selected = await selected_topics(source, settings)
             topics = selected.topics
             configs = await check_source(source, settings, selected, on_source, findings)
-            newest = await newest_records(source, topics)
+            samples = await sample_topics(source, topics, configs)
             await check_kept(source, internal_topics_of_source(settings), findings)
             if checkpoint is not None:
                 groups = await check_source_groups(source, checkpoint, findings)
@@ -114,7 +114,7 @@ async def _check(
                 await check_target_groups(target, checkpoint, groups, findings)
             await check_acls(target, settings, topics, acls, findings)
             more = own_topics(checkpoint, heartbeat)
-            await check_creation(target, settings, topics, configs, newest, more, findings)
+            await check_creation(target, settings, topics, configs, samples, more, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))
     await _other_clients(settings, _clients(settings, checkpoint, heartbeat), findings)

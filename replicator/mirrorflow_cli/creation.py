@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of, refused
-from mirrorflow_cli.record_limits import NewestRecord, check_record_limits
+from mirrorflow_cli.record_limits import check_record_limits
+from mirrorflow_cli.source_samples import TopicSample
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
@@ -33,13 +34,13 @@ async def check_creation(
     settings: SourceSettings,
     topics: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
-    newest: Mapping[str, NewestRecord],
+    samples: Mapping[str, TopicSample],
     more: Sequence[admin.NewTopic],
     findings: Findings,
 ) -> None:
     """Reports which copies of the source *topics* could not be created, and what would be created and grown.
 
-    *newest* are the records with the highest timestamps, by topic; *more* are the topics of the other connectors.
+    *samples* are records of the source, by topic; *more* are the topics of the other connectors.
     """
     present = await topic_sizes(target)
     planned = target_plan(settings, topics, present, configs)
@@ -77,7 +78,7 @@ async def check_creation(
         one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
         for one in planned.create
     }
-    await _check_settings(target, settings, present, configs, new, newest, findings)
+    await _check_settings(target, settings, present, configs, new, samples, findings)
     findings.would("create", [new.name for new in wanted if new.name not in outcome.refused])
     findings.would("grow", [f"{growth.name} to {growth.total} partitions" for growth in planned.grow])
 
@@ -136,7 +137,7 @@ async def _check_settings(
     present: dict[str, int],
     configs: dict[str, tuple[ConfigEntry, ...]],
     new: Mapping[str, tuple[ConfigChange, ...]],
-    newest: Mapping[str, NewestRecord],
+    samples: Mapping[str, TopicSample],
     findings: Findings,
 ) -> None:
     """Notes what the target would refuse: settings of existing copies, and records of existing and *new* ones.
@@ -157,7 +158,7 @@ async def _check_settings(
     for sentence in (*outcome.settings, *compacted_alone(names, configs, found, applied)):
         findings.note(sentence)
     names |= {topic: remote(topic) for topic in configs if remote(topic) in new}
-    await check_record_limits(target, names, configs, found, {**new, **applied}, newest, findings)
+    await check_record_limits(target, names, configs, found, {**new, **applied}, samples, findings)
 
 
 def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:

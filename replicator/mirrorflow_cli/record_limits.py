@@ -1,4 +1,4 @@
-"""Checks whether copies would refuse records of their source for their size or timestamp.
+"""Checks whether copies would refuse records of their source for their size, timestamp or missing key.
 
 Such a record stops its partition while the flow runs.
 """
@@ -10,52 +10,29 @@ from datetime import UTC, datetime
 
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of
+from mirrorflow_cli.source_samples import NO_SAMPLE, SampledRecord, TopicSample
 from mirrorflow_core.errors import KEPT_ON_COPY, NotAuthorizedError
-from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.topics.topic_configs import CLEANUP_POLICY, ConfigChange, ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 
-MAX_TIMESTAMP = -3  # ListOffsets timestamp: the record with the highest one (Kafka 3.0)
-SIZE, AHEAD, STAMPED = "max.message.bytes", "message.timestamp.after.max.ms", "message.timestamp.type"
+SIZE, STAMPED = "max.message.bytes", "message.timestamp.type"
+AHEAD, BEHIND = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 # Setting of a topic -> the broker's setting that holds for a topic without it.
-BROKER_SETTINGS = {SIZE: "message.max.bytes", AHEAD: f"log.{AHEAD}", STAMPED: f"log.{STAMPED}"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewestRecord:
-    """The record of a topic with the highest timestamp."""
-
-    partition: TopicPartition
-    offset: int
-    timestamp_ms: int
+BROKER_SETTINGS = {SIZE: "message.max.bytes"} | {name: f"log.{name}" for name in (STAMPED, AHEAD, BEHIND)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLimits:
-    """A copy, the settings of its source and those it will have itself."""
+    """A copy, the settings of its source and those it will have itself, and records of its source.
+
+    `target` has `cleanup.policy` only if it is going to be set.
+    """
 
     name: str
     source: Mapping[str, str]
     target: Mapping[str, str]
-    newest: NewestRecord | None = None
-
-
-async def newest_records(source: Cluster, topics: Mapping[str, int]) -> dict[str, NewestRecord]:
-    """Returns topic -> its newest record; *topics* is topic -> partition count. Raises ClusterError.
-
-    Topics without records are left out, as are partitions that return an error.
-    """
-    partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    found: dict[str, NewestRecord] = {}
-    for partition, listed in (await admin.list_offsets(source, partitions, MAX_TIMESTAMP)).items():
-        before = found.get(partition.topic)
-        if listed.error or listed.offset < 0 or (before and before.timestamp_ms >= listed.timestamp):
-            continue
-        found[partition.topic] = NewestRecord(
-            partition=partition, offset=listed.offset, timestamp_ms=listed.timestamp
-        )
-    return found
+    sample: TopicSample = NO_SAMPLE
 
 
 async def check_record_limits(
@@ -64,7 +41,7 @@ async def check_record_limits(
     configs: Mapping[str, Collection[ConfigEntry]],
     copies: Mapping[str, Collection[ConfigEntry]],
     changes: Mapping[str, Collection[ConfigChange]],
-    newest: Mapping[str, NewestRecord],
+    samples: Mapping[str, TopicSample],
     findings: Findings,
 ) -> None:
     """Notes copies that would refuse records of their source.
@@ -90,10 +67,11 @@ async def check_record_limits(
                 name=name,
                 source=_values(configs.get(topic, ())),
                 target=defaults | _values(copies.get(name, ())) | changed,
-                newest=newest.get(topic),
+                sample=samples.get(topic, NO_SAMPLE),
             )
         )
-    for sentence in (*smaller_sizes(limits), *refused_timestamps(limits, time.time_ns() // 1_000_000)):
+    now_ms = time.time_ns() // 1_000_000
+    for sentence in (*smaller_sizes(limits), *refused_timestamps(limits, now_ms), *refused_keys(limits)):
         findings.note(sentence)
 
 
@@ -112,20 +90,41 @@ def smaller_sizes(copies: Sequence[CopyLimits]) -> list[str]:
 
 
 def refused_timestamps(copies: Sequence[CopyLimits], now_ms: int) -> list[str]:
-    """Returns a sentence for copies with the same limit, where that refuses the newest record of their source."""
-    refused: dict[int, list[tuple[str, NewestRecord]]] = {}
+    """Returns a sentence for copies with the same limit, where that refuses a sampled record of their source."""
+    refused: dict[tuple[str, int], list[tuple[str, SampledRecord]]] = {}
     for copy in copies:
-        ahead_ms, newest = copy.target.get(AHEAD, ""), copy.newest
-        if not ahead_ms or newest is None or copy.target.get(STAMPED) == "LogAppendTime":
+        if copy.target.get(STAMPED) == "LogAppendTime":
             continue
-        if newest.timestamp_ms - now_ms > int(ahead_ms):
-            refused.setdefault(int(ahead_ms), []).append((copy.name, newest))
+        newest, oldest = copy.sample.newest, copy.sample.oldest
+        for setting, record, sign in ((AHEAD, newest, 1), (BEHIND, oldest, -1)):
+            limit_ms = copy.target.get(setting, "")
+            if limit_ms and record is not None and sign * (record.timestamp_ms - now_ms) > int(limit_ms):
+                refused.setdefault((setting, int(limit_ms)), []).append((copy.name, record))
     return [
-        f"{AHEAD} is {ahead_ms} on target {first_of([name for name, _ in found])}, which refuses newer records; "
-        f"{found[0][1].partition} has one of {_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: raise "
-        f"{AHEAD} on the copy, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}."
-        for ahead_ms, found in refused.items()
+        f"{setting} is {limit_ms} on target {first_of([name for name, _ in found])}, which refuses "
+        f"{'newer' if setting == AHEAD else 'older'} records; {found[0][1].partition} has one of "
+        f"{_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: unless it is already copied, raise "
+        f"{setting} on the copy, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}."
+        for (setting, limit_ms), found in refused.items()
     ]
+
+
+def refused_keys(copies: Sequence[CopyLimits]) -> list[str]:
+    """Returns a sentence for copies that will be compacted as their source is, where that has a record without a key."""
+    refused = [
+        (copy.name, copy.sample.keyless)
+        for copy in copies
+        if copy.sample.keyless is not None and "compact" in copy.target.get(CLEANUP_POLICY, "")
+    ]
+    if not refused:
+        return []
+    first = refused[0][1]
+    sentence = (
+        f"Target {first_of([name for name, _ in refused])} will be compacted ({CLEANUP_POLICY}), as on the source, and "
+        f"refuse records without a key; {first.partition} has one at source offset {first.offset}: set {CLEANUP_POLICY}=delete "
+        f"on the copy, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}."
+    )
+    return [sentence]
 
 
 def _values(entries: Collection[ConfigEntry]) -> dict[str, str]:

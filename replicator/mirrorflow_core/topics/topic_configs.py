@@ -23,7 +23,7 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-_CLEANUP_POLICY = "cleanup.policy"
+CLEANUP_POLICY = "cleanup.policy"
 _INHERITED = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT)
 
 
@@ -144,15 +144,16 @@ def compacted_alone(
         f"Target topic {name} is compacted (cleanup.policy) and its source is not: of each key only the newest record stays, "
         "and records without a key are refused; set its cleanup.policy=delete."
         for topic, name in names.items()
-        if _is_compacted(target.get(name, ()))
+        if is_compacted(target.get(name, ()))
         and topic in source
-        and not _is_compacted(source[topic])
-        and not any(change.name == _CLEANUP_POLICY for change in changes.get(name, ()))
+        and not is_compacted(source[topic])
+        and not any(change.name == CLEANUP_POLICY for change in changes.get(name, ()))
     ]
 
 
-def _is_compacted(entries: Collection[ConfigEntry]) -> bool:
-    return any(entry.name == _CLEANUP_POLICY and "compact" in (entry.value or "") for entry in entries)
+def is_compacted(entries: Collection[ConfigEntry]) -> bool:
+    """Return whether `cleanup.policy` has compaction: such a topic accepts no record without a key."""
+    return any(entry.name == CLEANUP_POLICY and "compact" in (entry.value or "") for entry in entries)
 
 
 def explain(change: ConfigChange, target: Collection[ConfigEntry]) -> str:
