@@ -127,6 +127,27 @@ def make_certificates(folder: Path, *, address: str = LOOPBACK) -> Certificates:
     return made
 
 
+def with_password(made: Certificates, folder: Path, password: str) -> Certificates:
+    """The client's stores of *made* under another *password*, PKCS12 and JKS, in *folder*, which is created."""
+    folder.mkdir()
+    changed = Certificates(folder=folder, password=password)
+    sealed = serialization.BestAvailableEncryption(password.encode())
+    key, certificate, authorities = pkcs12.load_key_and_certificates(
+        made.client_p12.read_bytes(), made.password.encode()
+    )
+    assert isinstance(key, Key)
+    changed.client_p12.write_bytes(
+        pkcs12.serialize_key_and_certificates(b"client", key, certificate, authorities, sealed)
+    )
+    ca = x509.load_pem_x509_certificate(made.ca_pem.read_bytes())
+    changed.truststore_p12.write_bytes(
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], sealed)
+    )
+    _to_jks(changed.client_p12, changed.client_jks, password)
+    _to_jks(changed.truststore_p12, changed.truststore_jks, password)
+    return changed
+
+
 def _certificate(
     subject: str,
     key: Key,
@@ -196,10 +217,10 @@ def _write_identity(
     )
 
 
-def _to_jks(source: Path, target: Path) -> None:
+def _to_jks(source: Path, target: Path, password: str = PASSWORD) -> None:
     target.unlink(missing_ok=True)
-    stores = ("-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", PASSWORD)
-    made = ("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", PASSWORD)
+    stores = ("-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", password)
+    made = ("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", password)
     subprocess.run(
         ["keytool", "-importkeystore", "-noprompt", *stores, *made], check=True, capture_output=True
     )

@@ -60,7 +60,8 @@ class KafkaCluster:
     """A Kafka cluster of this machine. *config* overrides any broker property; *users* exist on every SASL listener.
 
     *proxied* adds a PLAINTEXT listener that is reached only through `proxy(id)`. *address*, one of this machine's, is where
-    *listeners* are found, for example by pods; the harness comes in by 127.0.0.1.
+    *listeners* are found, for example by pods; the harness comes in by 127.0.0.1. *advertised_host* is the name that brokers
+    give for it, if another one.
     """
 
     brokers: int = 1
@@ -72,6 +73,7 @@ class KafkaCluster:
     authorizer: bool = False
     proxied: bool = False
     address: str = LOOPBACK
+    advertised_host: str = ""
     heap_mib: int = 256
     jvm_options: Sequence[str] = QUICK_JVM
     folder: Path | None = None
@@ -345,6 +347,7 @@ class KafkaCluster:
             ports,
             address=self.address,
             advertised=self._advertised(id_),
+            advertised_host=self.advertised_host or self.address,
             users=self.users,
             certificates=self.certificates,
         )

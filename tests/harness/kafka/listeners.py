@@ -47,18 +47,22 @@ def listener_properties(
     *,
     address: str,
     advertised: Mapping[str, int],
+    advertised_host: str,
     users: tuple[User, ...],
     certificates: Certificates | None,
 ) -> dict[str, str]:
-    """The broker's properties for *listeners* (name to port) on *address*; *advertised* replaces ports that clients are told."""
+    """The broker's properties for *listeners* (name to port) on *address*.
 
-    def written(ports: Mapping[str, int]) -> str:
-        return ",".join(f"{name}://{address_of(name, address)}:{port}" for name, port in ports.items())
+    Clients receive *advertised_host* and the ports in *advertised* instead.
+    """
+
+    def written(ports: Mapping[str, int], host: str) -> str:
+        return ",".join(f"{name}://{address_of(name, host)}:{port}" for name, port in ports.items())
 
     told = {name: advertised.get(name, port) for name, port in listeners.items() if name != "CONTROLLER"}
     properties = {
-        "listeners": written(listeners),
-        "advertised.listeners": written(told),
+        "listeners": written(listeners, address),
+        "advertised.listeners": written(told, advertised_host),
         "listener.security.protocol.map": ",".join(
             f"{name}:{SECURITY_PROTOCOLS[name]}" for name in listeners
         ),

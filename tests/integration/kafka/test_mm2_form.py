@@ -165,6 +165,31 @@ def test_the_identity_policy_runs_beside_an_empty_separator(
     assert_copied(north, "orders", south, "orders", count=5)
 
 
+def test_a_mistyped_topic_is_a_warning_and_a_reason(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
+    """Though heartbeats of the source are copied meanwhile; the process stays, for the topic may be created later."""
+    write(north, north.create_topic("orders"), 5)
+    north.create_topic("heartbeats")
+    text = EXAMPLE.format(a=north.bootstrap, b=south.bootstrap).replace("B->A.enabled = true", "")
+    sentence = "No topic of A is selected."
+
+    with run(text.replace("A->B.topics = .*", "A->B.topics = ordrs") + OURS, tmp_path) as flow:
+        wait_until(
+            "the log and the progress give the reason",
+            lambda: sentence in flow.log_text() and flow.progress()["reasons"],
+        )
+        said = [line for line in flow.log_text().splitlines() if sentence in line]
+        (reason,) = flow.progress()["reasons"]
+        warnings = [line for line in flow.metrics().splitlines() if line.startswith("mirrorflow_warnings")]
+        assert 0 == flow.stop()
+
+    assert len(said) == 1
+    assert "WARNING" in said[0]
+    assert said[0].endswith("`topics` has ordrs: is orders meant?")
+    assert "NothingMatches" == reason["reason"]
+    assert "is orders meant?" in reason["example"]
+    assert warnings
+
+
 def test_two_flows_of_one_process_are_told_apart(north: KafkaCluster, south: KafkaCluster, tmp_path: Path):
     """Every flow's connector is a MirrorSourceConnector: names, progress and metrics carry the flow."""
     write(north, north.create_topic("same"), 11)

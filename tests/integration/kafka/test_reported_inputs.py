@@ -323,6 +323,42 @@ def test_records_without_a_key_are_left_out_of_a_compacted_copy_where_the_user_s
         assert told.count(sentence) == 1, told
 
 
+def test_records_that_were_written_before_their_topic_got_stricter_are_named_by_check(
+    east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """The copies have the settings that the source has by now: a limit for old records, and compaction."""
+    aged, keyless = east.create_topic(unique_topic(), config={"retention.ms": "-1"}), unique_topic()
+    east.create_topic(keyless)
+    write_batches(east, aged, [numbered(0, 5, timestamp=now_ms() - 10 * DAY_MS)])
+    now = now_ms()
+    write_batches(east, keyless, [numbered(0, 2, timestamp=now, key=b"k"), numbered(2, 3, timestamp=now)])
+    east.alter_topic(aged, {"message.timestamp.before.max.ms": str(DAY_MS)})
+    east.alter_topic(keyless, {"cleanup.policy": "compact"})
+    flow = flow_file(tmp_path, east, west, aged, topics={"include": [aged, keyless]})
+    copy_of_aged, copy_of_keyless = (f"{aged.upper()}.{name}" for name in (aged, keyless))
+
+    checked = command(tmp_path, "check", "-f", flow)
+    with RunningCommand(flow, tmp_path) as running:
+        refusals = (
+            f"{aged}-0: target topic {copy_of_aged} refuses the record at source offset 0 with INVALID_TIMESTAMP",
+            f"{keyless}-0: target topic {copy_of_keyless} refuses the record at source offset 2 with INVALID_RECORD",
+        )
+        wait_until(
+            "both copies stop at the record that is named, or the flow has ended",
+            lambda: running.has_ended or all(refusal in logged(running) for refusal in refusals),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        assert not running.has_ended, running.said()
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    limit = f"message.timestamp.before.max.ms is {DAY_MS} on target topic {copy_of_aged}, which refuses older records"
+    compaction = f"Target topic {copy_of_keyless} will be compacted (cleanup.policy), as on the source, and refuse records"
+    assert checked.stdout.count(f"{limit}; {aged}-0 has one of ") == 1, checked.stdout
+    assert checked.stdout.count(f"{compaction} without a key; {keyless}-0 has one at source offset 2") == 1, (
+        checked.stdout
+    )
+
+
 def test_a_group_at_the_end_of_a_partition_that_is_empty_by_now_stands_at_the_end_of_the_copy(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
@@ -376,7 +412,10 @@ def test_a_flow_that_may_not_run_gives_its_reason_instead_of_a_time_that_is_over
 def test_topics_that_are_not_copied_are_named_by_check(
     east: KafkaCluster, west: KafkaCluster, unique_topic: Names, tmp_path: Path
 ) -> None:
-    """Local topics that begin with their own cluster's alias, names that can never be copied, and a copy made by hand."""
+    """Local topics that begin with their own cluster's alias, names that can never be copied, and a copy made by hand.
+
+    `run` warns of the names at its start, too.
+    """
     topic = east.create_topic(unique_topic(), partitions=3)
     alias = topic.upper()
     local = east.create_topic(f"{alias}.orders")
@@ -392,6 +431,14 @@ def test_topics_that_are_not_copied_are_named_by_check(
     )
 
     checked = command(tmp_path, "check", "-f", flow)
+    never = "`topics` has __schemas, which is never copied: it is an internal topic."
+    with RunningCommand(flow, tmp_path) as running:
+        wait_until(
+            "the log of `run` names the topic, or the flow has ended",
+            lambda: running.has_ended or any(never in line for line in warnings(running)),
+            timeout_s=COMMAND_WAIT_S,
+        )
+        assert not running.has_ended, running.said()
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     notes = "\n".join(line for line in checked.stdout.splitlines() if line.startswith("note"))
@@ -399,7 +446,7 @@ def test_topics_that_are_not_copied_are_named_by_check(
         f"taken for copies that came back, and not copied: {local}. MM2 up to Kafka 4.3 copies them as {alias}.{local}"
         in notes
     )
-    assert "`topics` has __schemas, which is never copied: it is an internal topic." in notes
+    assert never in notes
     assert f"Target topic {copy} is compacted (cleanup.policy) and its source is not" in notes
     assert f"max.message.bytes is 20000 on target topic {copy}, and 1048588 on the source" in notes
     assert f"would grow: {copy} to 3 partitions" in checked.stdout

@@ -6,9 +6,11 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from mirrorflow_core.errors import AuthenticationFailedError, ClusterError, Unre
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
-from tests.harness.kafka.certificates import Certificates
+from tests.harness.kafka.certificates import Certificates, with_password
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import write_properties
 from tests.harness.kafka.listeners import User, plain_users
@@ -34,6 +36,8 @@ COMMAND_WAIT_S = 240.0  # two seconds alone
 WRONG = User(name="mirror", password="hunter2-wrong")
 # Every printable character of ASCII, and some of two, three and four bytes.
 ODD = User(name="odd", password="".join(map(chr, range(33, 127))) + " ü€😀")
+# Of ASCII: keytool reads its arguments in the machine's locale.
+ODD_STORE_PASSWORD = 'pa"ss\\ p" evil="1'
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -174,6 +178,24 @@ def flow_file(folder: Path, topic: str, source: dict[str, Any], target: dict[str
     return file
 
 
+def checked(flow: Path, secrets: Path) -> subprocess.CompletedProcess[str]:
+    """`mirrorflow check`, when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "mirrorflow_cli", "check", "-f", flow, "--secrets", secrets],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_WAIT_S,
+        check=False,
+    )
+
+
+def reaches_both(done: subprocess.CompletedProcess[str], cluster: KafkaCluster) -> bool:
+    """Whether `check` found no problem, and *cluster* on both sides."""
+    return (done.returncode, done.stderr) == (0, "") and done.stdout.count(
+        f"is cluster {cluster.cluster_id}"
+    ) == 2
+
+
 def test_check_takes_a_password_of_any_characters_from_a_secret(
     odd: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
@@ -193,46 +215,122 @@ def test_check_takes_a_password_of_any_characters_from_a_secret(
     address = odd.bootstrap_for("SASL_PLAINTEXT")  # one cluster for both, which a flow refuses by address
     there = address.replace("127.0.0.1", "localhost")
     flow = flow_file(tmp_path, topic, cluster(address, "Plain"), cluster(there, "ScramSha512"))
-    checked = subprocess.run(
-        [sys.executable, "-m", "mirrorflow_cli", "check", "-f", flow, "--secrets", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_WAIT_S,
-        check=False,
-    )
 
-    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
-    assert checked.stdout.count(f"is cluster {odd.cluster_id}") == 2
+    done = checked(flow, tmp_path)
+
+    assert reaches_both(done, odd), done.stdout + done.stderr
 
 
-def test_check_reaches_a_broker_whose_name_ends_in_a_dot_by_tls(
-    guarded: KafkaCluster,
+def test_check_opens_stores_with_a_password_of_any_characters(
+    guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """Key and trust stores, PKCS12 for the source and JKS for the target; a Secret holds the password, with a line end."""
+    topic = guarded.create_topic(unique_topic())
+    stores = with_password(certificates(guarded), tmp_path / "stores", ODD_STORE_PASSWORD)
+    (tmp_path / "stores" / "password").write_text(ODD_STORE_PASSWORD + "\n")
+
+    def cluster(address: str, kind: str) -> dict[str, Any]:
+        properties = stores.truststore_properties(kind) | stores.keystore_properties(kind)
+        config = {
+            key: f"${{dir:{tmp_path}/stores:password}}" if key.endswith("password") else value
+            for key, value in properties.items()
+        }
+        login = {"type": "Custom", "sasl": False, "config": config}
+        return {"bootstrapServers": [address], "tls": {}, "authentication": login}
+
+    address = guarded.bootstrap_for("MTLS")
+    there = address.replace("127.0.0.1", "localhost")
+    flow = flow_file(tmp_path, topic, cluster(address, "PKCS12"), cluster(there, "JKS"))
+
+    done = checked(flow, tmp_path)
+
+    assert reaches_both(done, guarded), done.stdout + done.stderr
+
+
+def test_check_gets_a_token_by_a_client_secret_of_any_characters(
+    guarded: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The endpoint gives a token for that client secret alone; a Secret holds it, with a line end."""
+    topic = guarded.create_topic(unique_topic())
+    (tmp_path / "login").mkdir()
+    (tmp_path / "login" / "secret").write_text(ODD.password + "\n")
+    with token_endpoint(ODD) as endpoint:
+        login = {
+            "type": "OAuthBearer",
+            "clientId": {"value": ODD.name},
+            "clientSecret": {"secretName": "login", "key": "secret"},
+            "tokenEndpoint": endpoint,
+        }
+        address = guarded.bootstrap_for("OAUTH")
+        there = address.replace("127.0.0.1", "localhost")
+        source = {"bootstrapServers": [address], "authentication": login}
+        flow = flow_file(tmp_path, topic, source, {**source, "bootstrapServers": [there]})
+
+        done = checked(flow, tmp_path)
+
+    assert reaches_both(done, guarded), done.stdout + done.stderr
+
+
+@contextmanager
+def token_endpoint(client: User) -> Iterator[str]:
+    """The address of an endpoint that gives a token to *client* alone."""
+    login = base64.b64encode(f"{client.name}:{client.password}".encode()).decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            known = self.headers["Authorization"] == f"Basic {login}"
+            body = json.dumps({"access_token": token(lasts_s=300)}).encode() if known else b""
+            self.send_response(200 if known else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Keeps the test's output free of requests."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+
+
+def test_check_reaches_brokers_whose_names_end_in_a_dot_by_tls(
     unique_topic: Callable[[], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """Its certificate has the name without the dot; not every machine resolves localhost with it."""
-    resolve = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket, "getaddrinfo", lambda name, *more, **named: resolve(name.rstrip("."), *more, **named)
-    )
-    topic = guarded.create_topic(unique_topic())
-    assert guarded.certificates is not None
-    (tmp_path / "ca").mkdir()
-    (tmp_path / "ca" / "ca.crt").write_bytes(guarded.certificates.ca_pem.read_bytes())
-    port = guarded.bootstrap_for("SSL").rpartition(":")[2]
-    tls = {
-        "bootstrapServers": [f"localhost.:{port}"],
-        "tls": {"trustedCertificates": [{"secretName": "ca", "key": "ca.crt"}]},
-    }
-    flow = flow_file(tmp_path, topic, tls, {"bootstrapServers": [guarded.bootstrap_for("PLAINTEXT")]})
+    """The certificate has the name without the dot; not every machine resolves localhost with it.
 
-    status = main(["check", "-f", str(flow), "--secrets", str(tmp_path)])
+    The source has such a bootstrap address, and both clusters advertise it.
+    """
+    resolve, names = socket.getaddrinfo, set()
+
+    def resolve_without_dot(name: str, *more: Any, **named: Any) -> Any:
+        names.add(name)
+        return resolve(name.rstrip("."), *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_without_dot)
+    with KafkaCluster(name="dotted", listeners=("SSL",), advertised_host="localhost.") as dotted:
+        topic = dotted.create_topic(unique_topic())
+        (tmp_path / "ca").mkdir()
+        (tmp_path / "ca" / "ca.crt").write_bytes(certificates(dotted).ca_pem.read_bytes())
+        trusted = {"trustedCertificates": [{"secretName": "ca", "key": "ca.crt"}]}
+        address = dotted.bootstrap_for("SSL")
+        there = address.replace("127.0.0.1", "localhost.")
+        source, target = ({"bootstrapServers": [one], "tls": trusted} for one in (there, address))
+        flow = flow_file(tmp_path, topic, source, target)
+
+        status = main(["check", "-f", str(flow), "--secrets", str(tmp_path)])
+        cluster_id = dotted.cluster_id
 
     said = capsys.readouterr().out
     assert status == 0, said
-    assert said.count(f"is cluster {guarded.cluster_id}") == 2
+    assert said.count(f"is cluster {cluster_id}") == 2
+    assert "localhost." in names
 
 
 def test_unsecured_tokens(guarded: KafkaCluster):
