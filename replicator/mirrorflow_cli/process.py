@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mirrorflow_cli import bound_process
 from mirrorflow_cli.files import ProcessFiles
 from mirrorflow_cli.log_file import LogFile
+from mirrorflow_kafka.client.backoff import backoff_s
 
 RESTART_BACKOFF_MIN_S = 0.5
 RESTART_BACKOFF_MAX_S = 30.0  # contact a broken cluster twice a minute, notice recovery soon
@@ -52,7 +53,7 @@ class ReplicatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at_s = 0.0
         self._start_at_s = clock()
-        self._backoff_s = RESTART_BACKOFF_MIN_S
+        self._quick_ends = 0  # in a row
         self._log_mark = 0
 
     def start_if_due(self) -> bool:
@@ -95,10 +96,10 @@ class ReplicatorProcess:
         self._process = None
         self.last_exit = status
         now_s = self._clock()
-        if now_s - self._started_at_s >= HEALTHY_AFTER_S:
-            self._backoff_s = RESTART_BACKOFF_MIN_S
-        self._start_at_s = now_s + self._backoff_s
-        self._backoff_s = min(self._backoff_s * 2, RESTART_BACKOFF_MAX_S)
+        self._quick_ends = 1 if now_s - self._started_at_s >= HEALTHY_AFTER_S else self._quick_ends + 1
+        self._start_at_s = now_s + backoff_s(
+            self._quick_ends, lowest_s=RESTART_BACKOFF_MIN_S, highest_s=RESTART_BACKOFF_MAX_S
+        )
         return int(status)
 
     @property

@@ -22,9 +22,9 @@ from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
 from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.pool import backoff_s
 
 STRETCH_BYTES: Final = 1 << 20  # per fetch; brokers still return a larger first batch whole
 FETCH_VERSION_MAX: Final = 12  # the last version with topic names; topic ids are not needed here
@@ -127,7 +127,10 @@ async def read_through_elections(
 
     It makes at most ATTEMPTS_MAX attempts, each throttled for at most THROTTLED_TOGETHER_MAX_S.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
+    async for attempt in Backoff(min_s=BACKOFF_MIN_S, max_s=BACKOFF_MAX_S, attempts_max=ATTEMPTS_MAX):
+        if attempt > 1:
+            with contextlib.suppress(UnreachableError):
+                await cluster.refresh([partition.topic])
         try:
             return await read_once(
                 cluster,
@@ -142,9 +145,6 @@ async def read_through_elections(
         except (UnreachableError, BrokerError) as error:
             if attempt == ATTEMPTS_MAX or not error.retriable:
                 raise
-        await asyncio.sleep(backoff_s(attempt, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S))
-        with contextlib.suppress(UnreachableError):
-            await cluster.refresh([partition.topic])
     raise AssertionError("the last attempt raises")
 
 

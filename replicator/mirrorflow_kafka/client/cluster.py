@@ -23,10 +23,11 @@ from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.addresses import parse_addresses
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.connection_setup import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
-from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, backoff_s, retrieve_error
+from mirrorflow_kafka.client.pool import ConnectionPool, PoolKey, retrieve_error
 from mirrorflow_kafka.client.reachability import Reachability
 from mirrorflow_kafka.security.credentials import Credentials, Resolve
 from mirrorflow_kafka.security.rotation import Rotation

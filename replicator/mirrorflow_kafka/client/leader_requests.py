@@ -12,9 +12,9 @@ from typing import TypeVar
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client import error_codes
+from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
-from mirrorflow_kafka.client.pool import backoff_s
 
 # An election takes under a second, detecting a dead broker up to broker.session.timeout.ms (9 s): 12 rounds
 # are 10 s.
@@ -50,7 +50,10 @@ async def of_leaders(
     unknown = {one.topic for one in waiting if cluster.leader(*one) is None}
     if unknown:
         await cluster.refresh(unknown)
-    for number in range(1, rounds_max + 1):
+    rounds = Backoff(min_s=ROUND_BACKOFF_MIN_S, max_s=ROUND_BACKOFF_MAX_S, attempts_max=rounds_max)
+    async for number in rounds:
+        if number > 1:
+            await cluster.refresh({one.topic for one in waiting})
         groups: dict[int, list[TopicPartition]] = {}
         for one in waiting:
             leader = cluster.leader(*one)
@@ -63,19 +66,14 @@ async def of_leaders(
             for leader, group in groups.items()
             for at in range(0, len(group), PARTITIONS_MAX)
         ]
-        rounds = await asyncio.gather(
+        for found in await asyncio.gather(
             *(_ask_one(cluster, leader, chunk, ask, failed, purpose) for leader, chunk in chunks)
-        )
-        for found in rounds:
+        ):
             answers.update(found)
         waiting = [one for one in waiting if _may_heal(error_of(answers[one]), number)]
         if not waiting:
-            break
-        if number < rounds_max:
-            await asyncio.sleep(
-                backoff_s(number, lowest_s=ROUND_BACKOFF_MIN_S, highest_s=ROUND_BACKOFF_MAX_S)
-            )
-        await cluster.refresh({one.topic for one in waiting})
+            return answers
+    await cluster.refresh({one.topic for one in waiting})
     return answers
 
 

@@ -6,20 +6,21 @@ there are.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError, UnreachableError
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.connection import Connection
+
+__all__ = ["ConnectionPool", "PoolKey", "backoff_s"]  # `mirrorflow_kafka.writer` imports backoff_s from here
 
 # Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
 RECONNECT_BACKOFF_MIN_S = 0.05
 RECONNECT_BACKOFF_MAX_S = 1.0
 # After this time a connection counts as stable: its loss restarts the backoff instead of extending it.
 STEADY_AFTER_S = 5.0
-BACKOFF_JITTER = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,6 @@ class _Slot:
     opening: asyncio.Task[Connection] | None = None
     failures: int = 0
     opened_at: float = 0.0
-
-
-def backoff_s(failures: int, *, lowest_s: float, highest_s: float) -> float:
-    """Return the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
-    if failures == 0:
-        return 0.0
-    exponent = min(failures - 1, 30)  # 2 ** 30 exceeds every upper limit and does not overflow
-    wait_s = min(lowest_s * float(2**exponent), highest_s)
-    return wait_s * random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)  # noqa: S311 it spreads, it does not protect
 
 
 class ConnectionPool:

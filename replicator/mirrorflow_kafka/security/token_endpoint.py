@@ -4,7 +4,6 @@ Follows KIP-768 and KIP-1139. No error shows the secret or the endpoint's query.
 request; `oauth` decides when.
 """
 
-import asyncio
 import base64
 import json
 import re
@@ -13,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import quote_plus, urlsplit
 
+from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.security.token_http import Request, post
 from mirrorflow_kafka.security.tokens import Token, TokenError, read_token
 
@@ -52,15 +52,14 @@ class ClientCredentials:
         Raises TokenError.
         """
         ends_at = time.monotonic() + self.retry_total_s
-        wait_s = self.retry_s
-        while True:
+        attempts = Backoff(min_s=self.retry_s, max_s=self.retry_total_s)
+        async for _ in attempts:
             try:
                 return await self._ask()
             except TokenError as error:
-                if error.final or time.monotonic() + wait_s > ends_at:
+                if error.final or time.monotonic() + attempts.next_s > ends_at:
                     raise
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, self.retry_total_s)
+        raise AssertionError("the last attempt raises")
 
     async def _ask(self) -> Token:
         status, body = await post(

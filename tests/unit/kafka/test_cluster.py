@@ -22,7 +22,6 @@ from mirrorflow_kafka.client.addresses import parse_addresses
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of, raise_for
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged
-from mirrorflow_kafka.client.pool import BACKOFF_JITTER, backoff_s
 from mirrorflow_kafka.security.credentials import Resolve
 from tests.unit.kafka.scripted import Broker, scripted
 
@@ -147,15 +146,6 @@ def test_success_raises_nothing_and_unknown_codes_have_a_name() -> None:
         "TOPIC_ALREADY_EXISTS",
         "ERROR_9999",
     ]
-
-
-def test_backoff_grows_to_its_bound() -> None:
-    """Nothing before the first failure, then doubling, never beyond the bound and its jitter."""
-    assert backoff_s(0, lowest_s=0.1, highest_s=1.0) == 0
-    for failures in range(1, 2000):
-        expected = min(0.1 * 2.0 ** min(failures - 1, 30), 1.0)
-        waited = backoff_s(failures, lowest_s=0.1, highest_s=1.0)
-        assert expected * (1 - BACKOFF_JITTER) <= waited <= expected * (1 + BACKOFF_JITTER)
 
 
 def test_the_error_of_an_abandoned_bootstrap_is_not_reported() -> None:
