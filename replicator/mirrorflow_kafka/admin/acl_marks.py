@@ -11,14 +11,12 @@ from mirrorflow_core.exactly_once.identity import identity_topic
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_core.wire.records import encode as encode_records
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.target_probe import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
-from mirrorflow_kafka.stores.decision_log import PRODUCE_TIMEOUT_MS
+from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, records_between
 
 MARKS_PER_BATCH = 1_000  # some 300 bytes each: below the smallest usual max.message.bytes
 
@@ -39,9 +37,11 @@ class AclMarks:
             await self._cluster.refresh([self._partition.topic])
         end = (await admin.list_offsets(self._cluster, [self._partition], LATEST))[self._partition]
         raise_for(end.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(self._partition))
-        async for batch, _ in batches_between(self._cluster, self._partition, self._read_to, end.offset):
-            for record in decode_records(batch):
-                if record.offset < self._read_to or record.key is None or record.value is None:
+        async for records, _ in records_between(
+            self._cluster, self._partition, self._read_to, end.offset, read_committed=False
+        ):
+            for record in records:
+                if record.key is None or record.value is None:
                     continue
                 mark = decode_mark(bytes(record.key), bytes(record.value), naming=self._naming)
                 if mark is not None:

@@ -11,7 +11,7 @@ record of a key counts.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
@@ -24,14 +24,17 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import is_retriable, raise_for
+from mirrorflow_kafka.client.error_codes import TOPIC_AUTHORIZATION_FAILED, is_retriable, raise_for
 
 BATCH_BYTES_MAX = 512 << 10  # half of the smallest usual max.message.bytes
-PRODUCE_TIMEOUT_MS = 30_000  # as Java's request.timeout.ms
+# How long the leader waits for its replicas: as Java's request.timeout.ms, and as long as
+# replica.lag.time.max.ms, after which a silent replica leaves the ISR.
+PRODUCE_TIMEOUT_MS = 30_000
 # A new leader is known within a few seconds; after 0.2 + 0.4 + ... + 3.2 s the failure is raised.
 WRITE_ATTEMPTS_MAX = 6
-WRITE_RETRY_S = 0.2
+WRITE_RETRY_S, WRITE_RETRY_MAX_S = 0.2, 3.2
 OWN_PREFIXES = ("mm2-offsets.", "mm2-claims.")  # a topic with any other name may hold foreign data
 SETTLE_S = 0.05  # a transaction with source offsets is open for a few milliseconds
 
@@ -113,9 +116,9 @@ class CompactedTopic:
         for key, value in values:
             home = TopicPartition(self._settings.topic, partition_for(key, count))
             records.setdefault(home, []).append(Record(0, now_ms, key, value))
-        batches = {home: deque(_batches(group)) for home, group in records.items()}
+        batches = {home: deque(batches_of(group)) for home, group in records.items()}
         while batches:
-            await self._produce({home: waiting[0] for home, waiting in batches.items()})
+            await append_batches(self._cluster, {home: waiting[0] for home, waiting in batches.items()})
             for waiting in batches.values():
                 waiting.popleft()
             batches = {home: waiting for home, waiting in batches.items() if waiting}
@@ -152,35 +155,53 @@ class CompactedTopic:
 
     async def _read(self, partition: TopicPartition, end: int, take: Callable[[Record], None]) -> None:
         start = self._read_to[partition.partition]
-        answer, delivered = None, AbortedFilter()
-        async for batch, fetched in batches_between(
-            self._cluster, partition, start, end, read_committed=True
-        ):
-            if fetched is not answer:
-                answer, delivered = fetched, AbortedFilter(fetched.aborted)
-            if delivered.delivers(batch):
-                for record in decode_records(batch):
-                    if record.offset >= start:
-                        take(record)
-            self._read_to[partition.partition] = batch.next_offset
-
-    async def _produce(self, batches: Mapping[TopicPartition, bytearray]) -> None:
-        left = dict(batches)
-        for attempt in range(WRITE_ATTEMPTS_MAX):
-            answers = await admin.produce(self._cluster, left, timeout_ms=PRODUCE_TIMEOUT_MS)
-            refused = {home: code for home, code in answers.items() if code}
-            if not refused:
-                return
-            home, code = next(iter(refused.items()))
-            last = attempt == WRITE_ATTEMPTS_MAX - 1
-            if last or not all(is_retriable(code) for code in refused.values()):
-                raise_for(code, cluster=self._cluster.alias, request="Produce", subject=str(home))
-            left = {home: batches[home] for home in refused}
-            await asyncio.sleep(WRITE_RETRY_S * 2**attempt)
-            await self._cluster.refresh([self._settings.topic])
+        async for records, next_offset in records_between(self._cluster, partition, start, end):
+            for record in records:
+                take(record)
+            self._read_to[partition.partition] = next_offset
 
 
-def _batches(records: Iterable[Record]) -> list[bytearray]:
+async def records_between(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool = True
+) -> AsyncIterator[tuple[list[Record], int]]:
+    """Yield the records of each batch between two offsets, and the offset after the batch. Raises ClusterError.
+
+    Control batches have no records, nor have those of aborted transactions with *read_committed*.
+    """
+    answer, delivered = None, AbortedFilter()
+    async for batch, fetched in batches_between(
+        cluster, partition, start, end, read_committed=read_committed
+    ):
+        if read_committed and fetched is not answer:
+            answer, delivered = fetched, AbortedFilter(fetched.aborted)
+        is_kept = delivered.delivers(batch) if read_committed else not batch.is_control
+        records = [record for record in decode_records(batch) if record.offset >= start] if is_kept else []
+        yield records, batch.next_offset
+
+
+async def append_batches(cluster: Cluster, batches: Mapping[TopicPartition, bytearray]) -> None:
+    """Append one batch to each partition; retriable errors are retried, so a batch may be there twice.
+
+    Raises ClusterError if the cluster does not accept them; some may have been written then.
+    """
+    left = dict(batches)
+    async for attempt in Backoff(min_s=WRITE_RETRY_S, max_s=WRITE_RETRY_MAX_S):
+        if attempt > 1:
+            await cluster.refresh({home.topic for home in left})
+        answers = await admin.produce(cluster, left, timeout_ms=PRODUCE_TIMEOUT_MS)
+        refused = {home: code for home, code in answers.items() if code}
+        if not refused:
+            return
+        home, code = next(iter(refused.items()))
+        if code == TOPIC_AUTHORIZATION_FAILED:
+            raise NotAuthorizedError(cluster=cluster.alias, operation="Write", resource=f"topic {home.topic}")
+        if attempt == WRITE_ATTEMPTS_MAX or not all(is_retriable(code) for code in refused.values()):
+            raise_for(code, cluster=cluster.alias, request="Produce", subject=str(home))
+        left = {home: batches[home] for home in refused}
+
+
+def batches_of(records: Iterable[Record]) -> list[bytearray]:
+    """Return *records* in batches that every topic accepts; they carry no producer id."""
     split = encode_split(
         list(records),
         max_bytes=BATCH_BYTES_MAX,

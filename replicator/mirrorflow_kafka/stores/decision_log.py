@@ -29,13 +29,12 @@ from mirrorflow_core.exactly_once.identity import (
 )
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
-from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_core.wire.records import encode as encode_records
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING, raise_for
+from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, records_between
 
 # The reason of a new generation for a flow that an earlier version began with an epoch below `FIRST_EPOCH`.
 LOW_EPOCH = "low epoch"
@@ -43,9 +42,6 @@ LOW_EPOCH = "low epoch"
 NOTHING_TO_COMMIT = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING}
 # Decisions bind permanently, so nothing may be removed: neither by time nor by size nor by key.
 TOPIC_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# How long the leader waits for its replicas: as Java's request.timeout.ms, and as long as
-# replica.lag.time.max.ms, after which a silent replica leaves the ISR.
-PRODUCE_TIMEOUT_MS = 30_000
 PROPOSALS_PER_BATCH = 2_000  # about 400 bytes each: below the smallest usual max.message.bytes
 # InitProducerId calls until an epoch is high enough: each raises it by one, also after the epoch range is
 # exhausted and restarts.
@@ -103,9 +99,11 @@ class DecisionLog:
         if self._read_to == 0:
             begins = await admin.list_offsets(self._cluster, [self._partition], EARLIEST)
             self._read_to = max(0, begins[self._partition].offset)
-        async for batch, _ in batches_between(self._cluster, self._partition, self._read_to, end.offset):
-            for record in decode_records(batch):
-                if record.offset < self._read_to or record.key is None or record.value is None:
+        async for records, _ in records_between(
+            self._cluster, self._partition, self._read_to, end.offset, read_committed=False
+        ):
+            for record in records:
+                if record.key is None or record.value is None:
                     continue
                 proposal = decode(bytes(record.key), bytes(record.value))
                 if proposal is not None:
