@@ -13,8 +13,6 @@ from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 
-REACH_TIMEOUT_S = 15.0  # seconds; a user waits at the keyboard, and a slower broker is worth an error message
-
 
 @contextlib.asynccontextmanager
 async def reached(client: ClientSettings, settings: SourceSettings) -> AsyncIterator[Cluster]:
@@ -23,7 +21,7 @@ async def reached(client: ClientSettings, settings: SourceSettings) -> AsyncIter
     Raises SettingError and ClusterError.
     """
     resolver = Resolver(settings.providers)
-    cluster = await Cluster.connect(client, resolve=resolver.resolve_client, timeout_s=REACH_TIMEOUT_S)
+    cluster = await Cluster.connect(client, resolve=resolver.resolve_client)
     try:
         yield cluster
     finally:

@@ -32,6 +32,9 @@ from mirrorflow_kafka.client.reachability import Reachability
 from mirrorflow_kafka.security.credentials import Credentials, Resolve
 from mirrorflow_kafka.security.rotation import Rotation
 
+REACH_TIMEOUT_S = (
+    20.0  # to connect to a cluster; the error is reported then, and callers that live on try again
+)
 CALL_TIMEOUT_S = 60.0  # Java's default.api.timeout.ms
 REQUEST_TIMEOUT_S = 30.0  # Java's request.timeout.ms: one attempt within a call
 # Java's retry.backoff.ms and retry.backoff.max.ms.
@@ -83,7 +86,7 @@ class Cluster:
 
     @classmethod
     async def connect(
-        cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = CALL_TIMEOUT_S
+        cls, settings: ClientSettings, *, resolve: Resolve, timeout_s: float = REACH_TIMEOUT_S
     ) -> "Cluster":
         """Connect to the cluster at any of its bootstrap addresses and read its brokers.
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from mirrorflow_core.settings import ClientSettings
-from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.client.cluster import REACH_TIMEOUT_S, Cluster
 from mirrorflow_kafka.security.credentials import Resolve
 
 
@@ -13,7 +13,7 @@ async def connect_both(
     target: ClientSettings,
     *,
     resolve: Resolve,
-    timeout_s: float,
+    timeout_s: float = REACH_TIMEOUT_S,
     note: Callable[[Cluster | BaseException], None] = lambda _: None,
 ) -> tuple[Cluster, Cluster]:
     """Connect to *source* and *target* in parallel; return both clients.

@@ -24,7 +24,6 @@ from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 from mirrorflow_kafka.stores.position_store import KnownPositions
 
 TOPIC_KEY = "offset.storage.topic"
-CONNECT_TIMEOUT_S = 20.0  # then the error is raised, and the caller retries
 
 
 async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> None:
@@ -32,7 +31,7 @@ async def ensure_topic(settings: OffsetStorageSettings, *, resolve: Resolve) -> 
 
     Raises as `OffsetsLog.open`.
     """
-    cluster = await Cluster.connect(settings.client, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+    cluster = await Cluster.connect(settings.client, resolve=resolve)
     try:
         await CompactedTopic(cluster, settings, key=TOPIC_KEY).open()
     finally:

@@ -26,7 +26,6 @@ from mirrorflow_replicator.connectors.checkpoint_passes import CheckpointCluster
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
 from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
 
-CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
 # The first pause is short: brokers restart in seconds, and the source connector creates the offset-syncs
 # topic within one.
 PAUSE_MAX_S = 30.0  # after many failures in a row
@@ -100,9 +99,7 @@ class CheckpointConnector:
         """Returns one client for all settings with the same connection and user."""
         way = frozenset({"alias": client.alias, **shared(client.properties)}.items())
         if way not in self._clusters:
-            self._clusters[way] = await Cluster.connect(
-                client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
-            )
+            self._clusters[way] = await Cluster.connect(client, resolve=self._resolve)
             self._sides.connected(self._clusters[way])
         return self._clusters[way]
 

@@ -39,7 +39,6 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
 from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
 
-CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
 # A frozen broker would otherwise be waited for until the connection's own limit, and nothing would be
 # reported meanwhile.
 WRITE_TIMEOUT_S = 10.0
@@ -126,7 +125,7 @@ class HeartbeatClusters:
         return self._sides.reports(() if self._cluster is None else (self._cluster,))[1]
 
     async def _connect(self, client: ClientSettings) -> Cluster:
-        return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+        return await Cluster.connect(client, resolve=self._resolve)
 
     async def _ensure_topic(self, cluster: Cluster) -> None:
         """Creates the topic with the admin client if it is missing.

@@ -29,7 +29,6 @@ from mirrorflow_replicator.connectors.cluster_clients import ClusterClients
 from mirrorflow_replicator.connectors.retry_state import RetryState, report_of
 from mirrorflow_replicator.http.samples import Samples
 
-CONNECT_TIMEOUT_S = 20.0  # then the failure is reported; the attempts continue
 # Maximum age of the reported lag. It costs a few requests, however many partitions there are.
 LOOK_S = 5.0
 PAUSE_MAX_S = 30.0  # after many failures in a row
@@ -112,7 +111,7 @@ class PausedSource:
     async def _reach(self, side: str, client: ClientSettings) -> Cluster:
         if side not in self._clusters:
             try:
-                cluster = await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)
+                cluster = await Cluster.connect(client, resolve=self._resolve)
             except MirrorFlowError as error:
                 self._sides.note(error)
                 raise

@@ -31,7 +31,6 @@ from mirrorflow_seed.errors import JobFailedError
 from mirrorflow_seed.job_status_server import Display
 from mirrorflow_seed.location import Location
 from mirrorflow_seed.report import Cost, VerifyReport
-from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S
 from mirrorflow_seed.session import cause_of
 from mirrorflow_seed.settings import FlowFiles, JobSettings, require_archive
 from mirrorflow_seed.verify import command
@@ -209,4 +208,4 @@ async def _compared(task: ArchiveStretchTask, log: ArchiveLog) -> StretchResult:
 
 async def _target(settings: SourceSettings) -> Cluster:
     resolve = Resolver(settings.providers).resolve_client
-    return await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+    return await Cluster.connect(settings.target_admin, resolve=resolve)

@@ -12,7 +12,7 @@ from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import Manifest
 from mirrorflow_seed.errors import ArchiveUnfitError, JobFailedError
 from mirrorflow_seed.seed.plan import SeedShare
-from mirrorflow_seed.seed.survey import CONNECT_TIMEOUT_S, SeedSurvey
+from mirrorflow_seed.seed.survey import SeedSurvey
 
 NAMED_MAX = 10  # topics in an error
 
@@ -41,7 +41,7 @@ class ArchiveRestore:
         """Connects to the target; returns a survey with the archive as source, which the caller closes."""
         settings = self.settings
         resolve = Resolver(settings.providers).resolve_client
-        target = await Cluster.connect(settings.target_admin, resolve=resolve, timeout_s=CONNECT_TIMEOUT_S)
+        target = await Cluster.connect(settings.target_admin, resolve=resolve)
         return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
 
     async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> PreparedRestore:

@@ -21,7 +21,6 @@ from mirrorflow_seed.archive.spool import Spool
 from mirrorflow_seed.archive.tally import Tally, TallyBuilder
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
 from mirrorflow_seed.seed.seed_task import (
-    CONNECT_TIMEOUT_S,
     SeedTaskRunner,
     TaskResult,
     WaveSettings,
@@ -108,9 +107,7 @@ class FileCopy(SeedTaskRunner):
         self.archive = ArchiveCluster(self._settings.source_alias, task.part, of=task.of, spool=spool)
 
     async def _connect(self) -> tuple[Cluster, Cluster]:
-        target = await Cluster.connect(
-            self._settings.target_producer, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S
-        )
+        target = await Cluster.connect(self._settings.target_producer, resolve=self._resolve)
         return self.archive, target
 
     def _must_end(self) -> bool:

@@ -49,7 +49,6 @@ from mirrorflow_seed.settings import FlowFiles
 
 POLL_S: Final = 0.05
 START_S: Final = 60.0  # upper bound for a start; added to the time of a task
-CONNECT_TIMEOUT_S: Final = 15.0
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
 RESUME_SPREAD_S: Final = 1.0  # tasks that were fenced together spread their resumption over this time
 _BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
@@ -290,7 +289,6 @@ class SeedTaskRunner:
             settings.source_consumer,
             settings.target_producer,
             resolve=self._resolve,
-            timeout_s=CONNECT_TIMEOUT_S,
         )
 
     # -- the driver

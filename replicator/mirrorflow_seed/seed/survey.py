@@ -27,7 +27,6 @@ from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError
 from mirrorflow_seed.seed.plan import SeedLog, SeedShare, foreign_topics
 
-CONNECT_TIMEOUT_S = 20.0
 NAMED_MAX = 10  # topics in an error
 PLANNED = "seed"  # the reason stored with a beginning
 
@@ -51,7 +50,6 @@ class SeedSurvey:
             settings.source_admin,
             settings.target_admin,
             resolve=Resolver(settings.providers).resolve_client,
-            timeout_s=CONNECT_TIMEOUT_S,
         )
         return cls.over(settings, source, target)
 

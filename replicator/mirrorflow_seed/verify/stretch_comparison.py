@@ -29,8 +29,6 @@ from mirrorflow_seed.verify.splits import Method, Split
 from mirrorflow_seed.verify.stretch_reader import DeletedMeanwhileError, StretchReader
 from mirrorflow_seed.verify.windows import WindowResult
 
-CONNECT_TIMEOUT_S = 20.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchResult:
@@ -82,7 +80,6 @@ async def clusters(settings: SourceSettings) -> AsyncIterator[Mapping[str, Clust
         settings.source_consumer,
         settings.target_admin,
         resolve=Resolver(settings.providers).resolve_client,
-        timeout_s=CONNECT_TIMEOUT_S,
     )
     try:
         yield dict(zip(("source", "target"), both, strict=True))
