@@ -85,7 +85,7 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
             "resourceType": grant.kind,
             "resourceName": grant.name or "kafka-cluster",
             "patternType": "prefixed" if grant.prefixed else "literal",
-            "operations": list(grant.operations),
+            "operations": list(grant.access.words),
         }
         for grant in granted.grants
     ]
@@ -101,7 +101,7 @@ def _principal(cluster: Cluster) -> str:
 def _command(cluster: Cluster, principal: str, grant: Grant) -> str:
     words = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
     words += ["--allow-principal", principal]
-    for operation in grant.operations:
+    for operation in grant.access.words:
         words += ["--operation", operation]
     words += [f"--{grant.kind}"] + ([grant.name] if grant.name else [])
     if grant.prefixed:

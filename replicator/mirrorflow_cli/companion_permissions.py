@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mirrorflow_cli.creation import UNAUTHORIZED
 from mirrorflow_cli.findings import Findings
-from mirrorflow_cli.permissions import DESCRIBE, OPERATIONS, READ, WRITE, Needed, lacking, refused
+from mirrorflow_cli.permissions import Needed, lacking, refused
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.permissions import DESCRIBE, HEARTBEATS, LOG, READ, READ_LOG
 from mirrorflow_core.settings import BeatSettings, CheckpointSettings, HeartbeatSettings
+from mirrorflow_core.topics.topic_acls import Operation
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.mirror_log import TOPIC_CONFIGS
@@ -37,11 +39,11 @@ def checkpoints_topic(settings: CheckpointSettings) -> str:
 
 def checkpoint_topics(settings: CheckpointSettings) -> tuple[Needed, Needed]:
     """Returns topic -> operations needed on the source and on the target, without the copies."""
-    syncs: Needed = {syncs_topic(settings): (DESCRIBE, READ)}
-    own = (DESCRIBE, READ, WRITE) if settings.emit_s is not None else (DESCRIBE, READ)
+    syncs: Needed = {syncs_topic(settings): READ_LOG.existing}
+    own = READ_LOG if settings.emit_s is None else LOG
     target: Needed = {
-        checkpoints_topic(settings): own,
-        offset_map_topic(settings.source_alias): (DESCRIBE, READ),
+        checkpoints_topic(settings): own.existing,
+        offset_map_topic(settings.source_alias): READ_LOG.existing,
     }
     return (syncs, target) if settings.syncs_on_source else ({}, {**target, **syncs})
 
@@ -79,7 +81,7 @@ async def _check_groups(
     cluster: Cluster,
     alias: str,
     names: Sequence[str],
-    needed: Mapping[int, Callable[[Cluster, str], Awaitable[bool]]],
+    needed: Mapping[Operation, Callable[[Cluster, str], Awaitable[bool]]],
     findings: Findings,
 ) -> None:
     asked = names[:GROUPS_ASKED_MAX]
@@ -90,7 +92,7 @@ async def _check_groups(
         missing = [name for name, allowed in zip(asked, answers, strict=True) if not allowed]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            findings.problem(refused(alias, OPERATIONS[operation], f"group {missing[0]}{more}"))
+            findings.problem(refused(alias, operation.word, f"group {missing[0]}{more}"))
 
 
 def own_topics(
@@ -109,7 +111,7 @@ def heartbeat_topics(settings: HeartbeatSettings) -> Needed:
     """Returns topic -> operations that the connector needs on the target."""
     if not any(_is_to_target(settings, beat) for beat in settings.beats):
         return {}
-    return {heartbeats_topic(settings): (DESCRIBE, WRITE)}
+    return {heartbeats_topic(settings): HEARTBEATS.existing}
 
 
 async def check_heartbeats_on_source(
@@ -123,7 +125,7 @@ async def check_heartbeats_on_source(
     def say(sentence: str) -> None:
         findings.note(f"No heartbeats to {alias}: {sentence}")
 
-    await lacking(source, {topic: (DESCRIBE, WRITE)}, alias, findings, say=say)
+    await lacking(source, {topic: HEARTBEATS.existing}, alias, findings, say=say)
     await source.refresh([topic])
     if source.leader(topic, 0) is not None:
         return

@@ -1,8 +1,8 @@
 """Checks what the flow's user may do on both clusters, without doing any of it.
 
 Uses KIP-430's authorized operations: without an authorizer they include every operation, and a broker returns
-them for topics that do not exist yet, too. The required operations are those that `mirrorflow acls` prints
-(`grants`), except Create, which `creation` checks.
+them for topics that do not exist yet, too. `mirrorflow_core.permissions` has the operations; `creation` checks
+Create.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,9 +13,25 @@ from mirrorflow_cli.guarantee import check_guarantee
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
+from mirrorflow_core.permissions import (
+    ACLS_READ,
+    ACLS_WRITTEN,
+    ALTER,
+    ALTER_CONFIGS,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    LOG,
+    READ,
+    SOURCE_TOPIC,
+    STORE,
+    WRITE,
+    WRITTEN_SYNCS,
+    Access,
+    copied_topic,
+)
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import OffsetStore, SourceSettings
-from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, plan_acls
+from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, plan_acls
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
@@ -26,11 +42,10 @@ from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.connectors.acl_sync import acl_rules, doubtful_access
 
-# AclOperation code (org.apache.kafka.common.acl.AclOperation) -> its name in kafka-acls.
-OPERATIONS = {8: "Describe", 3: "Read", 4: "Write", 7: "Alter", 10: "DescribeConfigs", 11: "AlterConfigs"}
-DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS = OPERATIONS
+# In the order in which missing ones are reported.
+OPERATIONS = (DESCRIBE, READ, WRITE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 # Topic -> operations.
-Needed = Mapping[str, tuple[int, ...]]
+Needed = Mapping[str, tuple[Operation, ...]]
 
 
 async def check_source(
@@ -43,16 +58,16 @@ async def check_source(
     topics = selected.topics
     findings.fact(f"{len(topics)} topics of {settings.source_alias} match")
     wanted = [*topics, *(name for name in _names(settings) if name not in topics)]
-    needed: dict[str, tuple[int, ...]] = dict.fromkeys(wanted, (DESCRIBE, READ, DESCRIBE_CONFIGS))
+    needed: dict[str, tuple[Operation, ...]] = dict.fromkeys(wanted, SOURCE_TOPIC.existing)
     if settings.syncs is not None and settings.syncs.on_source:
-        needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
+        needed[offset_syncs_topic(settings)] = WRITTEN_SYNCS.existing
     missing = await lacking(source, _together(needed, more), settings.source_alias, findings)
     if selected.nothing and not missing:
         findings.problem(selected.nothing)
     if selected.own_alias:
         findings.note(selected.own_alias)
     if settings.sync_acls_s is not None:
-        await _check_cluster(source, settings.source_alias, (DESCRIBE,), findings)
+        await _check_cluster(source, settings.source_alias, ACLS_READ, findings)
     silent = missing.get(DESCRIBE_CONFIGS, [])
     return await admin.describe_topic_configs(source, [topic for topic in topics if topic not in silent])
 
@@ -66,23 +81,24 @@ async def check_target(
     connectors need.
     """
     remote = make_selection(settings).target_topic
-    synced: tuple[int, ...] = ()
-    if settings.sync_configs_s is not None:
-        synced = (DESCRIBE_CONFIGS,) if settings.configs_report_only else (DESCRIBE_CONFIGS, ALTER_CONFIGS)
-    needed = {remote(topic): (DESCRIBE, READ, WRITE, ALTER, *synced) for topic in topics}
+    syncs_configs = settings.sync_configs_s is not None
+    on_copies = copied_topic(
+        reads_configs=syncs_configs, alters_configs=syncs_configs and not settings.configs_report_only
+    )
+    needed = {remote(topic): on_copies.existing for topic in topics}
     own_topic = claims_topic if settings.has_owner else identity_topic
-    needed[own_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
+    needed[own_topic(settings.source_alias)] = LOG.existing
     if settings.syncs is not None:
-        needed[offset_map_topic(settings.source_alias)] = (DESCRIBE, READ, WRITE)
+        needed[offset_map_topic(settings.source_alias)] = LOG.existing
         if not settings.syncs.on_source:
-            needed[offset_syncs_topic(settings)] = (DESCRIBE, WRITE)
+            needed[offset_syncs_topic(settings)] = WRITTEN_SYNCS.existing
     if settings.offsets.store is OffsetStore.KAFKA:
-        needed[settings.offsets.topic] = (DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS)
+        needed[settings.offsets.topic] = STORE.existing
     await lacking(target, _together(needed, more), settings.target_alias, findings)
     await _check_transactional_ids(target, settings, findings)
     if settings.sync_acls_s is not None:
-        changing = () if settings.acls_report_only else (ALTER,)
-        await _check_cluster(target, settings.target_alias, (DESCRIBE, *changing), findings)
+        access = ACLS_READ if settings.acls_report_only else ACLS_WRITTEN
+        await _check_cluster(target, settings.target_alias, access, findings)
 
 
 async def _check_transactional_ids(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
@@ -134,7 +150,7 @@ async def check_acls(
         findings.note(doubt)
 
 
-async def _check_cluster(cluster: Cluster, alias: str, needed: Sequence[int], findings: Findings) -> None:
+async def _check_cluster(cluster: Cluster, alias: str, access: Access, findings: Findings) -> None:
     """Reports missing permissions on the cluster itself, which govern describing and altering ACLs."""
     try:
         allowed = await admin.cluster_operations(cluster)
@@ -142,9 +158,9 @@ async def _check_cluster(cluster: Cluster, alias: str, needed: Sequence[int], fi
         findings.note(f"Permissions on {alias} itself cannot be asked for: {error}")
         return
     # Without Describe on the cluster the broker returns no operations at all.
-    for operation in needed if allowed else (DESCRIBE,):
+    for operation in access.needed if allowed else (DESCRIBE,):
         if operation not in allowed:
-            findings.problem(refused(alias, OPERATIONS[operation], CLUSTER_RESOURCE))
+            findings.problem(refused(alias, operation.word, CLUSTER_RESOURCE))
 
 
 def refused(cluster: str, operation: str, resource: str) -> str:
@@ -170,7 +186,7 @@ async def lacking(
     findings: Findings,
     *,
     say: Callable[[str], None] | None = None,
-) -> dict[int, list[str]]:
+) -> dict[Operation, list[str]]:
     """Reports missing operations and returns operation -> the topics that lack it.
 
     Returns nothing if the brokers do not report authorized operations. *say* reports; the default adds a
@@ -181,7 +197,7 @@ async def lacking(
     except UnsupportedBrokerError as error:
         findings.note(f"Permissions cannot be asked for: {error}")
         return {}
-    found: dict[int, list[str]] = {}
+    found: dict[Operation, list[str]] = {}
     for topic, operations in needed.items():
         if topic not in allowed:
             continue
@@ -189,8 +205,8 @@ async def lacking(
         for operation in operations if allowed[topic] else (DESCRIBE,):
             if operation not in allowed[topic]:
                 found.setdefault(operation, []).append(topic)
-    for operation in sorted(found, key=list(OPERATIONS).index):
-        (say or findings.problem)(refused(alias, OPERATIONS[operation], first_of(found[operation])))
+    for operation in sorted(found, key=OPERATIONS.index):
+        (say or findings.problem)(refused(alias, operation.word, first_of(found[operation])))
     return found
 
 

@@ -45,6 +45,11 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
 
+    @property
+    def word(self) -> str:
+        """Its name in kafka-acls."""
+        return self.name.title().replace("_", "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
