@@ -38,6 +38,7 @@ from mirrorflow_core.settings import (
 from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_replicator.config.clients import shared
 from mirrorflow_replicator.connectors.internal_topics import internal_topics_of_source
 
 # APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
@@ -137,9 +138,9 @@ async def _other_clients(
 ) -> None:
     """Connects once with each set of credentials that differs from those of the two admin clients."""
     firsts = (settings.source_admin, settings.target_admin)
-    tried = {(first.alias, *sorted(_connection(first.properties).items())) for first in firsts}
+    tried = {(first.alias, *sorted(shared(first.properties).items())) for first in firsts}
     for client in clients:
-        way = (client.alias, *sorted(_connection(client.properties).items()))
+        way = (client.alias, *sorted(shared(client.properties).items()))
         if way in tried:
             continue
         tried.add(way)
@@ -149,11 +150,6 @@ async def _other_clients(
             findings.note(f"What {client.client_id} may do is not asked: it has credentials of its own.")
         except (ClusterError, SettingError) as error:
             findings.problem(f"{client.client_id}: {error}")
-
-
-def _connection(properties: object) -> dict[str, str]:
-    wanted = ("bootstrap.", "security.", "ssl.", "sasl.")
-    return {key: value for key, value in dict(properties).items() if key.startswith(wanted)}  # type: ignore[call-overload]
 
 
 async def _reachable(

@@ -6,13 +6,13 @@ permission is a problem, except for heartbeats on the source: `run` reports that
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mirrorflow_cli.creation import UNAUTHORIZED
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import Needed, lacking, refused
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.naming.patterns import literal_name
 from mirrorflow_core.permissions import DESCRIBE, HEARTBEATS, LOG, READ, READ_LOG
 from mirrorflow_core.settings import BeatSettings, CheckpointSettings, HeartbeatSettings
 from mirrorflow_core.topics.topic_acls import Operation
@@ -23,7 +23,6 @@ from mirrorflow_replicator.config.plugins import make_group_selection, make_repl
 
 # Each group costs a request or two, and permissions are usually granted by pattern, so a sample is enough.
 GROUPS_ASKED_MAX = 100
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 def syncs_topic(settings: CheckpointSettings) -> str:
@@ -60,8 +59,8 @@ async def check_source_groups(
     selected = tuple(
         name for name, group in sorted(listed.items()) if selects(name) and group.is_consumer_group
     )
-    named = (pattern.replace("\\", "") for pattern in settings.groups if _NAME.fullmatch(pattern))
-    hidden = [name for name in named if name not in listed and selects(name)]
+    named = (literal_name(pattern) for pattern in settings.groups)
+    hidden = [name for name in named if name and name not in listed and selects(name)]
     await _check_groups(source, settings.source_alias, hidden, {DESCRIBE: groups.may_describe}, findings)
     findings.fact(f"{len(selected)} consumer groups of {settings.source_alias} match")
     return selected

@@ -13,8 +13,10 @@ from typing import Any
 from mirrorflow_cli.convert_connectors import connectors
 from mirrorflow_cli.convert_parts import CHECKPOINT, SOURCE, ConversionFindings, JavaCluster, JavaFlow
 from mirrorflow_core.java.duration import parse_instant_ms
+from mirrorflow_core.java.property_reader import PropertyReader, read_list
 from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
+from mirrorflow_replicator.config.topic_config_rules import config_exceptions
 
 _POLICIES = {
     # Strimzi's class is older than Kafka's and names topics in the same way.
@@ -24,8 +26,6 @@ _POLICIES = {
     "org.apache.kafka.connect.mirror.DefaultReplicationPolicy": "Prefix",
     "DefaultReplicationPolicy": "Prefix",
 }
-# Separates topics from settings in an exception; the colon of a regex `(?:` does not separate.
-_COLON = re.compile(r"(?<!\?):")
 _EMPTY_SEPARATOR = (
     "with IdentityReplicationPolicy an empty separator changes the names of MM2's internal topics alone; they are called "
     "mm2-offset-syncs.B.internal and A.checkpoints.internal from now on, and groups are translated from what is copied then"
@@ -119,10 +119,7 @@ def _configs(flow: JavaFlow, own: Mapping[str, str], findings: ConversionFinding
         "exclude": _beyond(flow, "config.properties.exclude", own, CONFIG_EXCLUDE, findings),
         "exceptions": [
             {"topics": [topics], "exclude": [settings]}
-            for topics, _, settings in (
-                _COLON.sub("\n", pair).partition("\n")
-                for pair in _list(own.get("mirrorflow.config.properties.exclude.by.topic", ""))
-            )
+            for topics, settings in config_exceptions(PropertyReader(own))
         ],
     }
     return {key: value for key, value in parts.items() if value and value != "Apply"}
@@ -200,7 +197,7 @@ def _beyond(
 
 
 def _list(text: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    return list(dict.fromkeys(read_list(text)))
 
 
 def _flag(own: Mapping[str, str], key: str, *, default: bool) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirrorflow_cli.client_file import ADDRESSES, cluster_fields, read_client_file
 from mirrorflow_cli.errors import UsageError
+from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX
 from mirrorflow_operator.errors import InvalidSpecError
 
@@ -38,21 +39,17 @@ def _naming(arguments: argparse.Namespace) -> dict[str, Any]:
 def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, Any]:
     """Returns the fields of one cluster. Raises UsageError for a bad file or a missing address."""
     if file is None:
-        return {"bootstrapServers": _addresses(addresses or "")}
+        return {"bootstrapServers": read_list(addresses or "")}
     properties = read_client_file(file, flag)
     found = addresses or properties.get(ADDRESSES, "")
     if not found:
         word = flag.removesuffix("-config")
         raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {word} HOST:PORT.")
-    return {"bootstrapServers": _addresses(found), **cluster_fields(properties, file, flag)}
+    return {"bootstrapServers": read_list(found), **cluster_fields(properties, file, flag)}
 
 
 def _patterns(texts: Iterable[str]) -> list[str]:
-    return [pattern.strip() for text in texts for pattern in text.split(",") if pattern.strip()]
-
-
-def _addresses(text: str) -> list[str]:
-    return [address.strip() for address in text.split(",") if address.strip()]
+    return [pattern for text in texts for pattern in read_list(text)]
 
 
 _FLAGS = {

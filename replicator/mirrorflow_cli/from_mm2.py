@@ -20,7 +20,7 @@ from mirrorflow_cli.convert_parts import (
 )
 from mirrorflow_cli.convert_security import ConvertedSecurity
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.property_reader import PropertyReader, read_list
 from mirrorflow_core.java.references import has_reference
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.dedicated_mode import (
@@ -162,7 +162,7 @@ def _cluster(
 ) -> JavaCluster:
     """Returns one side, from the derived properties of a connector."""
     shared = clients.shared(clients.with_prefix(properties, f"{side}.cluster."))
-    addresses = [part.strip() for part in shared.pop("bootstrap.servers", "").split(",") if part.strip()]
+    addresses = read_list(shared.pop("bootstrap.servers", ""))
     security = ConvertedSecurity(shared, alias=alias, flow=flow, findings=findings)
     own: dict[str, str] = {}
     for kind in CLIENT_KINDS:

@@ -20,7 +20,7 @@ from mirrorflow_cli.convert_parts import (
 )
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.from_strimzi_security import security
-from mirrorflow_core.java.property_reader import PropertyReader
+from mirrorflow_core.java.property_reader import PropertyReader, read_list
 from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_replicator.config import clients
 
@@ -160,11 +160,10 @@ def _cluster(
             own[key] = value
         elif not is_target:
             findings.lose(flow, f"{alias}: config.{key}", "it has no effect on a source, in Strimzi as here")
-    addresses = str(cluster.get("bootstrapServers", "")).split(",")
     return JavaCluster(
         document={
             "alias": alias,
-            "bootstrapServers": [address.strip() for address in addresses if address.strip()],
+            "bootstrapServers": read_list(str(cluster.get("bootstrapServers", ""))),
             **security(cluster, flow=flow, findings=findings),
         },
         clients=own,

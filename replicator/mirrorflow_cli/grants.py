@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
+from mirrorflow_core.naming.patterns import literal_name
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.permissions import (
     ACLS_READ,
@@ -33,8 +34,6 @@ from mirrorflow_operator.plan.naming import policy_settings
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.properties import is_silent
 from mirrorflow_operator.plan.replica_sharing import is_shared, own_topics
-
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,7 @@ def patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
     found: list[tuple[str, bool]] = []
     for pattern in include:
         prefix = pattern.removesuffix(".*")
-        if not _NAME.fullmatch(prefix):
+        if literal_name(prefix) is None:
             return [("*", False)]
         # An unescaped dot before the star matches any character, so only the text before it is a sure prefix.
         name = re.split(r"(?<!\\)\.", prefix)[0] if prefix != pattern else prefix

@@ -20,6 +20,11 @@ def read_size_bytes(text: str) -> int | None:
     return None if found is None else int(found.group(1)) * _SIZE_UNITS[found.group(2)] or None
 
 
+def read_list(text: str) -> list[str]:
+    """Return the items of *text*, separated by commas, trimmed, without empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 class ReferenceResolver(Protocol):
     """Replaces references such as `${env:NAME}`."""
 
@@ -55,7 +60,7 @@ class PropertyReader:
         """Return a list, split at commas. An empty value is an empty list, which matches nothing."""
         if key not in self._properties:
             return default
-        return tuple(part.strip() for part in self.text(key).split(",") if part.strip())
+        return tuple(read_list(self.text(key)))
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return the boolean of `true` or `false`, in any case."""

@@ -3,10 +3,14 @@
 Syntax and time limits are those of `mirrorflow_core.java`; every error names the setting and the item.
 """
 
+import re
+
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.errors import PatternSyntaxError, SlowPatternError
 from mirrorflow_core.java.pattern_lists import PatternList, syntax_problem
 from mirrorflow_core.java.patterns import Found, JavaPattern
+
+_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 
 
 class SettingPattern:
@@ -34,6 +38,14 @@ class SettingPattern:
             return self._list.find(name)
         except SlowPatternError as error:
             raise InvalidSettingError(key=self._key, problem=str(error), action=error.action) from error
+
+
+def literal_name(pattern: str) -> str | None:
+    """Return the name of a topic or group that *pattern* is, not an expression; None otherwise.
+
+    An unescaped dot counts as a dot, as users write it in names.
+    """
+    return pattern.replace("\\", "") if _NAME.fullmatch(pattern) else None
 
 
 def compile_patterns(key: str, patterns: tuple[str, ...]) -> SettingPattern | None:

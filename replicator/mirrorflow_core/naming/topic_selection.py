@@ -7,19 +7,17 @@ twice. One rule is MirrorFlow's own: internal topics of flows and Connect worker
 """
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from mirrorflow_core.naming.patterns import compile_patterns
+from mirrorflow_core.naming.patterns import compile_patterns, literal_name
 from mirrorflow_core.naming.replication_policy import HEARTBEATS, ReplicationPolicy
 from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
 from mirrorflow_core.naming.worker_topics import is_worker_topic
 
 # A topic name has at most 249 characters, so it cannot contain more separators, and hops, than this.
 HOPS_MAX = 250
-_NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 REASONS_SAID_MAX = 3
 SIMILARITY_MIN = 0.75  # one letter of four may differ; a lower value matches unrelated names
 
@@ -112,11 +110,9 @@ class TopicSelection:
     @property
     def named(self) -> tuple[str, ...]:
         """The topics that `topics` selects by name, not by an expression."""
-        return tuple(
-            pattern.replace("\\", "")
-            for pattern in self._patterns
-            if self._admits is None and _NAME.fullmatch(pattern)
-        )
+        if self._admits is not None:
+            return ()
+        return tuple(name for pattern in self._patterns if (name := literal_name(pattern)))
 
     @property
     def never_copied(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.property_reader import read_list
 
 _OLD = frozenset({"TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello"})
 _TLS13 = frozenset(
@@ -30,11 +31,9 @@ _SIGNALS = frozenset({"TLS_EMPTY_RENEGOTIATION_INFO_SCSV"})
 def choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> list[str]:
     """Apply `ssl.enabled.protocols`; return warnings. Raises SettingError."""
     key = "ssl.enabled.protocols"
-    names = {name.strip() for name in properties.get(key, "TLSv1.2,TLSv1.3").split(",")} - {""} or {
-        "TLSv1.2",
-        "TLSv1.3",
-    }
-    unknown = names - _OLD - {"TLSv1.2", "TLSv1.3"}
+    offered = {"TLSv1.2", "TLSv1.3"}
+    names = set(read_list(properties.get(key, ""))) or offered
+    unknown = names - _OLD - offered
     if unknown:
         raise InvalidSettingError(
             key=key, problem="it names an unknown protocol", action="use TLSv1.2 and TLSv1.3"
@@ -52,7 +51,7 @@ def choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> l
 def choose_ciphers(context: ssl.SSLContext, properties: Mapping[str, str]) -> list[str]:
     """Apply `ssl.cipher.suites`, after `choose_versions`; return warnings. Raises SettingError."""
     key = "ssl.cipher.suites"
-    names = [name.strip() for name in properties.get(key, "").split(",") if name.strip()]
+    names = read_list(properties.get(key, ""))
     names = [name for name in names if name not in _SIGNALS]
     if not names:
         return []

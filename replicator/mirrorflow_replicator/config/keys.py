@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import RefusedSettingError
+from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_replicator.config.client_keys import CLIENT_KEYS
 from mirrorflow_replicator.config.connector_keys import CONNECTOR_KEYS, SYNONYMS
 from mirrorflow_replicator.config.connector_keys_ignored import IGNORED_CONNECTOR_KEYS
@@ -165,7 +166,7 @@ def _is_of_no_transform(name: str, properties: Mapping[str, str]) -> bool:
     family, _, rest = name.partition(".")
     if family not in {"transforms", "predicates"} or not rest:
         return False
-    return rest.partition(".")[0] not in {one.strip() for one in properties.get(family, "").split(",")}
+    return rest.partition(".")[0] not in read_list(properties.get(family, ""))
 
 
 def _is_security(name: str) -> bool:

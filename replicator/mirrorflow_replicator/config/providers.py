@@ -7,7 +7,6 @@ those keys lose one line end at the end, which editors and `kubectl create secre
 of passwords. Nothing here logs, and no error contains a resolved value. `secret_sources` reads the sources.
 """
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,14 @@ from pathlib import Path
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import resolve_jaas
+from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_core.java.references import Reference, substitute
 from mirrorflow_core.naming.patterns import compile_pattern
+from mirrorflow_replicator.config.clients import is_shared
 from mirrorflow_replicator.config.secret_sources import EnvironmentSource, FileSource, SecretSource
 
 PROVIDERS_KEY = "config.providers"
 _JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
-_CONNECTION_KEYS = re.compile(r"bootstrap\.servers|security\.protocol|ssl\..*|sasl\..*")
 
 
 class Resolver:
@@ -31,7 +31,7 @@ class Resolver:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        names = [name.strip() for name in properties.get(PROVIDERS_KEY, "").split(",") if name.strip()]
+        names = read_list(properties.get(PROVIDERS_KEY, ""))
         self._providers = {name: _declared(name, properties) for name in names}
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +52,7 @@ class Resolver:
     def _for_client(self, key: str, value: str) -> str:
         if key == JAAS:
             return resolve_jaas(value, partial(self._required, key))
-        if _CONNECTION_KEYS.fullmatch(key):
+        if is_shared(key):
             return substitute(value, partial(self._required, key))
         return self.resolve_value(value)
 
@@ -106,7 +106,7 @@ def _allowed_paths(key: str, properties: Mapping[str, str]) -> tuple[Path, ...] 
     written = properties.get(key, "").strip()
     if not written:
         return None
-    paths = [Path(part.strip()) for part in written.split(",") if part.strip()]
+    paths = [Path(part) for part in read_list(written)]
     for path in paths:
         if not path.is_absolute() or not path.exists():
             raise InvalidSettingError(

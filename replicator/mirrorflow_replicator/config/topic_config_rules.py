@@ -20,18 +20,20 @@ _COLON = re.compile(r"(?<!\(\?):")
 
 def config_exceptions(read: PropertyReader) -> tuple[tuple[str, str], ...]:
     """Returns pairs of expressions, for topics of the source and for settings. Raises InvalidSettingError."""
-    pairs = []
-    for written in read.names(BY_TOPIC_KEY, ()):
-        parts = [part.strip() for part in _COLON.split(written)]
-        if len(parts) != 2 or not all(parts):
-            raise InvalidSettingError(
-                key=BY_TOPIC_KEY,
-                problem=f"{written!r} is not a pair",
-                action="write topics:settings, for example orders.*:retention\\.ms",
-            )
-        pairs.append((parts[0], parts[1]))
-    _compiled(tuple(pairs))
-    return tuple(pairs)
+    pairs = tuple(_pair(written) for written in read.names(BY_TOPIC_KEY, ()))
+    _compiled(pairs)
+    return pairs
+
+
+def _pair(written: str) -> tuple[str, str]:
+    parts = [part.strip() for part in _COLON.split(written)]
+    if len(parts) != 2 or not all(parts):
+        raise InvalidSettingError(
+            key=BY_TOPIC_KEY,
+            problem=f"{written!r} is not a pair",
+            action="write topics:settings, for example orders.*:retention\\.ms",
+        )
+    return parts[0], parts[1]
 
 
 def make_config_rules(settings: SourceSettings) -> ConfigRules:

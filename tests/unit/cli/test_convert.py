@@ -456,6 +456,18 @@ def test_a_quantifier_with_a_comma_is_not_converted(
     assert "one that holds a comma, as in {1,3}, is split there" in err
 
 
+def test_an_exception_for_an_expression_that_ends_in_a_question_mark_is_converted_as_it_is_read() -> None:
+    """`?:` separates topics from settings; the colon of `(?:` does not."""
+    line = r"A->B.mirrorflow.config.properties.exclude.by.topic = orders.?:retention\\.ms, (?:a|b):(?:c|d)"
+
+    (document,) = converted(f"{TWO}\n{line}\n", ConversionFindings())
+
+    assert document["spec"]["topics"]["configs"]["exceptions"] == [
+        {"topics": ["orders.?"], "exclude": [r"retention\.ms"]},
+        {"topics": ["(?:a|b)"], "exclude": ["(?:c|d)"]},
+    ]
+
+
 def test_braces_in_a_comment_are_no_template(
     mirrorflow: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
