@@ -103,7 +103,7 @@ class Need(Enum):
     WAIT = "something of ours is in the target and not replicated yet"
     BLANK = "the leader had forgotten our numbers when a marker came, and now takes the first alone"
     FENCED = "a later epoch of the identity writes here"
-    UNDECIDED = "neither log nor memory tells"
+    UNDECIDED = "neither log nor memory shows where to continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

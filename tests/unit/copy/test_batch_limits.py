@@ -194,7 +194,7 @@ def test_a_record_alone_that_nothing_explains_stops_its_partition(topics: Topics
 
 @pytest.mark.usefixtures("topics")
 def test_a_record_alone_is_packed_again_by_settings_that_are_news() -> None:
-    """The packer then tells whether the target's own codec makes it small."""
+    """The packer then measures whether the target's own codec makes it small."""
     lane: Any = FakeLane()
 
     async def story(task: Task) -> None:

@@ -40,7 +40,7 @@ WHEN = 1_700_000_000_000
 
 
 def stream_at(offset, ordinal=0):
-    """A stream that goes on with the record at source *offset*, whose ordinal is *ordinal*."""
+    """A stream that continues with the record at source *offset*, whose ordinal is *ordinal*."""
     return Stream(OffsetPair(source_offset=offset - 1, ordinal=ordinal - 1, target_offset=-1))
 
 
@@ -423,7 +423,7 @@ def aged(*timestamps, base_offset=0):
 
 
 def test_an_old_batch_waits_for_the_transaction():
-    """One whose oldest record is old, as its header tells; those before it go as they are."""
+    """A batch whose oldest record is old by its header; those before it are copied unchanged."""
     packer = packer_of([aged(WHEN), aged(WHEN - 10, WHEN, base_offset=1), aged(-1, base_offset=3)])
     packer.old_before_ms = WHEN - 5
     stream = stream_at(0)

@@ -32,7 +32,7 @@ class Target:
 
     max_message_bytes: int
     compression_type: str
-    tells: bool  # DescribeConfigs is allowed
+    describes_limits: bool  # DescribeConfigs is allowed
     taken: list[Record] = field(default_factory=list)
     refusals: int = 0
 
@@ -82,7 +82,7 @@ def copy(source: list[bytes], target: Target) -> RecordTooLargeError | None:
             continue
         if span.count > 1:
             packer.limit = packer.limit.after_refusal()
-        now = limit_of(target.told) if target.tells else None
+        now = limit_of(target.told) if target.describes_limits else None
         if now is not None and now != told:
             told = packer.limit = now
         elif span.count == 1:
@@ -92,7 +92,7 @@ def copy(source: list[bytes], target: Target) -> RecordTooLargeError | None:
 
 
 def _fetch(source: list[bytes], packer: Packer, stream: Stream) -> None:
-    """Fresh bytes of what is not delivered yet: packing has changed those of before."""
+    """Fresh bytes of what is not delivered yet: packing has changed the previous ones."""
     for data in source:
         for batch in split(bytearray(data)):
             if batch.next_offset > stream.next_offset:
@@ -146,16 +146,20 @@ BATCHES = st.lists(
     st.sampled_from(COMPRESSION_TYPES),
     st.booleans(),
 )
-def test_any_source_is_copied_to_any_target_within_a_few_refusals(batches, limit, compression_type, tells):
+def test_any_source_is_copied_to_any_target_within_a_few_refusals(
+    batches, limit, compression_type, describes_limits
+):
     source = source_of(*batches)
-    target = Target(limit, compression_type, tells)
+    target = Target(limit, compression_type, describes_limits)
 
     error = copy(source, target)
 
     wanted = as_seen(records_of(source))
     assert as_seen(target.taken) == wanted[: len(target.taken)]
     # Where settings may be read the first refusal explains all; else sizes are halved until they fit.
-    assert target.refusals <= (1 if tells else 2 + ceil(log2(DEFAULT_BYTES / limit)) + (error is not None))
+    assert target.refusals <= (
+        1 if describes_limits else 2 + ceil(log2(DEFAULT_BYTES / limit)) + (error is not None)
+    )
     if error is None:
         assert len(wanted) == len(target.taken)
     else:
@@ -172,23 +176,23 @@ def huge_and_small(codec: int) -> list[tuple[list[bytes], list[object]]]:
     return [(source, as_seen(records_of(source))) for source in (huge, small)]
 
 
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("describes_limits", [True, False])
 @pytest.mark.parametrize("compression_type", COMPRESSION_TYPES)
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_huge_batch_and_many_small_ones_take_one_refusal(codec, compression_type, tells):
+def test_a_huge_batch_and_many_small_ones_take_one_refusal(codec, compression_type, describes_limits):
     """The default limit is what is guessed first, so not knowing the settings costs nothing more."""
     for source, wanted in huge_and_small(codec):
-        target = Target(DEFAULT_BYTES, compression_type, tells)
+        target = Target(DEFAULT_BYTES, compression_type, describes_limits)
         assert copy(source, target) is None
         assert wanted == as_seen(target.taken)
-        assert target.refusals <= 1 if tells else target.refusals <= 2
+        assert target.refusals <= 1 if describes_limits else target.refusals <= 2
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_one_record_too_large_after_recompression_stops_its_partition(tells):
+@pytest.mark.parametrize("describes_limits", [True, False])
+def test_one_record_too_large_after_recompression_stops_its_partition(describes_limits):
     """What comes before it in its batch is copied."""
     source = source_of((ZSTD, [*alike(5, 100), *alike(1, 50_000), *alike(5, 100)]))
-    target = Target(20_000, "uncompressed", tells)
+    target = Target(20_000, "uncompressed", describes_limits)
 
     error = copy(source, target)
 
@@ -201,7 +205,7 @@ def test_one_record_too_large_after_recompression_stops_its_partition(tells):
 def test_one_record_that_the_target_makes_small_is_copied():
     """Its size counts as zstd, although it arrives from the source without compression."""
     source = source_of((NONE, alike(5, 100)), (NONE, alike(1, 50_000)), (LZ4, alike(5, 100)))
-    target = Target(20_000, "zstd", tells=True)
+    target = Target(20_000, "zstd", describes_limits=True)
 
     assert copy(source, target) is None
     assert (11, 1) == (len(target.taken), target.refusals)

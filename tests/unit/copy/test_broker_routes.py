@@ -1,4 +1,4 @@
-"""Lanes are served by the brokers that lead their partitions, whoever tells that a leader is another one."""
+"""Lanes are served by the brokers that lead their partitions, whichever response reports a new leader."""
 
 import asyncio
 import contextlib

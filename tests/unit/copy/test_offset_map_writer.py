@@ -77,7 +77,7 @@ def syncing_to(topic, errors=None, *, syncs=None):
 
 
 def settled_copy(topic, *, seed=1):
-    """One copier that has copied all of a source undisturbed, and a syncing that was told."""
+    """One copier that has copied all of a source undisturbed, and a writer that received its pairs."""
     chance = random.Random(seed)
     copier = Copier(Source(chance), Leader(), chance, WHEN)
     syncing = copier.lane.around.syncs = syncing_to(topic)
@@ -131,7 +131,7 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
 
 
 @in_loop
-async def test_without_a_map_of_before_the_anchor_and_the_positions_make_one():
+async def test_without_an_earlier_map_the_anchor_and_the_positions_make_one():
     """As after an update from a version that had none: where the copy ran in parallel it is exact from the beginning."""
     topic = MapTopic()
     copier, _ = settled_copy(topic)
@@ -148,7 +148,7 @@ async def test_without_a_map_of_before_the_anchor_and_the_positions_make_one():
 
 
 @in_loop
-async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_is_told():
+async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_is_reported():
     topic = MapTopic()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
@@ -296,7 +296,7 @@ async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_
 
 
 @in_loop
-async def test_a_topic_that_cannot_be_written_holds_nobody_up_for_long():
+async def test_a_topic_that_cannot_be_written_delays_no_other_for_long():
     topic = MapTopic()
     copier, syncing = settled_copy(topic)
     assert copier.lane.stream is not None

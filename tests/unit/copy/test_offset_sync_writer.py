@@ -133,7 +133,7 @@ async def test_records_with_gaps_are_synced_by_their_own_offsets():
 
 
 @in_loop
-async def test_a_topic_that_refuses_is_told_counted_and_tried_again_and_nothing_is_lost_when_it_is_mended():
+async def test_a_topic_that_refuses_is_reported_counted_and_tried_again_and_nothing_is_lost_when_it_is_mended():
     topic, lane = SyncsTopic(), Partition()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
@@ -241,6 +241,6 @@ def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a
             translated = store.translate_downstream(TopicPartition("orders", 2), group)
             assert translated is not None
             told.append(translated)
-        assert told[-1] == max(lies.values()) + 1, "who has read all goes on behind all"
+        assert told[-1] == max(lies.values()) + 1, "a reader of everything continues behind everything"
         assert told == sorted(told)
         assert all(at <= lies[group] for group, at in zip(range(100, source.end), told, strict=False))

@@ -171,7 +171,7 @@ def disturb(copiers, leader, chance, *, now_ms, strangers):
     elif what < 0.98 and strangers:
         leader.append_foreign()
     elif now_ms == WHEN:
-        # It moved to a broker, or restarted: whoever writes has to connect anew.
+        # It moved to a broker, or restarted: its writer has to connect anew.
         for one in copiers:
             one.break_off()
         leader.forget()
@@ -215,7 +215,7 @@ def test_one_copier_delivers_each_old_record_once(seed, strangers):
 
 @given(st.integers(0, 2**32), st.integers(2, 3), st.booleans())
 def test_several_copiers_deliver_each_record_once(seed, copiers, strangers):
-    """Started twice or thawed, they write into one log: repeats and races are refused, and everybody goes on."""
+    """Started twice or thawed, they write into one log: repeats and races are refused, and all continue."""
     trial(seed, copiers=copiers, strangers=strangers)
 
 
@@ -313,7 +313,7 @@ def test_what_arrives_while_a_lane_asks_again_is_kept_beside_the_rest(seed):
 
 
 def test_markers_that_were_passed_before_a_lane_asks_again_are_not_passed_twice():
-    """The next acknowledgement would not be where it is expected, as if somebody else had written, and be asked about."""
+    """The next acknowledgement would not be where it is expected, as if another process had written, and the copier would ask about it."""
     copier = lone(1)
     lane = copier.lane
     for step in (copier.ask, copier.fetch, copier.send, copier.answer):

@@ -64,7 +64,7 @@ def test_a_codec_the_target_does_not_know_is_changed():
     ],
 )
 def test_what_says_something_of_the_log_is_asked_about(name):
-    """The batch is there or not, and perhaps somebody else's: only the target knows."""
+    """The batch is there or not, and another process may have written it: only the target knows."""
     assert name in codes(of_produce, Action.ASK)
 
 

@@ -139,8 +139,8 @@ def test_every_state_has_a_phase(state, phase):
     assert phase is partition_report(lane).phase
 
 
-def test_asking_again_is_copying_to_whoever_looks():
-    """A doubt lasts a round trip; a status that flickered with each would tell nobody anything."""
+def test_asking_again_is_reported_as_copying():
+    """A doubt lasts a round trip; a status that flickered with each would be useless."""
     lane = lane_that_copies()
     lane.next_batch()
     lane.acknowledged(0, -1)

@@ -11,7 +11,7 @@ from mirrorflow_replicator.copy.rate_limiter import BURST_S, PAUSE_S, PauseWatch
 
 
 class Clock:
-    """Time that passes when it is told to, or slept through."""
+    """Time that passes when a test moves it, or in a sleep."""
 
     def __init__(self, monkeypatch):
         self.now_s = 1000.0

@@ -96,7 +96,7 @@ async def told_blank(monkeypatch: pytest.MonkeyPatch, *, times: int) -> Partitio
 
 
 async def gone_on(monkeypatch: pytest.MonkeyPatch, *, refusals: int) -> tuple[float, bool]:
-    """How long it took to ask for a lane in doubt, and whether it then goes on with one batch alone."""
+    """How long it took to ask for a lane in doubt, and whether it then continues with one batch alone."""
     lane = doubtful_lane()
     gone = asyncio.Event()
     lane.reader = SimpleNamespace(changed=lambda *_: gone.set())  # type: ignore[assignment]
@@ -153,7 +153,7 @@ def test_a_leader_that_remembers_no_record_is_asked_again_for_it_may_be_one_of_t
 def test_answers_that_do_not_settle_where_to_continue_are_an_obstacle_of_the_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With their number and what they lack, for whoever asks why it stands still."""
+    """With their number and what they lack, as the reason why it stands still."""
     lane = asyncio.run(told_blank(monkeypatch, times=3))
 
     assert lane.obstacle == Obstacle(kind=ObstacleKind.UNSETTLED, message=Need.BLANK.value, times=3)
@@ -196,7 +196,7 @@ def test_a_lane_whose_place_is_looked_for_in_the_logs_is_known_to_be_read(
     assert found.reading_logs == set()
 
 
-def test_a_leader_that_goes_on_remembering_none_makes_a_next_generation_begin(
+def test_a_leader_that_keeps_remembering_none_makes_a_next_generation_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It would stay so for a day, and take no batch but the first number."""

@@ -8,7 +8,7 @@ from mirrorflow_replicator.copy.copy_task import BUFFERED_BYTES_MAX, CopyTask
 
 
 def test_a_reader_without_room_does_not_keep_answers_from_coming() -> None:
-    """Pumping a pipe looks at the clock, as an answer does, and that wakes whoever waits for room."""
+    """Pumping a pipe looks at the clock, as an answer does, and that wakes those who wait for room."""
     pumped = 0
 
     def pump() -> None:

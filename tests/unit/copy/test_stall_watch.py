@@ -438,7 +438,7 @@ def test_a_sentence_does_not_change_with_each_refusal(task):
     assert task.changes == [lane]
 
 
-def test_another_cause_is_told(task):
+def test_another_cause_is_reported(task):
     lane = task.behind()
     task.wait(each=lambda: refuse(lane))
     first = partition_report(lane)

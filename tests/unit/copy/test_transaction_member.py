@@ -33,7 +33,7 @@ COMMIT_TURNS = 20  # the pinning's half second
 
 
 class Pinnable(Leader):
-    """A leader that forgets, at a check, whoever wrote an old record last, unless it was, or is, in a transaction.
+    """A leader that forgets, at a check, each producer that wrote an old record last, unless it was, or is, in a transaction.
 
     It remembers the sequence of a batch that it refused inside a transaction, and then refuses higher ones outside of it
     (KIP-890: ProducerStateManager.VerificationStateEntry, ProducerAppendInfo.checkSequence of Kafka 3.7 to 4.3).
@@ -167,7 +167,7 @@ class PinnedCopier(Copier):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
-def test_old_records_are_there_once_whoever_commits_and_whenever_the_leader_forgets(seed, copiers):
+def test_old_records_are_there_once_whichever_copier_commits_and_whenever_the_leader_forgets(seed, copiers):
     """Half of them are old: pinned and not pinned in turn. No position names what is not committed."""
     chance = random.Random(seed)
     source = Source(chance)
