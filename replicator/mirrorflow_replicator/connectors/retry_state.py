@@ -11,10 +11,10 @@ from typing import Final, Protocol
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_replicator.connectors.cluster_clients import missing_of
 
 PAUSE_MIN_S: Final = 0.5
-DOUBLED_MAX: Final = 10  # more doublings would exceed any maximum pause
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -42,7 +42,7 @@ class RetryState:
     @property
     def pause_s(self) -> float:
         """The pause before the next attempt, in seconds."""
-        return float(min(self._pause_max_s, PAUSE_MIN_S * 2 ** min(self._in_a_row - 1, DOUBLED_MAX)))
+        return backoff_s(self._in_a_row, lowest_s=PAUSE_MIN_S, highest_s=self._pause_max_s)
 
 
 class Flow(Protocol):

@@ -17,6 +17,7 @@ from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import KnownEnd, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_kafka.client.backoff import Backoff, backoff_s
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
@@ -166,7 +167,7 @@ class TaskSupervisor:
         return True
 
     async def _keep_running(self) -> None:
-        pause_s = RESTART_MIN_S
+        quick_ends = 0  # in a row
         while not self._stopping:
             began = time.monotonic()
             code = await self._live()
@@ -176,17 +177,16 @@ class TaskSupervisor:
                 self._restarting = False
                 self.restarts += 1
                 continue
-            if time.monotonic() - began > HEALTHY_S:
-                pause_s = RESTART_MIN_S
+            quick_ends = 1 if time.monotonic() - began > HEALTHY_S else quick_ends + 1
+            pause_s = backoff_s(quick_ends, lowest_s=RESTART_MIN_S, highest_s=RESTART_MAX_S)
             self.state, self.trace = "FAILED", f"the task's process ended with {code}; it is started again"
             self.newest = TaskReport(task=self.task, state=self.state, trace=self.trace, reason="TaskEnded")
-            log.warning("task %d ended with %s; starting it again in %g s", self.task, code, pause_s)
+            log.warning("task %d ended with %s; starting it again in %.1f s", self.task, code, pause_s)
             self.restarts += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._again.wait()
             self._again.clear()
-            pause_s = min(2 * pause_s, RESTART_MAX_S)
 
     async def _live(self) -> int:
         """Runs the process once; returns its exit code."""
@@ -220,24 +220,28 @@ class TaskSupervisor:
     async def _hand_claimed(self, known_ends: tuple[KnownEnd, ...] = ()) -> None:
         """Sends this process the newest assignment once its partitions are claimed."""
         assert self.claim is not None
-        pause_s, told = CLAIM_RETRY_MIN_S, ""
+        told = ""
         if self._quick_ends > 1:
-            await asyncio.sleep(min(CLAIM_RETRY_MIN_S * 2.0 ** min(self._quick_ends, 10), CLAIM_RETRY_MAX_S))
-        while (wanted := self._assign) is not None:
+            await asyncio.sleep(
+                backoff_s(self._quick_ends + 1, lowest_s=CLAIM_RETRY_MIN_S, highest_s=CLAIM_RETRY_MAX_S)
+            )
+        attempts = Backoff(min_s=CLAIM_RETRY_MIN_S, max_s=CLAIM_RETRY_MAX_S)
+        async for _ in attempts:
+            if (wanted := self._assign) is None:
+                return
             try:
                 message = await self.claim(self.task, replace(wanted, known_ends=known_ends))
             except MirrorFlowError as error:
                 if str(error) != told:
                     told = str(error)
                     log.warning("task %d does not begin yet: %s", self.task, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, CLAIM_RETRY_MAX_S)
                 continue
             if wanted is self._assign:
                 self._has_work = self._tell(replace(message, gone=self.restarts > 0))
                 self._starts_given += 1
                 self._started_s = time.monotonic()
                 return
+            attempts.reset()  # a newer assignment is claimed at once
 
     def _end_claiming(self) -> None:
         self._has_work = False

@@ -27,6 +27,7 @@ from mirrorflow_core.errors import (
 from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
@@ -162,7 +163,7 @@ class SeedTaskRunner:
 
     async def _run_until_done(self) -> None:
         """Connects and copies, again after each error, until all shares are done or the time is over."""
-        identity, pause_s = self._wave.identity, RETRY_MIN_S
+        identity, failures = self._wave.identity, 0
         while self._open and not self._must_end():
             try:
                 identity = await self._run_once(identity)
@@ -172,10 +173,10 @@ class SeedTaskRunner:
             except MirrorFlowError as error:
                 self._connection_error = error
                 log.warning("%s", error)
-                await self._pause(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                failures += 1
+                await self._pause(backoff_s(failures, lowest_s=RETRY_MIN_S, highest_s=RETRY_MAX_S))
             else:
-                self._connection_error, pause_s = None, RETRY_MIN_S
+                self._connection_error, failures = None, 0
 
     async def _run_once(self, identity: Identity) -> Identity:
         """Copies with *identity* until the end; returns the identity to continue with, newer if fenced."""
