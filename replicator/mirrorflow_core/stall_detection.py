@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from mirrorflow_core.errors import FEW_REPLICAS
 from mirrorflow_core.reports import PartitionPhase
 
 # An election, a broker restart or a lost connection takes less. With a much longer limit, a source with a
@@ -196,10 +197,7 @@ def _failed(facts: CopyFacts, failed: Obstacle) -> Stall:
     )
 
 
-_OUT_OF_SYNC: Final = (
-    "bring the replicas of {target} back in sync; if it has fewer of them (replication.factor) than its "
-    "min.insync.replicas, give it more, or lower that setting"
-)
+_OUT_OF_SYNC: Final = "bring the replicas of {target} back in sync; " + FEW_REPLICAS
 _TOO_LARGE: Final = (
     "compare compression.type and max.message.bytes of {target} with those of the source topic: a target that compresses "
     "less makes batches larger, and then they may exceed its limit"

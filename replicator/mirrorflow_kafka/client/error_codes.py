@@ -9,6 +9,7 @@ from typing import Final
 from kafka import errors as known
 
 from mirrorflow_core.errors import (
+    FEW_REPLICAS,
     AuthenticationFailedError,
     BrokerError,
     ClusterError,
@@ -77,10 +78,7 @@ _NAMES: Final = {
     16: "NOT_COORDINATOR",
 }
 
-_ADVICE: Final = {
-    NOT_ENOUGH_REPLICAS: "start the brokers that hold its replicas; if it has fewer of them (replication.factor) than "
-    "min.insync.replicas, give it more, or lower that setting",
-}
+_ADVICE: Final = {NOT_ENOUGH_REPLICAS: f"start the brokers that hold its replicas; {FEW_REPLICAS}"}
 
 
 def name_of(code: int) -> str:
