@@ -4,9 +4,12 @@ Sequence numbers alone protect recent records. Old records need a transaction wi
 id; without it they are copied exactly once only while a single writer runs.
 """
 
+from dataclasses import replace
+
 from mirrorflow_cli.findings import Findings
 from mirrorflow_core.errors import IdentityError, NotAuthorizedError
 from mirrorflow_core.exactly_once.identity import Identity, identity_topic, transactional_id
+from mirrorflow_core.naming.flow_id import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin import admin
@@ -54,8 +57,17 @@ async def check_flow_owner(
         return
     # If the source did not answer, its cluster id is not compared.
     claim = claim_of(settings, source_cluster_id or decided.source_cluster_id, target.cluster_id)
+    alias = settings.source_alias
+    if runs_elsewhere(claim.flow, decided.flow):
+        findings.note(
+            f"{settings.target_alias} receives {alias} from flow {decided.flow}, which a Kubernetes cluster runs."
+        )
+        claim = replace(claim, flow=decided.flow)
+    elif decided.flow in settings.takes_over:
+        findings.note(f"This flow takes {alias} over from flow {decided.flow}: stop that one first.")
+        claim = replace(claim, takes_over=settings.takes_over)
     try:
-        check_owner(decided, claim, target_alias=settings.target_alias, source_alias=settings.source_alias)
+        check_owner(decided, claim, target_alias=settings.target_alias, source_alias=alias)
     except IdentityError as error:
         findings.problem(str(error))
 

@@ -255,7 +255,7 @@ class FlowExistsError(IdentityError):
         self.owner = owner
         super().__init__(
             f"Target {target} already receives source {source} from flow {owner}; this flow is {claimant}. "
-            "Stop the other flow, or give this source another alias."
+            "Stop the other flow and name it in spec.takeOverFrom (mirrorflow.takeover.from), or give this source another alias."
         )
 
 

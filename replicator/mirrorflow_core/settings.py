@@ -178,10 +178,11 @@ class SourceSettings:
     """The settings of a MirrorSourceConnector. Durations are in seconds, sizes in bytes."""
 
     name: str  # the connector's name: part of the key of each stored offset
-    flow: str  # the flow name with which the connector claims the source alias, see the identity topic
+    flow: str  # the flow id with which the connector claims the source alias, see the identity topic
     source_alias: str
     target_alias: str
     policy: PolicySettings
+    takes_over: tuple[str, ...] = ()  # ids of flows that this one continues, once they have stopped
     topics: tuple[str, ...] = (".*",)
     topics_exclude: tuple[str, ...] = ("mm2.*\\.internal", ".*\\.replica", "__.*")
     topic_filter: str = ""  # python:package.module:Class

@@ -59,4 +59,8 @@ LabelName = Annotated[
         pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$",
     ),
 ]
+# A MirrorFlow's name, with its namespace and Kubernetes cluster, or MM2's `A->B` (`mirrorflow_core.naming.flow_id`).
+FlowId = Annotated[
+    str, Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9._>@-]+$", examples=["east-to-west"])
+]
 RunId = Annotated[str, Field(max_length=63, pattern=r"^[-._a-zA-Z0-9]*$")]

@@ -32,6 +32,7 @@ FIELD_OF_KEY = {
     "mirrorflow.start.from": "spec.topics.startFrom",
     "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
     "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",
+    "mirrorflow.takeover.from": "spec.takeOverFrom",
 }
 FIELD_OF_PREFIX = {
     "source.cluster.": "spec.source",

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from mirrorflow_operator.api.cluster import Cluster
 from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.groups import Groups, Heartbeats, OffsetSyncs
-from mirrorflow_operator.api.model import ApiModel, ObjectName
+from mirrorflow_operator.api.model import LIST_SET, ApiModel, FlowId, ObjectName
 from mirrorflow_operator.api.quantity import Quantity
 from mirrorflow_operator.api.runs import RestartRequest, Seed, Verify
 from mirrorflow_operator.api.topics import Topics
@@ -72,6 +72,11 @@ class Spec(ApiModel):
         default_factory=Topics, description="Selection of topics, and how they are copied."
     )
     groups: Groups = Field(default_factory=Groups, description="Selection of consumer groups.")
+    take_over_from: Annotated[tuple[FlowId, ...], Field(max_length=10, json_schema_extra=LIST_SET)] = Field(
+        (),
+        description="Ids of flows that this flow continues once they have stopped: the flow under its earlier "
+        "name, or in another Kubernetes cluster. The id of a flow is status.flowId.",
+    )
     isolation_level: IsolationLevel = Field(
         IsolationLevel.READ_UNCOMMITTED,
         description="ReadUncommitted or ReadCommitted; the latter skips records of aborted transactions.",

@@ -201,6 +201,11 @@ class Status(ApiModel):
         tuple[Condition, ...], Field(max_length=CONDITIONS_MAX, json_schema_extra=list_map("type"))
     ] = Field((), description="Conditions of the flow.")
     version: Version = Field("", description="Version of the replicator, pinned at the first start.")
+    flow_id: Annotated[str, Field(max_length=256)] = Field(
+        "",
+        description="Id under which the flow claims the alias of its source on the target, pinned at the first "
+        "start.",
+    )
     cluster_ids: ClusterIds | None = Field(None, description="Cluster ids of the source and the target.")
     lag: Lag | None = Field(None, description="How far the target is behind the source.")
     connectors: ConnectorStatuses | None = Field(None, description="Workloads of the connectors.")

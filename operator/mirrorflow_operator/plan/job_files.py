@@ -48,10 +48,11 @@ MEBIBYTE: Final = 1_024 * 1_024
 HEAP_MIB: Final = 512
 
 
-def run_plan(flow: MirrorFlow, layout: SecretLayout) -> ConnectorPlan:
+def run_plan(flow: MirrorFlow, layout: SecretLayout, *, flow_id: str = "") -> ConnectorPlan:
     """Returns the source connector's plan for a job, always Running: a pause suspends the Job instead."""
     running = flow.model_copy(update={"spec": flow.spec.model_copy(update={"state": State.RUNNING})})
-    return next(one for one in plan_of_all(running, layout).connectors if one.kind is ConnectorKind.SOURCE)
+    planned = plan_of_all(running, layout, flow_id=flow_id)
+    return next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE)
 
 
 def run_mounts(plan: ConnectorPlan, layout: SecretLayout) -> Mounts:

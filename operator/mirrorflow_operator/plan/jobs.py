@@ -90,14 +90,17 @@ class _Run:
 
 
 def job_objects(
-    flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, layout: SecretLayout
+    flow: MirrorFlow, runs: Runs, *, defaults: SparkDefaults, layout: SecretLayout, flow_id: str = ""
 ) -> list[Object]:
-    """Returns every object of the flow's Spark jobs, in the order in which they are needed."""
+    """Returns every object of the flow's Spark jobs, in the order in which they are needed.
+
+    *flow_id* is that of `plan`.
+    """
     found: list[Object] = []
     spec = flow.spec
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
-        plan = run_plan(flow, layout)
+        plan = run_plan(flow, layout, flow_id=flow_id)
         return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults, layout=layout)
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:

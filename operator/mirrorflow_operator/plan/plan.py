@@ -49,9 +49,12 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
-    """Returns the connectors of *flow* that have work; *flow* has passed `api.validate`."""
-    whole = plan_of_all(flow, secrets)
+def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
+    """Returns the connectors of *flow* that have work; *flow* has passed `api.validate`.
+
+    *flow_id* is the id with which it claims its source alias on the target; "": its name.
+    """
+    whole = plan_of_all(flow, secrets, flow_id=flow_id)
     active = active_kinds(flow)
     silent = properties.is_silent(flow.spec.connectors.source.config)
     return replace(
@@ -79,10 +82,10 @@ def connector_names(flow: MirrorFlow) -> dict[ConnectorKind, str]:
     return {kind: one.config.get("name", kind.value) for kind, one in named}
 
 
-def plan_of_all(flow: MirrorFlow, secrets: SecretLayout) -> Plan:
+def plan_of_all(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
     """Returns the plan of all three connectors, also of those without work."""
     worker = properties.worker_properties(flow, secrets)
-    shared = properties.shared_properties(flow, secrets)
+    shared = properties.shared_properties(flow, secrets, flow_id or flow.metadata.name)
     spec = flow.spec
     parts = (
         (ConnectorKind.SOURCE, properties.source_properties(spec), ConnectorName.SOURCE),

@@ -217,11 +217,11 @@ def is_silent(config: Mapping[str, str]) -> bool:
     return config.get("emit.offset-syncs.enabled", "true").strip().lower() == "false"
 
 
-def shared_properties(flow: MirrorFlow, layout: SecretLayout) -> dict[str, str]:
-    """Returns the properties of all three connectors: both clusters and the naming policy."""
+def shared_properties(flow: MirrorFlow, layout: SecretLayout, flow_id: str) -> dict[str, str]:
+    """Returns the properties of all three connectors: the flow's id, both clusters and the naming policy."""
     spec = flow.spec
     return {
-        "mirrorflow.flow": flow.metadata.name,
+        "mirrorflow.flow": flow_id,
         **({"mirrorflow.state": "paused"} if spec.state is State.PAUSED else {}),
         **_providers(layout),
         **cluster_properties("source", spec.source, layout),
@@ -252,6 +252,8 @@ def source_properties(spec: Spec) -> dict[str, str]:
         "offset-syncs.topic.location": spec.offset_syncs.location.value.lower(),
         "offset-syncs.topic.replication.factor": str(topics.replication_factor),
     }
+    if spec.take_over_from:
+        properties["mirrorflow.takeover.from"] = ",".join(spec.take_over_from)
     if topics.configs.exceptions:
         properties["mirrorflow.config.properties.exclude.by.topic"] = _pairs(topics.configs.exceptions)
     if topics.configs.sync is SyncMode.REPORT:

@@ -87,7 +87,7 @@ def plan_flow(
     steps = shapes(flow, observed.deployments)
     left = postponed_connectors(flow, sharing, observed.deployments)
     facts = (
-        (resource.uid, resource.generation, admission.version, admission.refusal),
+        (resource.uid, resource.generation, admission.version, admission.flow_id, admission.refusal),
         (*steps.items(), left),
         due.runs,
         observed.drivers_alive,
@@ -96,7 +96,7 @@ def plan_flow(
     if inputs == converged:
         return unchanged
     running = {child.name: child.content() for child in deployments}
-    planned = _objects(flow, admission.version, due, settings, steps, running)
+    planned = _objects(flow, admission, due, settings, steps, running)
     postponed = frozenset(names.object_name(resource.name, kind) for kind in left)
     in_time = in_turn(
         [one for one in planned if one["metadata"]["name"] not in postponed],
@@ -116,17 +116,18 @@ def plan_flow(
 
 def _objects(
     flow: MirrorFlow,
-    version: str,
+    admission: Admission,
     due: DueJobs,
     settings: Settings,
     steps: Mapping[ConnectorKind, Shape],
     running: Mapping[str, Object],
 ) -> list[Object]:
     """Returns every object the flow should have. *running*: existing Deployments' content, by name."""
+    version, flow_id = admission.version, admission.flow_id
     planned_with = partial(
         objects,
         flow,
-        plan(flow, POD_LAYOUT),
+        plan(flow, POD_LAYOUT, flow_id=flow_id),
         image=f"{settings.replicator_image}:{version}",
         layout=POD_LAYOUT,
         shapes=steps,
@@ -137,4 +138,5 @@ def _objects(
     if due.runs.holds_connector:
         found = held_back(found, flow)
     defaults = SparkDefaults(image=f"{settings.seed_image}:{version}", account=settings.seed_account)
-    return [*found, *job_objects(flow, due.runs, defaults=defaults, layout=POD_LAYOUT)]
+    jobs = job_objects(flow, due.runs, defaults=defaults, layout=POD_LAYOUT, flow_id=flow_id)
+    return [*found, *jobs]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mirrorflow_operator.cluster.client import Client
+from mirrorflow_operator.cluster.client import Client, read_kubernetes_id
 from mirrorflow_operator.cluster.kinds import MIRROR_FLOW, ObjectKind
 from mirrorflow_operator.cluster.view import View, list_all
 from mirrorflow_operator.errors import (
@@ -66,6 +66,7 @@ class Leader:
         """Runs this term until it is cancelled."""
         try:
             await self._wait_for_definition()
+            await self._identify_kubernetes()
             await self._read_all()
             self._since = time.monotonic()
             self._queue_all()
@@ -109,6 +110,21 @@ class Leader:
                 _LOG.error("The MirrorFlow CRD is not installed; waiting. Apply crds/mirrorflows.yaml.")
                 said = True
             await asyncio.sleep(DEFINITION_EVERY_S)
+
+    async def _identify_kubernetes(self) -> None:
+        """Reads the UID of kube-system, which identifies a Kubernetes cluster, for the ids of new flows."""
+        wait_s = 1.0
+        while not self.reconciler.kubernetes_id:
+            try:
+                self.reconciler.kubernetes_id = await read_kubernetes_id(self.client)
+            except ForbiddenError as error:
+                _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
+                return
+            except ApiServerError as error:
+                self.problem = f"cannot read the cluster: {error}"
+                _LOG.warning("Cannot read the cluster; retrying: %s", error)
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  jitter is no secret
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.

@@ -37,6 +37,7 @@ class Reconciler:
     observer: Observer
     objects: ObjectWriter
     statuses: FlowStatusWriter
+    kubernetes_id: str = ""  # set by the leader; "" where it may not be read
     _memories: dict[Key, _FlowMemory] = field(default_factory=dict)
 
     @property
@@ -57,7 +58,10 @@ class Reconciler:
             return None
         memory = self._memory(key, observed.resource.uid)
         admission = admit(
-            observed.resource, versions=self.settings.replicator_versions, conflict=observed.conflict
+            observed.resource,
+            versions=self.settings.replicator_versions,
+            kubernetes_id=self.kubernetes_id,
+            conflict=observed.conflict,
         )
         desired = plan_flow(
             observed, admission, self.settings, holding=memory.holding, converged=memory.converged

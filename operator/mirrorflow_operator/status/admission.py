@@ -11,6 +11,7 @@ How the reconciler uses the result:
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mirrorflow_core.naming.flow_id import flow_id
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import Status
 from mirrorflow_operator.errors import FieldError
@@ -53,35 +54,55 @@ class AdmissionRefusal:
 class Admission:
     """Whether a flow is accepted, and what the operator runs of it.
 
-    `refusal`: None where the flow is accepted. `version`: the replicator's, "" where unknown. `has_conflict`:
-    the flow conflicts with another one, so its Deployments are scaled down and none are created.
+    `refusal`: None where the flow is accepted. `version`: the replicator's, "" where unknown. `flow_id`: the id
+    with which the flow claims its source alias. `has_conflict`: the flow conflicts with another one, so its
+    Deployments are scaled down and none are created.
     """
 
     flow: MirrorFlow | None
     version: str = ""
+    flow_id: str = ""
     refusal: AdmissionRefusal | None = None
     has_conflict: bool = False
 
 
 def admit(
-    resource: Resource, *, versions: Sequence[str], conflict: AdmissionRefusal | None = None
+    resource: Resource,
+    *,
+    versions: Sequence[str],
+    kubernetes_id: str = "",
+    conflict: AdmissionRefusal | None = None,
 ) -> Admission:
     """Returns the admission of *resource*.
 
-    *versions*: the replicator versions that the operator has, the default first. *conflict*: the refusal of
-    `assess.cross_flow_checks`, None without one.
+    *versions*: the replicator versions that the operator has, the default first. *kubernetes_id*: the id of the
+    Kubernetes cluster, "" where unknown. *conflict*: the refusal of `assess.cross_flow_checks`, None without one.
     """
     pinned = resource.status.version
     if resource.flow is None:
         return Admission(flow=None, version=pinned, refusal=_invalid(resource.errors))
+    id_ = _flow_id(resource, kubernetes_id)
     if conflict is not None:
-        version = pinned or versions[0]
-        return Admission(flow=_stopped(resource.flow), version=version, refusal=conflict, has_conflict=True)
+        flow, version = _stopped(resource.flow), pinned or versions[0]
+        return Admission(flow=flow, version=version, flow_id=id_, refusal=conflict, has_conflict=True)
     wanted = resource.flow.spec.version or pinned or versions[0]
     if wanted not in versions:
-        flow = resource.flow if pinned else None
-        return Admission(flow=flow, version=pinned, refusal=_unknown_version(wanted, pinned, versions))
-    return Admission(flow=resource.flow, version=wanted)
+        refusal = _unknown_version(wanted, pinned, versions)
+        return Admission(flow=resource.flow if pinned else None, version=pinned, flow_id=id_, refusal=refusal)
+    return Admission(flow=resource.flow, version=wanted, flow_id=id_)
+
+
+def _flow_id(resource: Resource, kubernetes_id: str) -> str:
+    """Returns the id that the spec sets, else the pinned one, else a new one.
+
+    A flow with a pinned version and no pinned id was started by a release that used its name: that stays its id, so
+    that an upgrade of the operator replaces no pod.
+    """
+    config = {} if resource.flow is None else resource.flow.spec.connectors.source.config
+    pinned = resource.status.flow_id or (resource.name if resource.status.version else "")
+    return (
+        config.get("mirrorflow.flow") or pinned or flow_id(resource.name, resource.namespace, kubernetes_id)
+    )
 
 
 def _invalid(errors: Sequence[FieldError]) -> AdmissionRefusal:

@@ -77,6 +77,7 @@ def assess(observation: Observation) -> Assessment:
             "observed_generation": resource.generation,
             "conditions": conditions,
             "version": observation.admission.version or resource.status.version,
+            "flow_id": observation.admission.flow_id or resource.status.flow_id,
             "cluster_ids": pod_progress.cluster_ids(observation),
             "lag": _lag(observation, conditions),
             "connectors": _connectors(workloads, flow, observation),

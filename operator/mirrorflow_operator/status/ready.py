@@ -22,7 +22,7 @@ _ACCEPTED: Final = ConditionType.ACCEPTED
 _REFUSALS: Final = {
     "FlowExists": (
         Reason.FLOW_EXISTS,
-        "another flow, in this cluster or elsewhere, copies a source with this alias to this target; stop it, or rename one",
+        "another flow copies a source with this alias to this target; stop it and name its id in spec.takeOverFrom, or change an alias",
     ),
     "ClusterChanged": (
         Reason.CLUSTER_CHANGED,

@@ -237,6 +237,7 @@ class Claim:
     policy: str
     flow: str
     stream: str
+    takes_over: tuple[str, ...] = ()  # ids of flows whose source alias this copier may take
 
 
 def stream_definition(*, read_committed: bool, header_words: str = "", with_java: bool = False) -> str:

@@ -312,7 +312,7 @@ def _outdates(ours: Identity, decided: Identity) -> bool:
 
 
 def check_owner(decided: Identity, claim: Claim, *, target_alias: str, source_alias: str) -> None:
-    """Check that *decided* belongs to the same clusters and flow as *claim*.
+    """Check that *decided* belongs to the same clusters as *claim*, and to its flow or one that it takes over.
 
     Raises ClusterChangedError, FlowExistsError.
     """
@@ -324,7 +324,8 @@ def check_owner(decided: Identity, claim: Claim, *, target_alias: str, source_al
         raise ClusterChangedError(
             alias=target_alias, expected=decided.target_cluster_id, found=claim.target_cluster_id
         )
-    if decided.flow not in {claim.flow, moved_name(claim.flow)}:
+    names = {claim.flow, *claim.takes_over}
+    if decided.flow not in names | set(map(moved_name, names)):
         raise FlowExistsError(
             source=source_alias, target=target_alias, owner=decided.flow, claimant=claim.flow
         )
@@ -338,7 +339,7 @@ def _change(
         return "begin"
     check_owner(decided, claim, target_alias=target_alias, source_alias=source_alias)
     if decided.flow != claim.flow:
-        return "one owner has left"
+        return f"takeover of {decided.flow}"
     if decided.stream != claim.stream:
         return claim.stream
     if decided.policy != claim.policy:

@@ -106,7 +106,14 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ),
             ("sync.group.offsets.interval.seconds", "default 60"),
             ("checkpoints.topic.replication.factor", "default 3; -1 is the target's default"),
-            ("mirrorflow.flow", "default `A->B`: who claims the source alias on the target"),
+            (
+                "mirrorflow.flow",
+                "default `A->B`: the id with which the flow claims the source alias on the target",
+            ),
+            (
+                "mirrorflow.takeover.from",
+                "ids of flows that this flow continues, once they have stopped; `FlowExists` and `mirrorflow check` name the id",
+            ),
             (
                 "mirrorflow.state",
                 "`running` (default) or `paused`: nothing is copied, the lag is still shown; a distributed worker has REST for it",

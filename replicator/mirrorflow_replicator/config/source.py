@@ -73,6 +73,7 @@ def parse_source(
     return SourceSettings(
         name=basics.name,
         flow=basics.flow,
+        takes_over=read.names("mirrorflow.takeover.from", ()),
         source_alias=basics.source_alias,
         target_alias=basics.target_alias,
         policy=policy_settings(read, basics.source_alias),

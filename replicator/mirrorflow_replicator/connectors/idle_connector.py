@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.naming.flow_id import flow_name
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_replicator.http.command_decisions import simple_name
 
@@ -45,7 +46,7 @@ class IdleConnector:
         return ConnectorReport(
             name=self._name,
             connector_class=simple_name(properties.get("connector.class", "")),
-            flow=properties.get("mirrorflow.flow", f"{source}->{target}"),
+            flow=flow_name(properties.get("mirrorflow.flow", f"{source}->{target}")),
             source_alias=source,
             target_alias=target,
             properties=properties,

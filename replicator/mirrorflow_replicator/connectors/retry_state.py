@@ -9,6 +9,7 @@ import time
 from typing import Final, Protocol
 
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.naming.flow_id import flow_name
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_kafka.client.backoff import backoff_s
@@ -73,7 +74,7 @@ def report_of(
     return ConnectorReport(
         name=connector.name,
         connector_class=connector.connector_class,
-        flow=flow.flow,
+        flow=flow_name(flow.flow),
         source_alias=flow.source_alias,
         target_alias=flow.target_alias,
         properties=connector.properties,

@@ -23,6 +23,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "use.defaults.from",
         "mirrorflow.start.",
         "mirrorflow.source.",
+        "mirrorflow.takeover.",
         "mirrorflow.bytes.",
         "mirrorflow.balance.",
         "mirrorflow.config.",

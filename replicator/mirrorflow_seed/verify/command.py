@@ -22,6 +22,7 @@ from mirrorflow_core.errors import (
     SettingError,
     UnreachableError,
 )
+from mirrorflow_core.naming.flow_id import flow_name
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_seed.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, LocationError, SeedError
 from mirrorflow_seed.job_status_server import Display, JobStatusServer
@@ -182,7 +183,7 @@ def combine_results(
     windows.sort(key=lambda one: (one.topic, one.partition, one.from_offset, one.to_offset, one.key_class))
     return Verification(
         run_id=job.run_id,
-        flow=settings.flow,
+        flow=flow_name(settings.flow),
         source_alias=settings.source_alias,
         target_alias=settings.target_alias,
         share=job.sample,

@@ -471,6 +471,19 @@ def test_an_alias_that_another_flow_owns_is_named(checked: Checked) -> None:
     )
 
 
+def test_a_renamed_flow_is_accepted_where_it_names_its_earlier_name(checked: Checked) -> None:
+    checked.grant(checked.grants())
+    assert 0 == checked.command("run", "--until-caught-up", "--log", "-").returncode
+    file = checked.folder / "flow.yaml"
+    renamed = file.read_text().replace("name: checked", "name: renamed")
+    file.write_text(f"{renamed}\n  takeOverFrom: [checked]\n")
+
+    found = checked.command("check")
+
+    assert (0, "") == (found.returncode, found.stderr), found.stdout
+    assert f"This flow takes {checked.alias} over from flow checked: stop that one first." in found.stdout
+
+
 @pytest.mark.parametrize(
     ("denied", "status", "said"),
     [

@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from mirrorflow_core.errors import FlowExistsError
 from mirrorflow_core.exactly_once.identity import Claim, Identity, identity_topic, transactional_id
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
@@ -23,12 +26,12 @@ def log_of(cluster: Cluster, alias: str) -> DecisionLog:
     return DecisionLog(cluster, alias, replication_factor=1)
 
 
-async def begin(cluster: Cluster, alias: str) -> Identity:
+async def begin(cluster: Cluster, alias: str, claim: Claim = CLAIM) -> Identity:
     return await establish(
         log_of(cluster, alias),
         cluster,
         alias,
-        CLAIM,
+        claim,
         java=False,
         may_change=True,
         now_ms=time.time_ns() // 1_000_000,
@@ -84,3 +87,26 @@ def test_a_flow_continues_where_a_copier_died_after_it_had_raised_the_epoch(
         replicator.wait_until_caught_up()
 
     flow.assert_exact(topic)
+
+
+def test_a_flow_takes_over_only_flows_that_it_names(west: KafkaCluster, unique_topic: Callable[[], str]):
+    """The flow that was taken over is refused from then on, and writes no more: the epoch of its identity is over."""
+    alias = unique_topic()
+    renamed = replace(CLAIM, flow="renamed")
+    taker = replace(renamed, takes_over=("other", CLAIM.flow))
+
+    async def take_over(cluster: Cluster) -> None:
+        first = await begin(cluster, alias)
+        with pytest.raises(
+            FlowExistsError, match=r"from flow east; this flow is renamed\. .* spec\.takeOverFrom"
+        ):
+            await begin(cluster, alias, renamed)
+        second = await begin(cluster, alias, taker)
+        assert ("renamed", "takeover of east") == (second.flow, second.why)
+        assert second.can_fence(first)
+        assert second.producer_epoch > first.producer_epoch
+        assert await begin(cluster, alias, renamed) == second
+        with pytest.raises(FlowExistsError, match="from flow renamed; this flow is east"):
+            await begin(cluster, alias)
+
+    asking(west, take_over)

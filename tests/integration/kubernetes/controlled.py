@@ -42,22 +42,29 @@ def manifest(name: str = "east-to-west", **spec: Any) -> dict[str, Any]:
     }
 
 
-def planned(document: dict[str, Any], namespace: str) -> list[Object]:
-    """What should be there for *document*."""
+def planned(document: dict[str, Any], namespace: str, *, flow_id: str = "") -> list[Object]:
+    """What should be there for *document*; *flow_id* is that of `plan`."""
     flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace}})
     runs = decide(flow, Status(), (), None, 0.0).runs
-    return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE)
+    return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE, flow_id=flow_id)
 
 
 def everything(
-    flow: MirrorFlow, runs: Runs = EVERY_RUN, *, image: str, seed_image: str = "mirrorflow/seed:1"
+    flow: MirrorFlow,
+    runs: Runs = EVERY_RUN,
+    *,
+    image: str,
+    seed_image: str = "mirrorflow/seed:1",
+    flow_id: str = "",
 ) -> list[Object]:
     """The objects of connectors and Spark jobs; without a word about these, as if all that are asked for should be there."""
     waits = runs.holds_connector
-    found = objects(flow, plan(flow, POD_LAYOUT), image=image, layout=POD_LAYOUT, source_waits=waits)
+    planned = plan(flow, POD_LAYOUT, flow_id=flow_id)
+    found = objects(flow, planned, image=image, layout=POD_LAYOUT, source_waits=waits)
     if runs.holds_connector:
         found = held_back(found, flow)
-    return [*found, *job_objects(flow, runs, defaults=SparkDefaults(image=seed_image), layout=POD_LAYOUT)]
+    defaults = SparkDefaults(image=seed_image)
+    return [*found, *job_objects(flow, runs, defaults=defaults, layout=POD_LAYOUT, flow_id=flow_id)]
 
 
 def there(namespace: Kubectl) -> dict[str, dict[str, Any]]:

@@ -81,8 +81,11 @@ def test_a_flow_becomes_its_objects_and_its_pods(namespace: Kubectl, settled: Ca
     written = settled()
 
     found = there(namespace)
-    uid = namespace.get("mirrorflow", "east-to-west")["metadata"]["uid"]
-    wanted = planned(document, namespace.namespace)
+    resource = namespace.get("mirrorflow", "east-to-west")
+    uid, flow_id = resource["metadata"]["uid"], resource["status"]["flowId"]
+    cluster = namespace.get("namespace", "kube-system")["metadata"]["uid"]
+    assert flow_id == f"east-to-west@{namespace.namespace}.{cluster}"
+    wanted = planned(document, namespace.namespace, flow_id=flow_id)
     assert set(found) == names(wanted)
     for one in wanted:
         live = found[f"{one['kind']} {one['metadata']['name']}"]

@@ -1,0 +1,96 @@
+"""The id with which a flow claims its source alias on the target: pinned, and of one Kubernetes cluster."""
+
+import pytest
+
+from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_operator.api.load import flow_of
+from mirrorflow_operator.api.status import Status
+from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW
+from mirrorflow_operator.errors import InvalidSpecError
+from mirrorflow_operator.status.admission import admit
+from mirrorflow_replicator.config.worker import load_standalone
+from tests.unit.control_plane.observations import document, resource
+from tests.unit.control_plane.test_passes import KEY, Story
+
+VERSIONS = ("1.0.0",)
+
+
+def properties(story: Story, kind: str = "source") -> dict[str, str]:
+    """The connector's properties that the operator has written."""
+    data = story.api.found(CONFIG_MAP, f"{KEY[1]}-{kind}")["data"]
+    return dict(parse_properties(data["connector.properties"]))
+
+
+def run(story: Story, kubernetes_id: str) -> None:
+    story.reconciler.kubernetes_id = kubernetes_id
+    story.run()
+
+
+def test_one_manifest_in_two_kubernetes_clusters_is_two_flows() -> None:
+    found = []
+    for cluster in ("uid-1", "uid-2"):
+        story = Story()
+        story.write(seed={"runId": "1"})
+        run(story, cluster)
+        jobs = [body["data"] for (kind, _, _), body in story.api.objects.items() if kind == CONFIG_MAP.name]
+        of_seed = next(data["source.properties"] for data in jobs if "source.properties" in data)
+        status = story.api.found(MIRROR_FLOW, KEY[1])["status"]
+        ids = {properties(story)["mirrorflow.flow"], parse_properties(of_seed)["mirrorflow.flow"]}
+        found.append((ids, status["flowId"]))
+
+    first, second = "east-to-west@mirrors.uid-1", "east-to-west@mirrors.uid-2"
+    assert found == [({first}, first), ({second}, second)]
+
+
+def test_an_id_is_pinned_at_the_first_start() -> None:
+    """Whether the operator may read the UID of kube-system can change later."""
+    story = Story()
+    story.write()
+    run(story, "")
+    story.start("1.1.0")
+    run(story, "uid-1")
+
+    assert properties(story)["mirrorflow.flow"] == "east-to-west@mirrors"
+
+
+def test_a_flow_of_an_earlier_release_keeps_its_name_as_its_id() -> None:
+    """Another id would replace its pods when the operator is upgraded."""
+    found = admit(resource(status=Status(version="1.0.0")), versions=VERSIONS, kubernetes_id="uid-1")
+
+    assert found.flow_id == "east-to-west"
+
+
+def test_an_id_in_the_spec_is_the_id() -> None:
+    """A flow of an mm2.properties that was converted keeps its id."""
+    story = Story()
+    story.write(connectors={"source": {"config": {"mirrorflow.flow": "A->B"}}})
+    run(story, "uid-1")
+
+    assert story.api.found(MIRROR_FLOW, KEY[1])["status"]["flowId"] == "A->B"
+    assert properties(story)["mirrorflow.flow"] == "A->B"
+
+
+def test_flows_to_take_over_reach_the_source_connector() -> None:
+    story = Story()
+    story.write(takeOverFrom=["renamed@mirrors.uid-1", "A->B"])
+    run(story, "uid-1")
+
+    data = story.api.found(CONFIG_MAP, "east-to-west-source")["data"]
+    settings = load_standalone(data["worker.properties"], [data["connector.properties"]]).connectors[0]
+    assert settings.source is not None
+    assert settings.source.takes_over == ("renamed@mirrors.uid-1", "A->B")
+
+
+@pytest.mark.parametrize(
+    "spec", [{"takeOverFrom": ["a,b"]}, {"takeOverFrom": ["a", "a"]}, {"takeOverFrom": [""]}]
+)
+def test_what_is_no_id_is_refused(spec: dict[str, list[str]]) -> None:
+    with pytest.raises(InvalidSpecError, match="takeOverFrom"):
+        flow_of(document(**spec))
+
+
+def test_the_property_of_the_field_is_refused() -> None:
+    config = {"source": {"config": {"mirrorflow.takeover.from": "a"}}}
+
+    with pytest.raises(InvalidSpecError, match=r"use spec\.takeOverFrom"):
+        flow_of(document(connectors=config))
