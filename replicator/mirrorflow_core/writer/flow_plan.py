@@ -51,6 +51,7 @@ class FlowPlan:
 
     claim: Claim
     assignment: tuple[tuple[TopicPartition, ...], ...]
+    takes_over: tuple[str, ...] = ()  # ids of other flows that this one continues once they have stopped
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)  # by the name on the source
     loss_policy: LossPolicy = LossPolicy.FAIL
     connections_max_idle_ms: int = 600_000  # of the target's brokers

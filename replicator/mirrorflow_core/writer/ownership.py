@@ -42,7 +42,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class FlowExists:
-    """Another flow copies from the same source alias to this target."""
+    """Another flow copies from the same source alias to this target, or did and is not named in `takes_over`."""
 
     claim: Claim
 
@@ -58,10 +58,13 @@ def wait_for_turn(plan: FlowPlan) -> Steps[FlowExists | None]:
         claims = yield from read_claims()
         before = watch
         watch = watch.observe(claims.committed[-1] if claims.committed else None, now_ms)
+        owner = None if watch.claim is None else watch.claim.flow
+        if watch.claim is not None and owner not in {plan.claim.flow, *plan.takes_over}:
+            return FlowExists(watch.claim)
         if watch.may_take(now_ms):
             return None
         is_renewed = before.claim is not None and watch is not before
-        if watch.claim is not None and watch.claim.flow != plan.claim.flow and is_renewed:
+        if watch.claim is not None and owner != plan.claim.flow and is_renewed:
             return FlowExists(watch.claim)
 
 

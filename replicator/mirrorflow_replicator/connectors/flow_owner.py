@@ -309,6 +309,7 @@ class FlowOwner:
         return FlowPlan(
             claim=claim,
             assignment=tuple(assignment),
+            takes_over=settings.takes_over,
             topic_ids=await self._topic_ids(one for task in assignment for one in task),
             loss_policy=LossPolicy(settings.on_source_loss.value),
         )

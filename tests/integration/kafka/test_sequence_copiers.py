@@ -204,6 +204,25 @@ def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
     flow.assert_exact(topic)
 
 
+def test_a_renamed_flow_continues_where_it_names_its_earlier_name(flow: Flow, topic: str):
+    """Each record once, and the flow under its earlier name is refused from then on."""
+    load(flow.source, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+    owner = f"{flow.alias}->{flow.target.name}"
+    load(flow.source, topic, 500, first=1_000)
+    renamed = {"mirrorflow.flow": "renamed@payments.0f3c", "mirrorflow.takeover.from": owner}
+    with flow.replicator(topic, renamed) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 1_500)
+        name = replicator.progress()["flow"]
+
+    flow.assert_exact(topic)
+    decided = flow.decisions().identity
+    assert decided is not None
+    assert ("renamed@payments.0f3c", f"takeover of {owner}", "renamed") == (decided.flow, decided.why, name)
+
+
 def test_another_cluster_at_a_known_address_is_refused(flow: Flow, topic: str):
     """The same alias with another source cluster would mix two topics in one: it copies nothing and says which id it met."""
     load(flow.source, topic, 1_000)

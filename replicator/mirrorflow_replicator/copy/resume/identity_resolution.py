@@ -40,6 +40,7 @@ def claim_of(settings: SourceSettings, source_cluster_id: str, target_cluster_id
             header_words=settings.header_words,
             with_java=settings.with_java,
         ),
+        takes_over=settings.takes_over,
     )
 
 

@@ -1,0 +1,69 @@
+"""Waiting for a flow: until its owner has left or is dead, and never for a flow of another id that is not declared."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirrorflow_core.writer import ownership
+from mirrorflow_core.writer.broker_requests import Steps
+from mirrorflow_core.writer.claim import ABANDONED_MS, RENEW_MS, Claim
+from mirrorflow_core.writer.flow_plan import FlowPlan
+from mirrorflow_core.writer.ownership import FlowExists, wait_for_turn
+from mirrorflow_core.writer.transaction_log import DecidedRecords
+
+OWN = Claim(flow="new", process="p", source_alias="east", tasks=1, lock_epoch=1, time_ms=0)
+OLD = replace(OWN, flow="old")
+
+
+def waited(
+    monkeypatch: pytest.MonkeyPatch, *, renewed_until_ms: int, left: bool, takes_over: tuple[str, ...]
+) -> Any:
+    """What a newcomer gets where the owner renews its claim until then, and the milliseconds that it waits."""
+    now_ms = 0
+
+    def read_claims() -> Steps[DecidedRecords[Claim]]:
+        at_ms = min(now_ms, renewed_until_ms) // RENEW_MS
+        claim = replace(OLD, time_ms=at_ms, left=left and now_ms >= renewed_until_ms)
+        yield from ()
+        return DecidedRecords((claim,), ())
+
+    monkeypatch.setattr(ownership, "read_claims", read_claims)
+    steps = wait_for_turn(FlowPlan(claim=OWN, assignment=(), takes_over=takes_over))
+    next(steps)
+    while True:
+        now_ms += ownership.POLL_MS
+        try:
+            steps.send((now_ms,))
+        except StopIteration as end:
+            return end.value, now_ms
+
+
+def test_an_undeclared_flow_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = waited(monkeypatch, renewed_until_ms=0, left=True, takes_over=())
+
+    assert isinstance(found, FlowExists)
+    assert found.claim.flow == "old"
+
+
+def test_a_declared_flow_is_refused_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, waited_ms = waited(monkeypatch, renewed_until_ms=10**9, left=False, takes_over=("old",))
+
+    assert isinstance(found, FlowExists)
+    assert waited_ms <= 2 * RENEW_MS
+
+
+def test_a_declared_flow_that_left_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(monkeypatch, renewed_until_ms=0, left=True, takes_over=("old",)) == (
+        None,
+        ownership.POLL_MS,
+    )
+
+
+def test_a_declared_flow_that_died_is_taken_once_its_claim_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, waited_ms = waited(monkeypatch, renewed_until_ms=0, left=False, takes_over=("old",))
+
+    assert found is None
+    assert waited_ms >= ABANDONED_MS
