@@ -24,6 +24,7 @@ from mirrorflow_replicator.process import log_setup
 
 if TYPE_CHECKING:
     from mirrorflow_core.settings import WorkerSettings
+    from mirrorflow_replicator.worker.state_files import StateFiles
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
@@ -101,7 +102,8 @@ def _serve(options: argparse.Namespace) -> int:
     from mirrorflow_replicator.worker.main_process import Worker  # noqa: PLC0415
 
     try:
-        worker = Worker(_settings(options))
+        settings = _settings(options)
+        worker = Worker(settings, state_files=_state_files(options, settings))
     except OSError as error:
         return _end(EXIT_SETTINGS, f"{error.filename} cannot be read: {error.strerror}.")
     except SettingError as error:
@@ -125,6 +127,14 @@ def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
     if options.form == "distributed":
         return (load_distributed(_text(options.worker), connectors),)
     return (load_standalone(_text(options.worker), connectors, now_ms=time.time_ns() // 1_000_000),)
+
+
+def _state_files(options: argparse.Namespace, settings: Sequence[WorkerSettings]) -> StateFiles | None:
+    from mirrorflow_replicator.worker.state_files import StateFiles  # noqa: PLC0415
+
+    if options.form != "standalone":
+        return None
+    return StateFiles(lambda: [_text(path) for path in options.connectors], settings[0].providers)
 
 
 def _text(path: Path) -> str:

@@ -50,6 +50,7 @@ class Replicator:
     directory: Path | None = None
     child: Child | None = field(default=None, init=False)
     _address_file: Path | None = field(default=None, init=False)
+    _paths: list[Path] = field(default_factory=list, init=False)
 
     @classmethod
     def standalone(
@@ -120,18 +121,30 @@ class Replicator:
             raise HarnessError(f"{self.name} runs already.")
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = self.folder / f"{self.name}-{next(_runs)}"
-        paths = [
+        self._paths = [
             _write(stem.with_name(f"{stem.name}-{index}.properties"), lines)
             for index, lines in enumerate(self.files)
         ]
         self._address_file = stem.with_name(f"{stem.name}.http")
         self.child = start(
             self.name,
-            [sys.executable, "-m", "mirrorflow_replicator", self.form, *map(str, paths), *self.arguments],
+            [
+                sys.executable,
+                "-m",
+                "mirrorflow_replicator",
+                self.form,
+                *map(str, self._paths),
+                *self.arguments,
+            ],
             log=stem.with_name(f"{stem.name}.log"),
             environment={**self.environment, "MIRRORFLOW_HTTP_FILE": str(self._address_file)},
             directory=self.directory,
         )
+
+    def rewrite(self, index: int, lines: Mapping[str, str]) -> None:
+        """Replaces one of its files while it runs, at once, as the kubelet does."""
+        path = self._paths[index]
+        _write(path.with_suffix(".new"), lines).replace(path)
 
     @property
     def pid(self) -> int:

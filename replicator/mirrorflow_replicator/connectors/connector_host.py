@@ -42,14 +42,12 @@ class ConnectorHost(Protocol):
         """The target's cluster id; "" before it was reached."""
 
 
-def start(hosted: Sequence[ConnectorHost]) -> list[asyncio.Task[None]]:
-    """Runs all of *hosted*, each in its own asyncio task.
+def start(copying: Sequence[ConnectorHost], beside: Sequence[ConnectorHost]) -> list[asyncio.Task[None]]:
+    """Runs the source connectors *copying* and the others, *beside*, each in its own asyncio task.
 
     Source connectors start first: the others would take CPU time from the first record, and a checkpoint
     connector would miss the offset-syncs topic, which the source connector is about to create.
     """
-    copying = [one for one in hosted if isinstance(one, SourceHost)]
-    beside = [one for one in hosted if not isinstance(one, SourceHost)]
     return [
         *(asyncio.create_task(one.run()) for one in copying),
         *(asyncio.create_task(_run_beside(one, copying)) for one in beside),

@@ -17,6 +17,7 @@ from mirrorflow_replicator.http.internal_rest import Flow, flow_of
 from mirrorflow_replicator.http.loggers import LOGGERS
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
+from mirrorflow_replicator.worker.state_files import States
 
 
 class DedicatedHerders:
@@ -36,6 +37,9 @@ class DedicatedHerders:
     async def stop(self, grace_s: float) -> None:
         """Stops all herders at the same time."""
         await asyncio.gather(*(herd.stop(grace_s) for herd in self._herds.values()))
+
+    def set_states(self, states: States) -> None:
+        """Does nothing: an mm2.properties is not followed."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Reports each connector now."""

@@ -13,13 +13,15 @@ from typing import Protocol
 from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
-from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host, start
+from mirrorflow_replicator.connectors.connector_host import host, start
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.loggers import LOGGERS
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.totals import has_started
 from mirrorflow_replicator.http.worker_view import Request, Response
+from mirrorflow_replicator.worker.file_connector import FileConnector
+from mirrorflow_replicator.worker.state_files import States
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -34,6 +36,9 @@ class Herder(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """Stops the connectors gracefully; `run` is cancelled afterwards."""
+
+    def set_states(self, states: States) -> None:
+        """Pauses and resumes connectors whose files changed."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Reports each connector now; may be called at any time."""
@@ -72,27 +77,41 @@ class FixedHerder:
     is_rebalancing = False
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, connectors: Sequence[ConnectorSettings], *, samples: Samples) -> None:
-        found = [(connector, host(connector, samples=samples)) for connector in connectors]
-        self.hosted: tuple[ConnectorHost, ...] = tuple(one for _, one in found if one is not None)
-        self._of_settings = tuple(connector.warnings for connector, one in found if one is not None)
+    def __init__(self, connectors: Sequence[ConnectorSettings], *, samples: Samples, grace_s: float) -> None:
+        found = ((connector, host(connector, samples=samples)) for connector in connectors)
+        self.hosted = tuple(
+            FileConnector(connector, one, samples=samples, grace_s=grace_s)
+            for connector, one in found
+            if one is not None
+        )
 
     async def run(self) -> None:
         """Runs all connectors; when one ends, all end."""
-        for hosted, warnings in zip(self.hosted, self._of_settings, strict=True):
-            for warning in warnings:
-                log.warning("%s: %s", hosted.report().name, warning)
-        await together(start(self.hosted))
+        for hosted in self.hosted:
+            for warning in hosted.settings.warnings:
+                log.warning("%s: %s", hosted.settings.name, warning)
+        copying = [one for one in self.hosted if one.copies]
+        await together(start(copying, [one for one in self.hosted if not one.copies]))
 
     async def stop(self, grace_s: float) -> None:
         """Stops all connectors at the same time."""
         await asyncio.gather(*(hosted.stop(grace_s) for hosted in self.hosted))
 
+    def set_states(self, states: States) -> None:
+        """Pauses and resumes connectors whose files changed."""
+        for hosted in self.hosted:
+            if hosted.settings.name in states:
+                hosted.set_state(states[hosted.settings.name])
+
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Reports each connector now."""
         return tuple(
-            replace(report, heard_of_all=hosted.heard_of_all, warnings=(*warnings, *report.warnings))
-            for hosted, warnings in zip(self.hosted, self._of_settings, strict=True)
+            replace(
+                report,
+                heard_of_all=hosted.heard_of_all,
+                warnings=(*hosted.settings.warnings, *report.warnings),
+            )
+            for hosted in self.hosted
             for report in (hosted.report(),)
         )
 

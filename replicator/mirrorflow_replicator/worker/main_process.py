@@ -44,6 +44,7 @@ from mirrorflow_replicator.worker.dedicated_herders import DedicatedHerders
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
 from mirrorflow_replicator.worker.herder import FixedHerder, Herder
 from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
+from mirrorflow_replicator.worker.state_files import StateFiles
 
 if TYPE_CHECKING:
     import ssl
@@ -59,12 +60,13 @@ STARTED_AFTER_S = 5.0  # then memory left by reading settings and first discover
 class Worker:
     """Runs the connectors of one or several herders in one process.
 
-    In mm2 mode *settings* has one item for each flow. Raises SettingError for settings that cannot run at
-    all.
+    In mm2 mode *settings* has one item for each flow. *state_files* are the connectors' files, if their
+    states are to be followed. Raises SettingError for settings that cannot run at all.
     """
 
-    def __init__(self, settings: Sequence[WorkerSettings]) -> None:
+    def __init__(self, settings: Sequence[WorkerSettings], *, state_files: StateFiles | None = None) -> None:
         self._settings = tuple(settings)
+        self._state_files = state_files
         for client in clients_of(self._settings):
             check_client(client)
         self._samples = Samples()
@@ -101,13 +103,14 @@ class Worker:
         if os.environ.get("MIRRORFLOW_EXIT_WITH_STDIN"):
             waits.append(asyncio.create_task(stdin_ended()))
         waits.extend(asyncio.create_task(one.follow()) for one in (tls, others) if one is not None)
+        if self._state_files is not None:
+            waits.append(asyncio.create_task(self._state_files.follow(self._herd.set_states)))
         try:
             await asyncio.wait([*waits, running], return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
         finally:
-            grace_s = max((worker.shutdown_s for worker in self._settings), default=5.0)
-            await self._herd.stop(grace_s)
+            await self._herd.stop(self._grace_s)
             await asyncio.gather(*(cancel_and_wait(task) for task in [running, *waits] if not task.done()))
             await asyncio.gather(server.close(), internal.close())
 
@@ -147,13 +150,17 @@ class Worker:
             for worker in self._settings
             for connector in worker.connectors
         ]
-        herd = FixedHerder(named, samples=self._samples)
+        herd = FixedHerder(named, samples=self._samples, grace_s=self._grace_s)
         if not herd.hosted:
             raise RefusedSettingError(
                 key="connector.class" if first.name == STANDALONE else "enabled",
                 why="there is nothing to run, as no connector is enabled",
             )
         return herd
+
+    @property
+    def _grace_s(self) -> float:
+        return max((worker.shutdown_s for worker in self._settings), default=5.0)
 
     def _grouped(self, worker: WorkerSettings, herder: str) -> DistributedHerder:
         assert worker.distributed is not None

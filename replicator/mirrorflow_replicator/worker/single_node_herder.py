@@ -56,6 +56,7 @@ from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.version import connect_version
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors
 from mirrorflow_replicator.worker.offset_changes import OffsetChanges
+from mirrorflow_replicator.worker.state_files import States
 from mirrorflow_replicator.worker.status_writer import WorkerStatuses, is_settled
 
 # A restart that takes longer is answered before it is done; stopping takes `shutdown_s`, 5 s by default.
@@ -122,6 +123,9 @@ class SingleNodeHerder:
         await self._running.stop()
         if self._statuses is not None:
             await self._statuses.say_goodbye()
+
+    def set_states(self, states: States) -> None:
+        """Does nothing: the states of its connectors are in the config topic."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Reports each connector now, with its properties as they are in the topic."""

@@ -89,3 +89,33 @@ def test_a_paused_flow_copies_nothing_reports_its_lag_and_continues_where_it_was
     assert {"Reachable"} == {behind[side]["reach"] for side in ("source", "target")}
     assert 0 < behind["lagSeconds"] < TOLD_WAIT_S
     assert_copied(east, topic, fresh, copy, count=500)
+
+
+def test_a_running_process_follows_the_state_in_its_file(
+    east: KafkaCluster, fresh: KafkaCluster, unique_topic: Names, tmp_path: Path
+) -> None:
+    """The kubelet updates the file in place: the process pauses and resumes, and each record is copied once."""
+    topic = east.create_topic(unique_topic(), partitions=2)
+    copy = f"{topic.upper()}.{topic}"
+    load(east, topic, 200, keys=True)
+
+    with flow(east, fresh, topic, tmp_path, state="running") as replicator:
+        running = replicator.files[1]
+        assert not isinstance(running, str)
+        replicator.wait_until_caught_up(partitions=2)
+        process = replicator.pid
+        replicator.rewrite(1, {**running, "mirrorflow.state": "paused", "topics": "no-other-key-is-followed"})
+        told(replicator, state="PAUSED", replicating="Paused", lagRecords=0)
+        assert {"PAUSED"} == states(replicator)
+        load(east, topic, 300, keys=True, first=200)
+        told(replicator, lagRecords=300)
+        held = sum(fresh.end_offsets(copy).values())
+        tasks = replicator.task_pids()
+        replicator.rewrite(1, running)
+        told(replicator, state="RUNNING", lagRecords=0)
+        replicator.wait_until_caught_up(partitions=2)
+        assert process == replicator.pid
+        assert 0 == replicator.stop()
+
+    assert (200, []) == (held, tasks)
+    assert_copied(east, topic, fresh, copy, count=500)

@@ -28,7 +28,7 @@ def text(properties: dict[str, str]) -> str:
 def test_connectors_of_files_report_converters_that_are_not_used():
     """In REST and progress, which are made from reports."""
     (report,) = FixedHerder(
-        load_standalone(text(WORKER), [text(HEARTBEATS)]).connectors, samples=Samples()
+        load_standalone(text(WORKER), [text(HEARTBEATS)]).connectors, samples=Samples(), grace_s=1.0
     ).reports()
 
     assert report.warnings[0].startswith("ConverterNotUsed: the worker has value.converter=JsonConverter")
