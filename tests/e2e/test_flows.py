@@ -92,6 +92,7 @@ def test_paused_flow_keeps_its_pods_and_resumes_where_it_was(stage: Stage, ready
     flow = ready_flow("pause", "orders.pause")
     load(stage.east, "orders.pause", 500)
     wait_for_records(stage, f"{flow}.orders.pause", 500)
+    before = names(stage.pods(flow))
 
     stage.patch(flow, {"state": "Paused"})
     wait_for_reason(stage, flow, "Ready", "Paused")
@@ -102,6 +103,7 @@ def test_paused_flow_keeps_its_pods_and_resumes_where_it_was(stage: Stage, ready
     stage.patch(flow, {"state": "Running"})
     wait_for_records(stage, f"{flow}.orders.pause", 1_000)
 
+    assert before == names(pods) == names(stage.pods(flow))
     assert held == {0: 500}
     assert {pod["metadata"]["labels"]["mirrorflow.io/connector"] for pod in pods} == CONNECTORS
     assert_same(stage, flow, "orders.pause")

@@ -7,7 +7,7 @@ belongs to the flow. `cluster.apply` adds owner references, because only it know
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from mirrorflow_operator.plan.colocation import connector_spec, file_names, pod_
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan
 from mirrorflow_operator.plan.pod import HTTP_PORT, WORKER_FILE, Mounts, mounts, pod
+from mirrorflow_operator.plan.properties import STATE_KEY
 from mirrorflow_operator.plan.replica_sharing import Shape
 
 HASH_ANNOTATION: Final = "mirrorflow.io/properties-hash"
@@ -26,6 +27,8 @@ RESTART_ANNOTATION: Final = "mirrorflow.io/restart-run-id"
 LISTENERS_KEY: Final = "mirrorflow.http.listeners"
 CLIENT_AUTH_KEY: Final = "mirrorflow.http.client.auth"
 LISTENER: Final = f"://0.0.0.0:{HTTP_PORT}"
+# Keys that a pod follows in its mounted files, so that a change of them replaces no pod.
+FOLLOWED_KEYS: Final = frozenset({STATE_KEY})
 PROGRESS_DEADLINE_S: Final = 300
 Object = dict[str, Any]
 AS_SPECIFIED: Final[Mapping[ConnectorKind, Shape]] = MappingProxyType({})
@@ -85,14 +88,16 @@ def _of_pod(
         account = names.object_name(flow.metadata.name, first.kind)
         yield _service_account(flow, account, first.kind, spec.service_account.annotations)
     worker = _worker_properties(flow, first, spec, layout, is_shared=shape.is_shared, secure=secure)
-    config = _config_map(flow, inside, worker)
+    files = _files(inside, worker)
+    config = _config_map(flow, first.kind, files)
     yield config
     if shape.is_shared:
         yield from replica_sharing.shared_objects(flow, first.kind)
     yield _deployment(
         flow,
         inside,
-        config,
+        # A pod follows these keys while it runs; pods that share the work read them at their start.
+        files if shape.is_shared else _files(inside, worker, leave_out=FOLLOWED_KEYS),
         spec=spec,
         image=image,
         account=account,
@@ -146,28 +151,34 @@ def _service_account(
     }
 
 
-def _config_map(flow: MirrorFlow, inside: Sequence[ConnectorPlan], worker: Mapping[str, str]) -> Object:
+def _files(
+    inside: Sequence[ConnectorPlan], worker: Mapping[str, str], *, leave_out: Collection[str] = ()
+) -> dict[str, str]:
+    """Returns the properties files of a pod by name; *leave_out* are keys of connectors."""
+    found = {WORKER_FILE: format_properties(worker)}
+    for file, one in zip(file_names([one.kind for one in inside]), inside, strict=True):
+        properties = one.connector_properties
+        found[file] = format_properties(
+            {key: value for key, value in properties.items() if key not in leave_out}
+        )
+    return found
+
+
+def _config_map(flow: MirrorFlow, kind: ConnectorKind, files: Mapping[str, str]) -> Object:
     """Returns the ConfigMap of the properties files, in which secrets are references."""
-    kinds = [one.kind for one in inside]
-    name = names.object_name(flow.metadata.name, kinds[0])
+    name = names.object_name(flow.metadata.name, kind)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, kinds[0]),
-        "data": {
-            WORKER_FILE: format_properties(worker),
-            **{
-                file: format_properties(one.connector_properties)
-                for file, one in zip(file_names(kinds), inside, strict=True)
-            },
-        },
+        "metadata": names.metadata(flow.metadata.name, flow.metadata.namespace, name, kind),
+        "data": dict(files),
     }
 
 
 def _deployment(
     flow: MirrorFlow,
     inside: Sequence[ConnectorPlan],
-    config: Object,
+    hashed: Mapping[str, str],
     *,
     spec: Connector,
     image: str,
@@ -178,10 +189,13 @@ def _deployment(
     secure: bool,
     has_defaults: bool,
 ) -> Object:
-    """Returns the Deployment, which starts a new pod before it ends the old one: a rollout is one hand-over."""
+    """Returns the Deployment, which starts a new pod before it ends the old one: a rollout is one hand-over.
+
+    A change of the files *hashed* replaces the pods.
+    """
     name, kinds = flow.metadata.name, [one.kind for one in inside]
     selector = names.selector(name, kinds[0])
-    annotations = {HASH_ANNOTATION: content_hash(config["data"])}
+    annotations = {HASH_ANNOTATION: content_hash(hashed)}
     if secure:
         annotations[names.SCHEME_ANNOTATION] = names.HTTPS
     if flow.spec.restart.run_id:
@@ -208,7 +222,7 @@ def _deployment(
                 selector=selector,
                 labels=names.labels(name, kinds[0]),
                 annotations=annotations,
-                config_map=config["metadata"]["name"],
+                config_map=names.object_name(name, kinds[0]),
                 files=file_names(kinds),
                 mounts=mounts,
                 layout=layout,

@@ -25,6 +25,7 @@ from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
 from mirrorflow_operator.api.topics import NamingPolicy, Position, StartFrom, SyncMode, TopicConfigException
 from mirrorflow_operator.plan.layout import FILE_PROVIDER, PROVIDER, SecretLayout
 
+STATE_KEY = "mirrorflow.state"
 CLIENT_ROLES = ("consumer", "producer", "admin")
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -222,7 +223,7 @@ def shared_properties(flow: MirrorFlow, layout: SecretLayout, flow_id: str) -> d
     spec = flow.spec
     return {
         "mirrorflow.flow": flow_id,
-        **({"mirrorflow.state": "paused"} if spec.state is State.PAUSED else {}),
+        **({STATE_KEY: "paused"} if spec.state is State.PAUSED else {}),
         **_providers(layout),
         **cluster_properties("source", spec.source, layout),
         **cluster_properties("target", spec.target, layout),

@@ -206,6 +206,7 @@ class Summary:
     uptime_s: float = 0.0
     tasks_total: int = 0
     tasks_failed: int = 0
+    tasks_running: int = 0
     partitions: int = 0
     partitions_stopped: int = 0
     partitions_stalled: int = 0
@@ -223,6 +224,16 @@ class Summary:
     target: SideSummary = field(default_factory=SideSummary)
     missing: MissingReference | None = None
     checkpoints: Checkpoints | None = None
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the pod is one of several and has no task assigned."""
+        return self.state == "UNASSIGNED" and self.replicating is Replicating.WAITING
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the pod copies nothing: it is paused, or stands by."""
+        return (self.state == "PAUSED" or self.stands_by) and not self.tasks_running
 
 
 class Unread(Enum):
@@ -287,6 +298,7 @@ def _summary(version: int, value: Mapping[str, Any]) -> Summary:
         uptime_s=number(value.get("uptimeSeconds")) or 0.0,
         tasks_total=count(tasks.get("total")),
         tasks_failed=count(tasks.get("failed")),
+        tasks_running=count(tasks.get("running")),
         partitions=count(partitions.get("total")),
         partitions_stopped=count(partitions.get("stopped")),
         partitions_stalled=count(partitions.get("stalled")),

@@ -97,6 +97,8 @@ def _seen(found: Sequence[Summary], where: str) -> Finding:
             return _stalled(found) or _throttled(found)
         case Replicating.ADVANCING | Replicating.IDLE:
             return _stopped(found, where) or _stalled(found) or _well(worst.replicating)
+        case Replicating.PAUSED:
+            return _resuming(_KIND)
         case _:
             return _stalled(found) or _waiting()
 
@@ -107,6 +109,11 @@ def _waiting() -> Finding:
         " whether there are records to copy."
     )
     return unknown(_KIND, Reason.WAITING, sentence)
+
+
+def _resuming(kind: ConditionType) -> Finding:
+    sentence = "The pods are still paused: the kubelet brings them the change, mostly within a minute."
+    return unknown(kind, Reason.WAITING, sentence)
 
 
 def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
@@ -124,7 +131,9 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
         return _untold(_FRESH, observation, seen)
     # Only one of several pods runs the task; the others stand by, and may have run for longer.
     at_work = [summary for summary in found if summary.checkpoints is not None]
-    if not at_work and all(_stands_by(summary) for summary in found):
+    if all(summary.state == "PAUSED" for summary in found):
+        return _resuming(_FRESH)
+    if not at_work and all(summary.stands_by for summary in found):
         return unknown(_FRESH, Reason.STARTING, "None of the connector's pods has started the task yet.")
     newest = max(at_work or found, key=lambda summary: summary.uptime_s)
     failed = newest.state == "FAILED" and not pod_progress.is_young(newest)
@@ -145,11 +154,6 @@ def checkpoints_fresh(observation: Observation, state: State) -> Finding | None:
     return yes(_FRESH, Reason.FRESH, "Consumer groups are translated.")
 
 
-def _stands_by(summary: Summary) -> bool:
-    """Whether the pod is one of several and has no task assigned."""
-    return summary.state == "UNASSIGNED" and summary.replicating is Replicating.WAITING
-
-
 def stale_after_s(done: Checkpoints | None) -> float:
     """Returns the age, in seconds, beyond which the last complete checkpoint pass is stale."""
     interval_s = 0.0 if done is None or done.interval_s is None else done.interval_s
@@ -161,20 +165,42 @@ def _halted(
 ) -> Finding:
     """Returns the finding for a paused, stopped or refused flow.
 
-    Paused and Stopped are reported only when the previous pods have ended: until then they still copy.
+    Paused is reported only when the pods have reported it, and Stopped only when they have ended: until then
+    they still copy.
     """
     admission = observation.admission
     if admission.has_conflict and admission.refusal is not None:
         return no(kind, admission.refusal.reason, "The flow is not accepted, so it has no pods.")
     if state is State.PAUSED:
-        if seen is not None and has_outdated_pods(seen):
-            return no(kind, Reason.PAUSING, "spec.state is Paused, and an earlier pod has not ended yet.")
+        still = _still_copies(kind, observation, seen)
+        if still:
+            return no(kind, Reason.PAUSING, f"spec.state is Paused, and {still}.")
         return no(
             kind, Reason.PAUSED, "spec.state is Paused: no records are copied, and the pods keep running."
         )
     if seen is not None and has_pods(seen):
         return no(kind, Reason.STOPPING, "spec.state is Stopped, and a pod has not ended yet.")
     return no(kind, Reason.STOPPED, "spec.state is Stopped: there are no pods.")
+
+
+def _still_copies(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> str:
+    """Returns which pod of a paused connector copies, or may copy; "" if none does."""
+    if seen is None:
+        return ""
+    if has_outdated_pods(seen):
+        return "an earlier pod has not ended yet"
+    found = pod_progress.summaries(observation, seen)
+    if any(not summary.is_paused for summary in found):
+        return "a pod still copies: the kubelet brings it the change, mostly within a minute"
+    # Pods that were paused under this spec stay paused, also while they cannot be polled.
+    before = next((one for one in observation.resource.status.conditions if one.type == kind.value), None)
+    if before is not None and (before.reason, before.observed_generation) == (
+        Reason.PAUSED.value,
+        observation.resource.generation,
+    ):
+        return ""
+    running = [pod for pod in seen.pods if pod.is_alive and pod.started_s is not None]
+    return "not every pod has reported yet that it is paused" if len(found) < len(running) else ""
 
 
 def _untold(kind: ConditionType, observation: Observation, seen: ConnectorSeen | None) -> Finding:

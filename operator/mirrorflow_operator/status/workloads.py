@@ -226,11 +226,11 @@ def connector_status(workload: Workload, flow: MirrorFlow | None) -> ConnectorSt
 def _phase(workload: Workload, deployment: DeploymentSeen, state: State | None) -> Phase:
     if deployment.wanted == 0:
         return Phase.STOPPED
-    if workload.serves:
-        is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
-        return Phase.PAUSED if is_paused else Phase.RUNNING
     pods = workload.seen.pods
     said = [pod.reading.summary for pod in pods if pod.reading and pod.reading.summary]
+    if workload.serves:
+        is_paused = state is State.PAUSED and not has_outdated_pods(workload.seen)
+        return Phase.PAUSED if is_paused and all(one.is_paused for one in said) else Phase.RUNNING
     if any(one.state == "FAILED" and not is_young(one) for one in said) or (
         workload.trouble is not None and workload.trouble.reason is not Reason.NOT_SCHEDULED
     ):

@@ -358,8 +358,8 @@ def test_failures_of_a_young_connector_are_reported_as_waiting() -> None:
     ]
 
 
-@pytest.mark.parametrize("state", ["Paused", "Stopped"])
-def test_changes_by_a_user_show_at_once(state: str) -> None:
+@pytest.mark.parametrize(("state", "reason"), [("Paused", "Pausing"), ("Stopped", "Stopped")])
+def test_changes_by_a_user_show_at_once(state: str, reason: str) -> None:
     """Reverting the change shows at once, too."""
     life = _Life()
     life.see(WELL, 0)
@@ -367,7 +367,7 @@ def test_changes_by_a_user_show_at_once(state: str) -> None:
     if state == "Stopped":
         halted = replace(halted, connectors=tuple(replace(one, pods=()) for one in halted.connectors))
 
-    assert ("False", state) == (life.see(halted, 1).status.value, _ready(life.status).reason)
+    assert ("False", reason) == (life.see(halted, 1).status.value, _ready(life.status).reason)
     assert "True" == life.see(WELL, 1).status.value
 
 

@@ -126,6 +126,14 @@ def test_changing_one_connector_rolls_only_that_one() -> None:
     assert annotations[0] != annotations[1]
 
 
+def test_a_pause_changes_files_and_no_pod() -> None:
+    """The pod follows its mounted file; pods that share the work read it at their start."""
+    alone, shared = ([_scaled(count, state=state) for state in ("Running", "Paused")] for count in (1, 2))
+
+    assert {kind for kind, _ in _differing(*alone)} == {"ConfigMap"}
+    assert _differing(*shared) == _differing(*alone) | {("Deployment", "east-to-west-source")}
+
+
 def _scaled(replicas: int, **spec: Any) -> list[Object]:
     return _objects(_changed("smallest", connectors={"source": {"replicas": replicas}}, **spec))
 

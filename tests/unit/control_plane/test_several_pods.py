@@ -21,11 +21,15 @@ from tests.unit.control_plane.observations import (
     observed,
     pod,
     reading,
+    resource,
     settled,
 )
 
 STANDS_BY: dict[str, Any] = {"state": "UNASSIGNED", "replicating": Replicating.WAITING, "partitions": 0}
 ADVANCES: dict[str, Any] = {"replicating": Replicating.ADVANCING, "records_per_s": 9.0}
+
+
+_PAUSED = observed(flow=mirror_flow(state="Paused")).admission
 
 
 def _pods(*readings: Reading) -> tuple[PodSeen, ...]:
@@ -52,6 +56,48 @@ def test_a_pod_without_work_does_not_affect_the_status():
     assert _told(status, "Replicating")[:2] == (ConditionStatus.TRUE, "Advancing")
     assert _told(status, "Ready")[0] is ConditionStatus.TRUE
     assert status.lag is Lag.UNDER_TEN_SECONDS
+
+
+PAUSED: dict[str, Any] = {"state": "PAUSED", "replicating": Replicating.PAUSED}
+
+
+@pytest.mark.parametrize(
+    ("readings", "reason"),
+    [
+        ((PAUSED, PAUSED), "Paused"),
+        ((PAUSED, STANDS_BY), "Paused"),
+        ((PAUSED, {}), "Pausing"),
+        # The connector is paused by another pod's word, and this pod's task has not ended.
+        ((PAUSED, PAUSED | {"tasks_running": 1}), "Pausing"),
+    ],
+)
+def test_a_connector_is_paused_when_none_of_its_pods_copies(
+    readings: tuple[dict[str, Any], ...], reason: str
+) -> None:
+    found = _source(*(reading(**one) for one in readings))
+    status = settled(
+        replace(found, resource=observed(flow=mirror_flow(state="Paused")).resource, admission=_PAUSED)
+    )
+
+    assert _told(status, "Replicating")[:2] == (ConditionStatus.FALSE, reason)
+    assert status.connectors is not None
+    assert status.connectors.source is not None
+    assert status.connectors.source.phase is Phase(reason.replace("Pausing", "Running"))
+
+
+def test_a_paused_pod_that_cannot_be_polled_stays_paused() -> None:
+    """It was paused under this spec; under another one it is not known."""
+    paused = _source(reading(**PAUSED))
+    flow = mirror_flow(state="Paused")
+    paused = replace(paused, resource=resource(flow), admission=_PAUSED)
+    silent = replace(
+        paused, connectors=_source(Reading(read_at_s=NOW_S, unread=Unread.UNREACHABLE)).connectors
+    )
+    told = settled(paused)
+
+    same = settled(replace(silent, resource=resource(flow, status=told)))
+    other = settled(replace(silent, resource=resource(flow, status=told, generation=2)))
+    assert ["Paused", "Pausing"] == [_told(one, "Replicating")[1] for one in (same, other)]
 
 
 def test_the_lag_is_that_of_the_pod_that_is_furthest_behind():

@@ -129,6 +129,16 @@ def _paused() -> Observation:
     return observed(flow=mirror_flow(state="Paused"), connectors=connectors)
 
 
+def _told_to_pause(**changes: Any) -> Observation:
+    """The pods stay, and the source connector's reads its changed file within a minute or so."""
+    first, *others = _paused().connectors
+    return replace(_paused(), connectors=(replace(first, pods=(pod(**changes),)), *others))
+
+
+def _resuming() -> Observation:
+    return replace(observed(), connectors=_paused().connectors)
+
+
 def _ending(found: Observation, **changes: Any) -> Observation:
     """An earlier pod of the source connector has not ended yet, and copies."""
     copies = reading(replicating=Replicating.ADVANCING, records_per_s=10.0)
@@ -329,6 +339,13 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
     "rolling-out": (_rolling, "True", "Replicating"),
     "paused": (_paused, "False", "Paused"),
     "pausing": (lambda: _ending(_paused()), "False", "Pausing"),
+    "pausing-in-place": (
+        lambda: _told_to_pause(reading=reading(replicating=Replicating.ADVANCING, tasks_running=1)),
+        "False",
+        "Pausing",
+    ),
+    "pausing-not-reported": (lambda: _told_to_pause(reading=None), "False", "Pausing"),
+    "resuming": (_resuming, "Unknown", "Waiting"),
     "stopped": (_stopped, "False", "Stopped"),
     "stopping": (lambda: _ending(_stopped()), "False", "Stopping"),
     "invalid-spec": (_invalid, "False", "InvalidSpec"),
