@@ -16,6 +16,7 @@ from mirrorflow_operator.api.model import (
     Properties,
     list_map,
 )
+from mirrorflow_operator.api.pod_parts import Logging, VariableSource, Volume, VolumeMount
 from mirrorflow_operator.api.quantity import Quantity
 
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
@@ -30,16 +31,18 @@ Preserved = Annotated[
 ]
 
 
+VOLUMES_MAX = 20
 PosixId = Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int64"})]
 
 
 class EnvironmentVariable(ApiModel):
-    """Environment variable of the container, with a plain value."""
+    """Environment variable of the container, with a plain value or a reference to one."""
 
     name: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         description="Name of the variable."
     )
     value: Annotated[str, Field(max_length=TEXT_MAX)] = Field("", description="Value of the variable.")
+    value_from: VariableSource | None = Field(None, description="Reference to the value.")
 
 
 class Toleration(ApiModel):
@@ -131,6 +134,19 @@ class Template(ApiModel):
         description="Environment variables of the container.",
         json_schema_extra=list_map("name"),
     )
+    volumes: tuple[Volume, ...] = Field(
+        (),
+        max_length=VOLUMES_MAX,
+        description="Additional volumes, for example of the Secrets Store CSI driver.",
+        json_schema_extra=list_map("name"),
+    )
+    volume_mounts: tuple[VolumeMount, ...] = Field(
+        (),
+        max_length=VOLUMES_MAX,
+        description="Folders in which the additional volumes are mounted.",
+        json_schema_extra=list_map("mountPath"),
+    )
+    logging: Logging = Field(default_factory=Logging, description="Log of the container.")
     termination_grace_period_seconds: int = Field(
         30,
         ge=1,

@@ -148,7 +148,7 @@ def _executor(
     container = {
         "name": EXECUTOR,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(mounts, layout),
+        "volumeMounts": volume_mounts(mounts, layout, template),
         "env": environment(template),
     }
     return {
@@ -161,7 +161,7 @@ def _executor(
             "enableServiceLinks": False,
             "securityContext": pod_security(template),
             "containers": [container],
-            "volumes": volumes(name, mounts, tmp_size=SCRATCH_SIZE),
+            "volumes": volumes(name, mounts, template, tmp_size=SCRATCH_SIZE),
             **scheduling(template, selector),
         },
     }

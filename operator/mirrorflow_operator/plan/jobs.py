@@ -202,7 +202,7 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
         "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [*volume_mounts(mounted, run.layout), *_output_mounts(output)],
+        "volumeMounts": [*volume_mounts(mounted, run.layout, template), *_output_mounts(output)],
     }
     return {
         "metadata": {
@@ -218,7 +218,10 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
             "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
             "securityContext": {**pod_security(template), **_output_group(output)},
             "containers": [container],
-            "volumes": [*volumes(config_map, mounted, tmp_size=SCRATCH_SIZE), *_output_volumes(output)],
+            "volumes": [
+                *volumes(config_map, mounted, template, tmp_size=SCRATCH_SIZE),
+                *_output_volumes(output),
+            ],
             **scheduling(template, run.selector),
         },
     }

@@ -7,7 +7,7 @@ Defaults (requests, topology spread, permission to evict) apply where the spec s
 DEFAULTS_ANNOTATION marks pods that have them (`rollouts.with_kept_pods`).
 
 A pod mounts the Secrets and ConfigMaps that its properties name, whether the plan put them there (from the
-resource's secret fields) or a user did (as a reference in a `config`), and no others.
+resource's secret fields) or a user did (as a reference in a `config`), and those that its template lists.
 """
 
 import re
@@ -18,11 +18,14 @@ from typing import Any, Final
 from mirrorflow_operator.api.connectors import (
     ComputeAmounts,
     Connector,
+    EnvironmentVariable,
     Resources,
     Template,
     Toleration,
     TopologySpread,
 )
+from mirrorflow_operator.api.model import ApiModel
+from mirrorflow_operator.api.pod_parts import Volume
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, POD_IP
 
@@ -70,19 +73,42 @@ def pod_security(template: Template) -> dict[str, Any]:
     return {**POD_SECURITY, **{name: given for name, given in ids.items() if given}}
 
 
-def volume_mounts(mounts: Mounts, layout: SecretLayout) -> list[dict[str, Any]]:
-    """Returns the mounts of settings, temporary files, and the Secrets and ConfigMaps in the settings."""
+def volume_mounts(mounts: Mounts, layout: SecretLayout, template: Template) -> list[dict[str, Any]]:
+    """Returns the mounts of settings, temporary files, Secrets and ConfigMaps in the settings, and *template*."""
     return [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the container's own
         *_volume_mounts("secret", layout.secrets, mounts.secrets),
         *_volume_mounts("config-map", layout.config_maps, mounts.config_maps),
+        *(
+            {"name": one.name, "mountPath": one.mount_path, "readOnly": True}
+            for one in template.volume_mounts
+        ),
     ]
 
 
 def variables(template: Template) -> list[dict[str, Any]]:
-    """Returns the environment variables of *template*."""
-    return [{"name": one.name, "value": one.value} for one in template.env]
+    """Returns the environment variables of *template*; the kubelet, not the operator, resolves references."""
+    log = template.logging
+    level = None if log.level is None else log.level.value.upper()
+    format_ = None if log.format is None else log.format.value.lower()
+    of_log = {"MIRRORFLOW_LOG_LEVEL": level, "MIRRORFLOW_LOG_FORMAT": format_}
+    return [
+        *({"name": name, "value": value} for name, value in of_log.items() if value is not None),
+        *map(_variable, template.env),
+    ]
+
+
+def _variable(one: EnvironmentVariable) -> dict[str, Any]:
+    if one.value_from is None:
+        return {"name": one.name, "value": one.value}
+    return {"name": one.name, "valueFrom": _set_parts(one.value_from)}
+
+
+def _set_parts(part: ApiModel) -> dict[str, Any]:
+    """Returns *part* as Kubernetes writes it, without what has its default."""
+    found: dict[str, Any] = part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return found
 
 
 def of_the_pod(name: str, field: str) -> dict[str, Any]:
@@ -101,7 +127,7 @@ def _amounts(amounts: ComputeAmounts) -> dict[str, str]:
     return {name: str(amount) for name, amount in given.items() if amount is not None}
 
 
-def volumes(config_map: str, mounts: Mounts, *, tmp_size: str) -> list[dict[str, Any]]:
+def volumes(config_map: str, mounts: Mounts, template: Template, *, tmp_size: str) -> list[dict[str, Any]]:
     """Returns the volumes; Secrets are mounted whole, so that a key added later needs no new pod."""
     return [
         {"name": "config", "configMap": {"name": config_map}},
@@ -114,7 +140,17 @@ def volumes(config_map: str, mounts: Mounts, *, tmp_size: str) -> list[dict[str,
             {"name": _volume("config-map", at), "configMap": {"name": name}}
             for at, name in enumerate(mounts.config_maps)
         ),
+        *map(_additional_volume, template.volumes),
     ]
+
+
+def _additional_volume(volume: Volume) -> dict[str, Any]:
+    found = _set_parts(volume)
+    if volume.csi is not None:
+        found["csi"]["readOnly"] = True
+    if volume.secret is not None:
+        found["secret"]["defaultMode"] = SECRET_MODE
+    return found
 
 
 def _volume_mounts(kind: str, folder: str, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -240,7 +276,7 @@ def pod(
         "containers": [
             _container(connector, image, files, mounts, layout, is_shared=is_shared, is_secure=is_secure)
         ],
-        "volumes": volumes(config_map, mounts, tmp_size=TMP_SIZE),
+        "volumes": volumes(config_map, mounts, template, tmp_size=TMP_SIZE),
         **scheduling(template, selector),
     }
     return {
@@ -276,7 +312,7 @@ def _container(
         "livenessProbe": _probe("/healthz", LIVENESS_PERIOD_S, LIVENESS_FAILURES, is_secure=is_secure),
         "readinessProbe": _probe("/readyz", READINESS_PERIOD_S, 1, is_secure=is_secure),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(mounts, layout),
+        "volumeMounts": volume_mounts(mounts, layout, connector.template),
     }
     resources = resources_of(connector.resources)
     if resources:

@@ -7,9 +7,11 @@ A changed pod template replaces pods, and an upgrade of the operator must replac
 release get the pod defaults only at their next rollout.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from mirrorflow_operator.api.pod_parts import RESERVED_VOLUMES
 from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.drift import holds
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL
@@ -63,7 +65,19 @@ def _reasons(
     if one.get("image") != other.get("image"):
         yield f"image {one.get('image')} -> {other.get('image')}"
     yield from (part for part in ("resources", "env") if _differs(one.get(part), other.get(part)))
+    added = ((old_pod, new_pod, "volumes"), (one, other, "volumeMounts"))
+    if any(_adds_others(old, new, part) for old, new, part in added):
+        yield "volumes"
     yield from (word for part, word in _POD_PARTS.items() if _differs(old_pod.get(part), new_pod.get(part)))
+
+
+def _adds_others(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> bool:
+    """Returns whether the volumes or mounts differ that the spec's template adds; properties decide the others."""
+    before, after = (
+        [one for one in owner.get(part) or () if not re.search(RESERVED_VOLUMES, one["name"])]
+        for owner in (old, new)
+    )
+    return len(before) != len(after) or _differs(before, after)
 
 
 def _differs(old: Any, new: Any) -> bool:

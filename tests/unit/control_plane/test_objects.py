@@ -87,7 +87,7 @@ def test_pods_pass_the_restricted_standard_and_fix_no_user(name: str) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             } == container["securityContext"]
-        assert {"configMap", "emptyDir", "secret"} >= {
+        assert {"configMap", "emptyDir", "secret", "csi"} >= {
             key for volume in spec["volumes"] for key in volume if key != "name"
         }
 

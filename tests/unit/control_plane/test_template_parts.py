@@ -50,6 +50,83 @@ def test_driver_and_executors_have_host_aliases_and_ids() -> None:
         assert (pod["hostAliases"], pod["securityContext"]["runAsUser"]) == (ALIASES, 10_001)
 
 
+VOLUMES: dict[str, Any] = {
+    "volumes": [
+        {
+            "name": "vault",
+            "csi": {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "a"}},
+        },
+        {"name": "more", "secret": {"secretName": "b"}},
+        {"name": "authorities", "configMap": {"name": "c"}},
+    ],
+    "volumeMounts": [
+        {"name": name, "mountPath": f"/mnt/{name}"} for name in ("vault", "more", "authorities")
+    ],
+}
+REFERENCES: dict[str, Any] = {
+    "env": [
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+        {"name": "REGION", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "PLAIN", "value": "x"},
+    ],
+    "logging": {"level": "Debug", "format": "Json"},
+}
+
+
+def pods_of_all_kinds(template: dict[str, Any]) -> list[Any]:
+    """The pods of a connector, of a driver and of executors."""
+    flow = mirror_flow(seed={"runId": "1", "template": template})
+    found = job_objects(flow, Runs(seed=True), defaults=SparkDefaults(image="seed:1"), layout=POD_LAYOUT)
+    driver = next(one for one in found if one["kind"] == "Job")["spec"]["template"]["spec"]
+    files = next(one for one in found if one["kind"] == "ConfigMap")["data"]
+    return [
+        deployment(template)["spec"]["template"]["spec"],
+        driver,
+        json.loads(files[EXECUTOR_FILE])["spec"],
+    ]
+
+
+def test_every_pod_has_the_volumes_read_only() -> None:
+    for pod in pods_of_all_kinds(VOLUMES):
+        volumes = {one["name"]: one for one in pod["volumes"]}
+        mounts = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
+
+        csi = {**VOLUMES["volumes"][0]["csi"], "readOnly": True}
+        assert volumes["vault"] == {"name": "vault", "csi": csi}
+        assert volumes["more"] == {"name": "more", "secret": {"secretName": "b", "defaultMode": 0o440}}
+        assert volumes["authorities"] == VOLUMES["volumes"][2]
+        assert [mounts[one["name"]] for one in VOLUMES["volumeMounts"]] == [
+            {**one, "readOnly": True} for one in VOLUMES["volumeMounts"]
+        ]
+
+
+def test_every_pod_has_references_in_its_environment() -> None:
+    """As they are written: no Secret is read by the operator."""
+    for pod in pods_of_all_kinds(REFERENCES):
+        found = {one["name"]: one for one in pod["containers"][0]["env"]}
+
+        assert [found[one["name"]] for one in REFERENCES["env"]] == REFERENCES["env"]
+        assert found["MIRRORFLOW_LOG_LEVEL"]["value"] == "DEBUG"
+        assert found["MIRRORFLOW_LOG_FORMAT"]["value"] == "json"
+
+
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [
+        (VOLUMES, "volumes"),
+        ({**VOLUMES, "volumeMounts": []}, "volumes"),
+        ({"env": REFERENCES["env"]}, "env"),
+        ({"logging": {"level": "Debug"}}, "env"),
+    ],
+)
+def test_a_change_of_volumes_or_variables_replaces_pods(template: dict[str, Any], word: str) -> None:
+    old, new = deployment({}), deployment(template)
+
+    assert reasons_to_roll(old, new, {}, {}) == (word,)
+    assert reasons_to_roll(new, new, {}, {}) == ()
+
+
 def test_a_template_without_them_adds_nothing() -> None:
     """Another template would replace pods when the operator is upgraded."""
     pod = deployment({})["spec"]["template"]["spec"]
@@ -88,9 +165,10 @@ def test_a_change_of_them_replaces_pods(part: str, word: str) -> None:
     assert reasons_to_roll(old, new, {}, {}) == (word,)
 
 
-@pytest.mark.parametrize("part", ["hostAliases", "securityContext"])
+@pytest.mark.parametrize("part", ["hostAliases", "securityContext", "volumes", "env", "logging"])
 def test_connectors_of_a_shared_pod_use_the_hosts_template(part: str) -> None:
-    connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": {part: TEMPLATE[part]}}}
+    template = {part: (TEMPLATE | VOLUMES | REFERENCES)[part]}
+    connectors = {"colocate": ["source", "checkpoint"], "checkpoint": {"template": template}}
 
     with pytest.raises(InvalidSpecError, match="the connector runs in the pod of source"):
         flow_of(document(connectors=connectors))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connectors
+from mirrorflow_operator.api.pod_parts import RESERVED_FOLDER, RESERVED_VOLUMES
 from mirrorflow_operator.api.quantity import amount
 from mirrorflow_operator.api.reserved_keys import (
     FIELD_OF_KEY,
@@ -79,6 +80,10 @@ def _each(paths: tuple[str, ...], *below: str) -> tuple[str, ...]:
     return tuple(f"{path}.{name}" for path in paths for name in below)
 
 
+def _count(*sources: object | None) -> int:
+    return sum(source is not None for source in sources)
+
+
 def _is_set_by_a_field() -> str:
     """Returns the CEL condition that `key` is reserved, as `reserved_keys.field_of` decides."""
     keys = ", ".join(map(quoted, FIELD_OF_KEY))
@@ -104,13 +109,15 @@ def _sets(field: str, connector: str) -> str:
         "template": (
             "priorityClassName",
             *(f"securityContext.{name}" for name in ("runAsUser", "runAsGroup", "fsGroup")),
+            "logging.level",
+            "logging.format",
         ),
     }.get(field, () if field == "serviceAccount" else ("",))
     collections = {
         "serviceAccount": ("annotations",),
         "template": (
             "labels", "annotations", "nodeSelector", "tolerations", "topologySpread", "imagePullSecrets",
-            "hostAliases", "securityContext.supplementalGroups", "env",
+            "hostAliases", "securityContext.supplementalGroups", "env", "volumes", "volumeMounts",
         ),
     }.get(field, ())  # fmt: skip
     own = f"{connector}.{field}"
@@ -198,6 +205,53 @@ RULES: Final = (
         is_wrong=lambda self: self.name.startswith("MIRRORFLOW_"),
         problem="<<self.name>> is set by the operator",
         cure="remove it",
+    ),
+    Rule(
+        paths=_each(_TEMPLATES, "env[]"),
+        field="valueFrom",
+        wrong="has(self.valueFrom) && has(self.value) && self.value != ''",
+        is_wrong=lambda self: self.value_from is not None and self.value,
+        problem="<<self.name>> has a value, too",
+        cure="remove one of both",
+    ),
+    Rule(
+        paths=_each(_TEMPLATES, "env[].valueFrom"),
+        wrong="[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(set, set).size() != 1",
+        is_wrong=lambda self: _count(self.secret_key_ref, self.config_map_key_ref, self.field_ref) != 1,
+        problem="a reference has exactly one source",
+        cure="set one of secretKeyRef, configMapKeyRef and fieldRef",
+    ),
+    Rule(
+        paths=_each(_TEMPLATES, "volumes[]"),
+        wrong="[has(self.csi), has(self.secret), has(self.configMap)].filter(set, set).size() != 1",
+        is_wrong=lambda self: _count(self.csi, self.secret, self.config_map) != 1,
+        problem="volume <<self.name>> must have exactly one source",
+        cure="set one of csi, secret and configMap",
+    ),
+    Rule(
+        paths=_each(_TEMPLATES, "volumes[]"),
+        field="name",
+        wrong=f"self.name.matches('{RESERVED_VOLUMES}')",
+        is_wrong=lambda self: re.search(RESERVED_VOLUMES, self.name),
+        problem="<<self.name>> is a volume of the operator",
+        cure="use another name",
+    ),
+    Rule(
+        paths=_each(_TEMPLATES, "volumeMounts[]"),
+        field="mountPath",
+        wrong=f"self.mountPath.startsWith('{RESERVED_FOLDER}') || self.mountPath.contains('..')",
+        is_wrong=lambda self: self.mount_path.startswith(RESERVED_FOLDER) or ".." in self.mount_path,
+        problem="<<self.mountPath>> is a folder of the operator, or leads out of its parent",
+        cure="use another folder below /mnt",
+    ),
+    Rule(
+        paths=_TEMPLATES,
+        field="volumeMounts",
+        member="entry",
+        wrong="!has(self.volumes) || !self.volumes.exists(volume, volume.name == entry.name)",
+        is_wrong=lambda entry, self: entry.name not in {volume.name for volume in self.volumes},
+        problem="<<entry.name>> is not in volumes",
+        cure="add the volume, or remove the mount",
     ),
     Rule(
         paths=_each(_TEMPLATES, "tolerations[]"),

@@ -151,6 +151,46 @@ def test_sixteen_secrets_are_asked_for_and_no_more(alice: Kubectl, administrator
         administrator.apply(trusting(*(f"any-{at}" for at in range(17))), "--dry-run=server")
 
 
+TEMPLATES: dict[str, Any] = {
+    "variable": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "k"}}}]},
+    "volume": {"volumes": [{"name": "a", "secret": {"secretName": SECRET}}]},
+    "login": {
+        "volumes": [
+            {
+                "name": "a",
+                "csi": {"driver": "secrets-store.csi.k8s.io", "nodePublishSecretRef": {"name": SECRET}},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("part", TEMPLATES)
+@pytest.mark.parametrize("owner", ["source", "heartbeat", "seed", "verify"])
+def test_a_secret_in_a_template_is_checked(alice: Kubectl, owner: str, part: str):
+    flow = copy.deepcopy(SMALLEST)
+    template = {"template": TEMPLATES[part]}
+    flow["spec"] |= {owner: template} if owner in {"seed", "verify"} else {"connectors": {owner: template}}
+
+    assert _is_refused(alice, flow)
+
+
+def test_a_provider_class_is_checked_like_a_secret(alice: Kubectl, administrator: Kubectl):
+    """Only some drivers are allowed at all, because the policy knows what their attributes name."""
+    of_class = {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "others"}}
+    flow = copy.deepcopy(SMALLEST)
+    volume = {"name": "a", "csi": of_class}
+    flow["spec"]["connectors"] = {"source": {"template": {"volumes": [volume]}}}
+    refusal = "names the SecretProviderClass others, which alice may not get"
+
+    with pytest.raises(KubectlError, match=refusal):
+        alice.apply(flow, "--dry-run=server")
+    administrator.apply(flow, "--dry-run=server")
+    volume["csi"] = {"driver": "any.csi.example.com"}
+    with pytest.raises(KubectlError, match=r"not in admission\.csiDrivers"):
+        administrator.apply(flow, "--dry-run=server")
+
+
 def test_a_large_flow_is_within_the_policys_budget(alice: Kubectl):
     """Half a megabyte of patterns and properties is searched, and a name behind them all is found."""
     properties = {f"client.{at}": "x" * 500 for at in range(100)}
@@ -210,7 +250,20 @@ def _is_used(flow: dict[str, Any]) -> bool:
     ]
     mounted = {one["secret"]["secretName"] for pod in pods for one in pod["volumes"] if "secret" in one}
     pulled = {one["name"] for pod in pods for one in pod.get("imagePullSecrets", ())}
-    return SECRET in mounted | pulled
+    logins = {
+        one["csi"]["nodePublishSecretRef"]["name"]
+        for pod in pods
+        for one in pod["volumes"]
+        if "nodePublishSecretRef" in one.get("csi", {})
+    }
+    variables = {
+        one["valueFrom"]["secretKeyRef"]["name"]
+        for pod in pods
+        for container in pod["containers"]
+        for one in container.get("env", ())
+        if "secretKeyRef" in one.get("valueFrom", {})
+    }
+    return SECRET in mounted | pulled | logins | variables
 
 
 def _flows_with_a_text() -> Iterator[tuple[str, dict[str, Any]]]:

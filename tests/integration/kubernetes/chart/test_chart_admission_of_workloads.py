@@ -147,19 +147,19 @@ CASES: dict[str, tuple[Callable[[], Object], str]] = {
         lambda: _of_container(ports=[{"containerPort": 1, "hostPort": 1}]),
         "restricted Pod Security",
     ),
-    "secret-variable": (
-        lambda: _of_container(env=[{"name": "P", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
-        "a container has variables from Secrets",
-    ),
-    "map-variable": (
-        lambda: _of_container(
-            env=[{"name": "P", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
-        ),
-        "a container has variables from Secrets",
-    ),
     "secret-variables": (
         lambda: _of_container(envFrom=[{"secretRef": {"name": "s"}}]),
-        "variables from Secrets",
+        "variables from a whole Secret",
+    ),
+    "resource-variable": (
+        lambda: _of_container(
+            env=[{"name": "P", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
+        ),
+        "variables from a whole Secret",
+    ),
+    "other-driver": (
+        lambda: _with_volume({"csi": {"driver": "any.csi.example.com", "readOnly": True}}),
+        "nor of a CSI driver in admission.csiDrivers",
     ),
     "account-with-token": (
         lambda: {**_one("ServiceAccount"), "automountServiceAccountToken": True},
