@@ -200,6 +200,36 @@ def test_manual_changes_are_reverted(namespace: Kubectl, settled: Callable[[], l
     wait_until("all three are mended", mended)
 
 
+def test_what_was_added_by_hand_stays(namespace: Kubectl, settled: Callable[[], list[Written]]):
+    """A variable, a container and a key that the operator does not set, also when it writes the objects again."""
+    document = manifest()
+    namespace.apply(document)
+    settled()
+    sidecar = {"name": "sidecar", "image": "example/sidecar:1"}
+    ours = {"name": "replicator", "env": [{"name": "ADDED", "value": "by hand"}]}
+    added = {"spec": {"template": {"spec": {"containers": [ours, sidecar]}}}}
+    namespace(
+        "patch", "deployment", "east-to-west-source", "--type=strategic", f"--patch={json.dumps(added)}"
+    )
+    note = json.dumps({"data": {"note": "added by hand"}})
+    namespace("patch", "configmap", "east-to-west-source", "--type=merge", f"--patch={note}")
+    settled()
+
+    document["spec"]["connectors"] = {
+        "source": {"tasks": 3, "template": {"env": [{"name": "A", "value": "b"}]}}
+    }
+    namespace.apply(document)
+    settled()
+
+    files = namespace.get("configmap", "east-to-west-source")["data"]
+    pod = namespace.get("deployment", "east-to-west-source")["spec"]["template"]["spec"]
+    containers = {one["name"]: one for one in pod["containers"]}
+    variables = {one["name"]: one["value"] for one in containers["replicator"]["env"]}
+    assert ("tasks.max=3" in files["connector.properties"], files["note"]) == (True, "added by hand")
+    assert set(containers) == {"replicator", "sidecar"}
+    assert variables == {"A": "b", "ADDED": "by hand"}
+
+
 def test_a_name_that_is_taken_is_left_alone_and_told(namespace: Kubectl):
     """A foreign ConfigMap keeps its data; the status names the conflict, and the flow continues once the name is free."""
     theirs = {
