@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.results import Result
 from mirrorflow_operator.cluster.progress_client import ScrapeTarget
 from mirrorflow_operator.cluster.progress_poller import INTERVAL_S, Poller
+from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.plan.pod import HTTP_PORT
 from tests.harness.kafka.processes import start, wait_until
 from tests.harness.kubernetes.stub_connectors import addresses, stub_command
@@ -43,10 +44,15 @@ async def _ask(result: Result, seconds: float) -> None:
         places = [ScrapeTarget(uid=host, host=host, ready=True) for host in hosts[first : first + PER_FLOW]]
         poller.put(("team", f"flow-{first}"), places)
     await asyncio.sleep(FIRST_S)
-    before, asked, began, used = len(told), poller.asked, time.monotonic(), time.process_time()
+    before, asked, began, used = (
+        len(told),
+        _sample(poller, "polls_total"),
+        time.monotonic(),
+        time.process_time(),
+    )
     await asyncio.sleep(seconds)
     took, cpu = time.monotonic() - began, time.process_time() - used
-    polls = poller.asked - asked
+    polls = _sample(poller, "polls_total") - asked
     result.add(
         ROW,
         seconds=took,
@@ -54,7 +60,11 @@ async def _ask(result: Result, seconds: float) -> None:
         core_percent=100 * cpu / took,
         microseconds_a_poll=cpu / polls * 1e6,
         told=len(told) - before,
-        failed=poller.failed,
+        failed=_sample(poller, "polls_failed_total"),
     )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def _sample(poller: Poller, name: str) -> float:
+    return poller.metrics.registry.get_sample_value(f"{NAMESPACE}_{name}") or 0.0

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
+from prometheus_client.aiohttp import make_aiohttp_handler
 
 from mirrorflow_operator.metrics import Metrics
 
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SHUTDOWN_TIMEOUT_S: Final = 1.0  # a scrape takes a millisecond
 
 
@@ -28,12 +28,13 @@ async def serve(
     async def readyz(_: web.Request) -> web.Response:
         return _word(unready())
 
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.text().encode(), headers={"Content-Type": METRICS_TYPE})
-
     application = web.Application()
     application.add_routes(
-        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", page)]
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", make_aiohttp_handler(metrics.registry)),
+        ]
     )
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()

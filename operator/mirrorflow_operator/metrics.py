@@ -1,79 +1,77 @@
-"""Collects the operator's metrics and renders them in Prometheus' text format.
+"""Declares the operator's Prometheus metrics.
 
 Label values come from a bounded set; they are never names of a user's objects.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
-PREFIX: Final = "mirrorflow_operator_"
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+NAMESPACE: Final = "mirrorflow_operator"  # each name below follows it and an underscore
 SECONDS_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-Labels = tuple[tuple[str, str], ...]
+# Otherwise each counter has a second series with the time at which it began.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Family:
-    kind: str
-    about: str
-    values: dict[Labels, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Metrics:
-    """The operator's metrics: stored counters and histograms, and gauges evaluated at each scrape."""
+    """The metrics of one operator process; a gauge without a function is 0."""
 
-    _families: dict[str, _Family] = field(default_factory=dict)
-    _gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leader = self._gauge("leader", "1 while this process leads.")
+        self.flows = self._gauge("flows", "MirrorFlows in the watched namespaces.")
+        self.flows_seed_failed = self._gauge("flows_seed_failed", "MirrorFlows whose seed failed.")
+        self.flows_different = self._gauge(
+            "flows_different", "MirrorFlows whose verification found differences."
+        )
+        self.flows_verification_overdue = self._gauge(
+            "flows_verification_overdue",
+            "MirrorFlows without a verification result for longer than their schedule allows.",
+        )
+        self.queue_depth = self._gauge("queue_depth", "Flows that are due or being reconciled.")
+        self.queue_oldest = self._gauge(
+            "queue_oldest_seconds", "Seconds since the oldest of them became due."
+        )
+        self.statuses_held = self._gauge(
+            "statuses_held",
+            "Flows whose newest status is held back for some seconds, to write several changes at once.",
+        )
+        self.reconciles = self._counter("reconciles_total", "Passes over a flow, by result.", "result")
+        self.reconcile_seconds = Histogram(
+            "reconcile_seconds",
+            "Duration of a pass.",
+            namespace=NAMESPACE,
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self.api_requests = self._counter(
+            "api_requests_total",
+            "Requests to the API server by verb, kind and HTTP status; 0: no answer.",
+            "verb",
+            "kind",
+            "code",
+        )
+        self.api_writes = self._counter(
+            "api_writes_total",
+            "Writes to the API server that succeeded, by verb and kind.",
+            "verb",
+            "kind",
+        )
+        self.failed_lists = self._counter(
+            "failed_lists_total", "Failed attempts to list the cluster or a namespace, by reason.", "reason"
+        )
+        self.watch_restarts = self._counter("watch_restarts_total", "Restarts of the watches.")
+        self.watch_misses = self._counter(
+            "watch_misses_total", "Changes that a list showed and the watch had missed.", "kind"
+        )
+        self.events = self._counter("events_total", "Events written, by reason.", "reason")
+        self.events_dropped = self._counter("events_dropped_total", "Events dropped by the rate limit.")
+        self.polled_pods = self._gauge("polled_pods", "Pods whose progress is polled.")
+        self.polls = self._counter("polls_total", "Polls since the start.")
+        self.polls_failed = self._counter("polls_failed_total", "Polls that failed.")
 
-    def count(self, name: str, about: str, amount: float = 1.0, **labels: str) -> None:
-        """Adds to the counter *name*, which ends in `_total`."""
-        self._add(name, "counter", about, amount, tuple(sorted(labels.items())))
+    def _gauge(self, name: str, about: str) -> Gauge:
+        return Gauge(name, about, namespace=NAMESPACE, registry=self.registry)
 
-    def took(self, name: str, about: str, seconds: float) -> None:
-        """Adds one duration to the histogram *name*, which ends in `_seconds`."""
-        for bound in SECONDS_BUCKETS:
-            self._add(name, "histogram", about, float(seconds <= bound), (("le", f"{bound:g}"),))
-        self._add(name, "histogram", about, 1.0, (("le", "+Inf"),))
-        self._add(name, "histogram", about, seconds, (("", "sum"),))
-        self._add(name, "histogram", about, 1.0, (("", "count"),))
-
-    def gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Registers the gauge *name*; *value* is called at each scrape."""
-        self._gauges[name] = (about, value)
-
-    def text(self) -> str:
-        """Returns the page for Prometheus."""
-        return "\n".join(self._lines()) + "\n"
-
-    def value(self, name: str, **labels: str) -> float:
-        """Returns the counter's value; 0 where nothing was counted."""
-        family = self._families.get(name)
-        return 0.0 if family is None else family.values.get(tuple(sorted(labels.items())), 0.0)
-
-    def _add(self, name: str, kind: str, about: str, amount: float, labels: Labels) -> None:
-        family = self._families.setdefault(name, _Family(kind=kind, about=about))
-        family.values[labels] = family.values.get(labels, 0.0) + amount
-
-    def _lines(self) -> Iterator[str]:
-        for name, (about, value) in sorted(self._gauges.items()):
-            # A value that only grows is a counter, also where it is read from a callable.
-            yield from _head(name, "counter" if name.endswith("_total") else "gauge", about)
-            yield f"{PREFIX}{name} {value():g}"
-        for name, family in sorted(self._families.items()):
-            yield from _head(name, family.kind, family.about)
-            for labels, amount in sorted(family.values.items()):
-                yield _sample(name, family.kind, labels, amount)
-
-
-def _head(name: str, kind: str, about: str) -> Iterator[str]:
-    yield f"# HELP {PREFIX}{name} {about}"
-    yield f"# TYPE {PREFIX}{name} {kind}"
-
-
-def _sample(name: str, kind: str, labels: Labels, amount: float) -> str:
-    if kind == "histogram" and labels[0][0] == "":
-        return f"{PREFIX}{name}_{labels[0][1]} {amount:.10g}"
-    suffix = "_bucket" if kind == "histogram" else ""
-    inside = ",".join(f'{label}="{value}"' for label, value in labels)
-    return f"{PREFIX}{name}{suffix}{'{' + inside + '}' if inside else ''} {amount:.10g}"
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, namespace=NAMESPACE, registry=self.registry)

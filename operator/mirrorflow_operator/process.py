@@ -56,7 +56,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         """Connects the poller to the queue. Raises SettingsError where the CA file cannot be read."""
-        self.poller = Poller(changed=self.queue.add, interval_s=self.settings.poll_s)
+        self.poller = Poller(changed=self.queue.add, metrics=self.metrics, interval_s=self.settings.poll_s)
         file = self.settings.progress_ca
         self.authorities = Authorities(file=file) if file else None
 
@@ -90,8 +90,7 @@ class Operator:
 
     async def _terms(self, client: Client, lease: Lease) -> int:
         reconciler = self._reconciler(client, lease.identity)
-        about = "Flows whose newest status is held back for some seconds, to write several changes at once."
-        self.metrics.gauge("statuses_held", about, lambda: float(reconciler.held if self.leader else 0))
+        self.metrics.statuses_held.set_function(lambda: reconciler.held if self.leader else 0)
         while not self._stop.is_set():
             if not await self._first(lease.acquire()):
                 break
@@ -154,33 +153,15 @@ class Operator:
         )
 
     def _gauges(self) -> None:
-        gauge = self.metrics.gauge
-        gauge("leader", "1 while this process leads.", lambda: float(self.leader is not None))
-        gauge("queue_depth", "Flows that are due or being reconciled.", lambda: float(len(self.queue)))
-        gauge(
-            "queue_oldest_seconds",
-            "Seconds since the oldest of them became due.",
-            lambda: self.queue.oldest_s() if self.leader is not None else 0.0,
-        )
-        gauge("polled_pods", "Pods whose progress is polled.", lambda: float(len(self.poller)))
-        gauge("polls_total", "Polls since the start.", lambda: float(self.poller.asked))
-        gauge("polls_failed_total", "Polls that failed.", lambda: float(self.poller.failed))
-        gauge("flows", "MirrorFlows in the watched namespaces.", lambda: float(len(self.view.flows)))
-        gauge(
-            "flows_seed_failed",
-            "MirrorFlows whose seed failed.",
-            lambda: self._flows_with(Reason.SEED_FAILED),
-        )
-        gauge(
-            "flows_different",
-            "MirrorFlows whose verification found differences.",
-            lambda: self._flows_with(Reason.DIFFERENCES_FOUND),
-        )
-        gauge(
-            "flows_verification_overdue",
-            "MirrorFlows without a verification result for longer than their schedule allows.",
-            lambda: self._flows_with(Reason.VERIFICATION_OVERDUE),
-        )
+        metrics = self.metrics
+        metrics.leader.set_function(lambda: self.leader is not None)
+        metrics.queue_depth.set_function(lambda: len(self.queue))
+        metrics.queue_oldest.set_function(lambda: self.queue.oldest_s() if self.leader is not None else 0.0)
+        metrics.polled_pods.set_function(lambda: len(self.poller))
+        metrics.flows.set_function(lambda: len(self.view.flows))
+        metrics.flows_seed_failed.set_function(lambda: self._flows_with(Reason.SEED_FAILED))
+        metrics.flows_different.set_function(lambda: self._flows_with(Reason.DIFFERENCES_FOUND))
+        metrics.flows_verification_overdue.set_function(lambda: self._flows_with(Reason.VERIFICATION_OVERDUE))
 
     def _flows_with(self, reason: Reason) -> float:
         """Returns how many flows have a condition with that reason.

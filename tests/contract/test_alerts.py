@@ -1,9 +1,6 @@
 """Alerts and dashboards ask for what `/metrics` has: every name, label and word, of connectors and of the operator."""
 
-import ast
-import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
-import mirrorflow_operator
 from mirrorflow_core.reports import GroupsReport, Guarantee, HeartbeatReport, PartitionPhase
-from mirrorflow_operator.metrics import PREFIX
+from mirrorflow_operator.metrics import Metrics
 from mirrorflow_replicator.http import metrics
 from tests.contract.expressions import asked_for
 from tests.unit.http.reports import NOW_S, connector, moved, partition, task, view
@@ -69,28 +66,16 @@ def _series() -> dict[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
 
 
 def _of_the_operator() -> dict[str, frozenset[str]]:
-    """Each metric that the operator's code counts, takes or gauges, and its labels."""
+    """Each series that the operator's metrics have, and its labels."""
     found: dict[str, frozenset[str]] = {}
-    for module in pkgutil.walk_packages(mirrorflow_operator.__path__, "mirrorflow_operator."):
-        loaded = importlib.import_module(module.name)
-        for node in ast.walk(ast.parse(Path(str(loaded.__file__)).read_text())):
-            if not isinstance(node, ast.Call) or len(node.args) < 2:
-                continue
-            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if called not in {"count", "took", "gauge"}:
-                continue
-            first = node.args[0]
-            name = (
-                first.value
-                if isinstance(first, ast.Constant)
-                else getattr(loaded, getattr(first, "id", ""), None)
-            )
-            if isinstance(name, str):
-                labels = frozenset(word.arg for word in node.keywords if word.arg and word.arg != "amount")
-                name = PREFIX + name
-                found[name] = found.get(name, frozenset()) | labels
-                if called == "took":
-                    found[f"{name}_bucket"] = labels | {"le"}
+    for metric in vars(Metrics()).values():
+        if not isinstance(metric, MetricWrapperBase):
+            continue
+        (family,) = metric.describe()
+        labels = frozenset(metric._labelnames)
+        found[f"{family.name}_total" if family.type == "counter" else family.name] = labels
+        if family.type == "histogram":
+            found[f"{family.name}_bucket"] = labels | {"le"}
     return found
 
 

@@ -21,8 +21,6 @@ from mirrorflow_operator.plan.objects import Object, content_hash
 from mirrorflow_operator.status.admission import Resource
 
 SETTLED_MAX: Final = 10_000  # a forgotten entry costs one apply that changes nothing
-WRITES: Final = "api_writes_total"
-WRITES_ABOUT: Final = "Writes to the API server that succeeded, by verb and kind."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ class Applier:
         # A first apply is not forced: another writer may have created the object since it was read, and its
         # fields must stay.
         answer = await self.client.apply(kind, wanted, force=live is not None)
-        self.metrics.count(WRITES, WRITES_ABOUT, verb="apply", kind=kind.plural)
+        self.metrics.api_writes.labels(verb="apply", kind=kind.plural).inc()
         self.view.put(kind, answer)
         made = child_seen(kind, answer)
         if holds(made.content(), _content(wanted)):
@@ -81,7 +79,7 @@ class Applier:
         if live is None or live.uid != child.uid or live.deleting:
             return False
         await self.client.delete(child.kind, child.namespace, child.name, uid=child.uid)
-        self.metrics.count(WRITES, WRITES_ABOUT, verb="delete", kind=child.kind.plural)
+        self.metrics.api_writes.labels(verb="delete", kind=child.kind.plural).inc()
         self._settled.pop(child.id, None)
         return True
 

@@ -213,13 +213,7 @@ class Client:
             raise errors.UnreachableError(asked, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
-                self._metrics.count(
-                    "api_requests_total",
-                    "Requests to the API server by verb, kind and HTTP status; 0: no answer.",
-                    verb=verb,
-                    kind=what,
-                    code=code,
-                )
+                self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
         return self._answer(asked, answer.status, answer.headers, content)
 
     def _answer(self, asked: str, status: int, headers: Mapping[str, str], content: bytes) -> Object:

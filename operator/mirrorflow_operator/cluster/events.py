@@ -72,13 +72,13 @@ class Events:
         except ApiServerError as error:
             _LOG.warning("%s/%s: cannot write an event: %s", resource.namespace, resource.name, error)
             return
-        self.metrics.count("events_total", "Events written, by reason.", reason=reason)
+        self.metrics.events.labels(reason=reason).inc()
 
     def _may(self, now: float) -> bool:
         self._left = min(float(BURST), self._left + (now - self._left_at) * PER_SECOND)
         self._left_at = now
         if self._left < 1:
-            self.metrics.count("events_dropped_total", "Events dropped by the rate limit.")
+            self.metrics.events_dropped.inc()
             return False
         self._left -= 1
         return True

@@ -26,6 +26,7 @@ from typing import Final
 import aiohttp
 
 from mirrorflow_operator.cluster.progress_client import ScrapeTarget, ask, session
+from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.status import pod_progress
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.progress import (
@@ -115,13 +116,12 @@ class Poller:
     """
 
     changed: Callable[[Key], None]
+    metrics: Metrics = field(default_factory=Metrics)
     digest_of: Callable[[Reading], Hashable] = reading_digest
     interval_s: float = INTERVAL_S
     at_once: int = AT_ONCE_MAX
     wall_s: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
-    asked: int = 0  # polls since the start
-    failed: int = 0  # of these, polls that gave neither a summary nor a report
     _entries: dict[_TargetId, _Entry] = field(default_factory=dict)
     _of_flow: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
@@ -201,8 +201,9 @@ class Poller:
             reading = await ask(client, place, now_s=self.wall_s())
         finally:
             entry.asking = False
-        self.asked += 1
-        self.failed += reading.unread is not None
+        self.metrics.polls.inc()
+        if reading.unread is not None:
+            self.metrics.polls_failed.inc()
         if self._entries.get(_target_id(place)) is not entry:
             return  # the target was removed during the poll
         entry.reading = reading

@@ -38,8 +38,6 @@ WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list s
 CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
 STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
 RESYNC_JITTER: Final = 0.2
-FAILED_LISTS: Final = "failed_lists_total"
-FAILED_LISTS_ABOUT: Final = "Failed attempts to list the cluster or a namespace, by reason."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,7 +135,7 @@ class Leader:
                 kinds = await self._read_scopes()
             except ApiServerError as error:
                 self.problem = f"cannot read the cluster: {error}"
-                self.metrics.count(FAILED_LISTS, FAILED_LISTS_ABOUT, reason=type(error).__name__)
+                self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
                 _LOG.warning("Cannot read the cluster; retrying: %s", error)
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  jitter is no secret
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
@@ -170,7 +168,7 @@ class Leader:
 
     def _cannot_read(self, namespace: str, error: ForbiddenError) -> None:
         """Records that one namespace is forbidden; only its flows are affected, and their status says why."""
-        self.metrics.count(FAILED_LISTS, FAILED_LISTS_ABOUT, reason=type(error).__name__)
+        self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
         if self.unreadable.get(namespace) != str(error):
             _LOG.error("Cannot read namespace %s; its flows are not reconciled: %s", namespace, error)
             self.unreadable[namespace] = str(error)
@@ -192,7 +190,7 @@ class Leader:
             self._watches.start()
             await self._until_watches_end(readable)
             _LOG.warning("Restarting the watches.")
-            self.metrics.count("watch_restarts_total", "Restarts of the watches.")
+            self.metrics.watch_restarts.inc()
             await self._watches.stop()
             await self._read_all()
 
@@ -216,9 +214,7 @@ class Leader:
                 await asyncio.sleep(WATCH_GRACE_S)
             missed = {kind for kind in kinds if self.view.watched_at.get(kind, 0.0) < begun}
             for kind in missed:
-                self.metrics.count(
-                    "watch_misses_total", "Changes that a list showed and the watch had missed.", kind=kind
-                )
+                self.metrics.watch_misses.labels(kind=kind).inc()
             self._silent = bool(missed)
 
     async def _work(self) -> None:
@@ -247,8 +243,8 @@ class Leader:
                 self.queue.done(key, again_s)
                 if key not in self.view.flows:
                     self.queue.forget(key)
-            self.metrics.count("reconciles_total", "Passes over a flow, by result.", result=result)
-            self.metrics.took("reconcile_seconds", "Duration of a pass.", time.monotonic() - begun)
+            self.metrics.reconciles.labels(result=result).inc()
+            self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
 
     def _failed(self, key: Key, error: OperatorError) -> None:
         wait_s = self.queue.failed(key, getattr(error, "retry_after_s", 0.0))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirrorflow_operator.api.status import Status
-from mirrorflow_operator.cluster.apply import WRITES, WRITES_ABOUT
 from mirrorflow_operator.cluster.client import Client
 from mirrorflow_operator.cluster.events import Events
 from mirrorflow_operator.cluster.kinds import MIRROR_FLOW
@@ -67,7 +66,7 @@ class FlowStatusWriter:
             "status": status_document(status),
         }
         answer = await self.client.apply(MIRROR_FLOW, body, subresource="status")
-        self.metrics.count(WRITES, WRITES_ABOUT, verb="apply", kind="mirrorflows/status")
+        self.metrics.api_writes.labels(verb="apply", kind="mirrorflows/status").inc()
         self.view.put(MIRROR_FLOW, answer)
         stored = self.view.flows.get(resource.key)
         for reason, message in new_troubles(old.conditions, status.conditions, assessment.causes):

@@ -13,7 +13,7 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"pydantic", "pydantic_core", "yaml", "kopf", "aiohttp"}:
+        if name.partition(".")[0] in {"pydantic", "pydantic_core", "yaml", "kopf", "aiohttp", "prometheus_client"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

@@ -11,6 +11,7 @@ import pytest
 from mirrorflow_operator.cluster import progress_client
 from mirrorflow_operator.cluster.progress_client import ScrapeTarget, Verified, ask, session
 from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.metrics import NAMESPACE
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.progress import BODY_MAX_BYTES, Reading, Replicating, Unread
 from tests.harness.kafka.processes import free_port
@@ -161,6 +162,9 @@ class _Polling:
         await asyncio.gather(self.task, return_exceptions=True)
         await self.stubs.__aexit__(None, None, None)
 
+    def sample(self, name: str) -> float:
+        return self.poller.metrics.registry.get_sample_value(f"{NAMESPACE}_{name}") or 0.0
+
     def put(self, *hosts: str, **changes: object) -> None:
         self.poller.put(FLOW, [_place(self.stubs.port, host, **changes) for host in hosts])
 
@@ -251,7 +255,7 @@ def test_silent_pods_are_limited_and_do_not_delay_others(
             await _until(lambda: polling.stubs.asked[HOST] >= 3)
             await _until(lambda: all(polling.stubs.asked[one] for one in dead))
             assert polling.stubs.open_max <= 4
-            assert polling.poller.failed >= 20
+            assert polling.sample("polls_failed_total") >= 20
 
     asyncio.run(scenario())
 
