@@ -10,9 +10,10 @@ have written is counted once.
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mirrorflow_core.errors import FlowNotMovedError, FlowTakenError
-from mirrorflow_core.exactly_once.identity import Claim, Decisions, Identity
+from mirrorflow_core.exactly_once.identity import Decisions, Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.aborted_transactions import AbortedFilter
@@ -24,10 +25,11 @@ from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import batches_between
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog, moved_name, new_identity
+from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, moved_name, new_identity
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.writer.log_batches import read_batches
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
+from mirrorflow_replicator.copy.resume.identity_resolution import claim_of
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 READS_MAX = 16  # partitions whose logs are read at the same time
@@ -48,11 +50,19 @@ class FlowMove:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     async def is_due(self) -> bool:
-        """Return whether the first writer has copied the flow since it last had an owner. Raises ClusterError."""
+        """Return whether the first writer has copied the flow since it last had an owner.
+
+        Raises FlowExistsError if it has copied another flow, ClusterChangedError, ClusterError.
+        """
         if not await self._log.exists():
             return False
         identity = (await self._log.read()).identity
-        return identity is not None and (not self._is_retired(identity) or bool(await self._last_known()))
+        if identity is None:
+            return False
+        settings = self._settings
+        claim = claim_of(settings, self._source.cluster_id, self._target.cluster_id)
+        check_owner(identity, claim, target_alias=settings.target_alias, source_alias=settings.source_alias)
+        return not self._is_retired(identity) or bool(await self._last_known())
 
     async def move(self, runner: ProtocolRunner, lock: Producer) -> None:
         """Move the flow under *lock*. Raises FlowNotMovedError, FlowTakenError, ClusterError."""
@@ -88,18 +98,12 @@ class FlowMove:
             assert decided is not None, "the flow has an identity, or it would not be moved"
             if self._is_retired(decided):
                 return decided
-            claim = Claim(
-                source_cluster_id=self._source.cluster_id,
-                target_cluster_id=self._target.cluster_id,
-                policy=decided.policy,
-                flow=moved_name(settings.flow),
-                stream=decided.stream,
-            )
+            claim = claim_of(settings, self._source.cluster_id, self._target.cluster_id)
             proposal = await new_identity(
                 self._log,
                 self._target,
                 settings.source_alias,
-                claim,
+                replace(claim, flow=moved_name(settings.flow)),
                 earlier=decided,
                 generation=decided.generation + 1,
                 why="one owner",

@@ -47,7 +47,7 @@ def test_others_begin_when_what_copies_was_heard_of() -> None:
 
     async def main() -> None:
         copying, beside = Copying(), Beside()
-        running = connector_host.start([beside, copying])
+        running = connector_host.start([copying], [beside])
         await asyncio.sleep(0)
         assert not beside.begun.is_set()
 
@@ -66,7 +66,7 @@ def test_others_begin_all_the_same_where_nothing_can_be_copied(monkeypatch: pyte
 
     async def main() -> None:
         beside, alone = Beside(), Beside()
-        running = [*connector_host.start([Copying(), beside]), *connector_host.start([alone])]
+        running = [*connector_host.start([Copying()], [beside]), *connector_host.start([], [alone])]
         async with asyncio.timeout(300):
             await asyncio.gather(beside.begun.wait(), alone.begun.wait())
         for task in running:
