@@ -132,7 +132,7 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ),
             (
                 "mirrorflow.writer",
-                "`sequences` (default) or `transactions`: one process owns the flow and writes everything in transactions (experimental, for new flows of a single process)",
+                "`sequences` (default); `fenced`: one process or group owns the flow, and each partition has one writer, with plain batches for young records without gaps and transactions for all others; `transactions`: the same, with everything in transactions (both experimental, [exactly once](exactly-once.md))",
             ),
             (
                 "transforms",
