@@ -45,7 +45,7 @@ KEPT_ON_COPY = (
     "name a setting of the copy in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next "
     "sync of settings undoes it"
 )
-# Of a topic whose replicas are not in sync; the clause before it names them.
+# The advice for a topic whose replicas are not in sync; the clause before it names them.
 FEW_REPLICAS = "if it has fewer of them (replication.factor) than its min.insync.replicas, give it more, or lower that setting"
 
 
