@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +30,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.reports import KnownEnd
 from mirrorflow_core.settings import SourceSettings, StartPosition
-from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
 from mirrorflow_core.writer.flow_plan import FlowPlan, LossPolicy, TaskStart, TopicIds
@@ -42,6 +42,9 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.takeover import read_positions
+from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_core.writer.write_window import WritePoint
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
@@ -118,6 +121,7 @@ class FlowOwner:
 
     def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None], group: str = "") -> None:
         self.is_waiting = False  # another process owns the flow
+        self.is_first = False  # the flow had no owner before
         self._group = group
         self._settings = settings
         self._on_lost = on_lost
@@ -138,30 +142,37 @@ class FlowOwner:
         """The target's cluster id; "" before it was reached."""
         return "" if self._clusters is None else self._clusters[1].cluster_id
 
-    async def own(self, clusters: tuple[Cluster, Cluster], assignment: Assignment) -> None:
+    async def own(
+        self, clusters: tuple[Cluster, Cluster], assignment: Assignment, *, preempts: bool = False
+    ) -> None:
         """Own the flow with at least as many tasks as *assignment* has. Raises MirrorFlowError.
 
-        Waits while another process owns it.
+        Waits while another process owns it. *preempts*: takes it from its owner, which waits then.
         """
         async with self._working:
             self._assignment = assignment
             if self._owned is not None and len(assignment) <= self._owned.plan.claim.tasks:
                 return
             await self._connect(clusters)
-            await self._take(assignment, waits_for_group=False)
+            await self._take(assignment, waits_for_group=False, preempts=preempts)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
 
-    async def start_in_group(self, clusters: tuple[Cluster, Cluster], task: int, message: Assign) -> Assign:
+    async def start_in_group(
+        self, clusters: tuple[Cluster, Cluster], task: int, message: Assign, *, ids: WriterIds | None = None
+    ) -> Assign:
         """As `start_of`, in any process of the group that owns the flow."""
         async with self._working:
             await self._connect(clusters)
             if message.initial:
                 self._initial = frozenset(message.partitions)
-        return await self.start_of(task, message)
+        return await self.start_of(task, message, ids=ids)
 
-    async def start_of(self, task: int, message: Assign) -> Assign:
-        """Return *message* with the start of the task, which has no other start any more. Raises MirrorFlowError."""
+    async def start_of(self, task: int, message: Assign, *, ids: WriterIds | None = None) -> Assign:
+        """Return *message* with the start of the task, which has no other start any more. Raises MirrorFlowError.
+
+        *ids*: what it writes with; the task's own by default.
+        """
         self._held.pop(task, None)
         self._released.set()
         await self._wait_for_others(frozenset(message.partitions))
@@ -172,7 +183,7 @@ class FlowOwner:
                 raise FlowTakenError(source=self._settings.source_alias)
             start = self._starts.pop(task, None)
             if start is None or {*start.points, *start.problems} != {*message.partitions}:
-                start = await self._recover(runner, owned, task, message)
+                start = await self._recover(runner, owned, ids or owned.plan.ids.task(task), message)
             self._held[task] = frozenset(message.partitions)
             sequences = runner.transactions.sequences(start.producers.transactional)
             return replace(message, start=start, sequences=sequences)
@@ -207,9 +218,9 @@ class FlowOwner:
         return Ownership(plan=plan, lock=lock, tasks=())
 
     async def _recover(
-        self, runner: ProtocolRunner, owned: Ownership, task: int, message: Assign
+        self, runner: ProtocolRunner, owned: Ownership, ids: WriterIds, message: Assign
     ) -> TaskStart:
-        ids, topic_ids = owned.plan.ids.task(task), await self._topic_ids(message.partitions)
+        topic_ids = await self._topic_ids(message.partitions)
         flow = replace(owned, plan=replace(owned.plan, topic_ids=topic_ids))
         known = {TopicPartition(*one[:2]): _write_point(one) for one in message.known_ends}
         found = await runner.run(recover_task(flow, ids, self._with_leader(message.partitions), known))
@@ -224,15 +235,53 @@ class FlowOwner:
         on_target = flow_topics(self._settings).on_target
         return tuple(one for one in partitions if self._clusters[1].leader(*on_target(one)) is not None)
 
-    async def leave(self) -> None:
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        """Return how far each partition of the flow is copied, as stored: the next source offset. Raises MirrorFlowError."""
+        owned, runner = self._owned, self._runner
+        if owned is None or runner is None:
+            raise FlowTakenError(source=self._settings.source_alias)
+        positions = (await runner.run(read_positions(owned.lock))).committed
+        newest = {one.topic_partition: one.next_source_offset for one in positions}
+        return {partition: offset for partition, offset in newest.items() if offset >= 0}
+
+    async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Store where partitions start that have no position yet: what the source deletes from there on is a loss.
+
+        Raises MirrorFlowError.
+        """
+        known = await self.next_offsets()
+        owned, runner = self._owned, self._runner
+        new = {one: offset for one, offset in starts.items() if one not in known}
+        if owned is None or runner is None or not new:
+            return
+        topic_ids = await self._topic_ids(new)
+        positions = tuple(
+            WriterPosition(
+                topic=one.topic,
+                partition=one.partition,
+                next_source_offset=offset,
+                java_offset=offset - 1,
+                target_topic=topic_ids[one.topic].copy,
+                source_topic_id=topic_ids[one.topic].source,
+                target_topic_id=topic_ids[one.topic].target,
+                writer=owned.plan.ids.task(0),
+                left=True,
+            )
+            for one, offset in new.items()
+        )
+        if isinstance(await runner.transactions.run(Transaction(owned.lock, positions=positions)), Refused):
+            raise FlowTakenError(source=self._settings.source_alias)
+
+    async def leave(self, *, with_group: bool = False) -> None:
         """Give the flow up, after all tasks have ended, so that a successor need not wait.
 
-        In a group the claim stays: other processes may go on under it, and the next of them does not wait.
+        In a group the claim stays, unless the whole group leaves: other processes continue under it, and the next of
+        them does not wait.
         """
         if self._renewing is not None:
             await cancel_and_wait(self._renewing)
             self._renewing = None
-        if self._owned is not None and self._runner is not None and not self._group:
+        if self._owned is not None and self._runner is not None and (with_group or not self._group):
             with contextlib.suppress(MirrorFlowError, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await self._runner.run(renew_claim(self._owned, left=True))
@@ -251,14 +300,15 @@ class FlowOwner:
         await open_claims_topic(target, settings.offsets, settings.source_alias)
         return ProtocolRunner(source, target, flow_topics(settings), source_start=self._source_start)
 
-    async def _take(self, assignment: Assignment, *, waits_for_group: bool) -> None:
+    async def _take(self, assignment: Assignment, *, waits_for_group: bool, preempts: bool = False) -> None:
         runner = self._runner
         assert runner is not None
         assert self._clusters is not None
         move = FlowMove(self._settings, *self._clusters)
         is_moved = await move.is_due()
         claims = await runner.run(read_claims())
-        if not claims.committed and not is_moved:
+        self.is_first = not claims.committed and not is_moved
+        if self.is_first:
             self._initial = frozenset(one for task in assignment for one in task)
         # In a group each process finds where its tasks start, and a flow that is moved has no positions yet.
         is_later = is_moved or bool(self._group)
@@ -266,7 +316,9 @@ class FlowOwner:
         if claims.committed:
             refuse_changed_clusters(claims.committed[-1], plan.claim, self._settings)
         is_of_group = bool(claims.committed and self._group) and claims.committed[-1].group == self._group
-        if self._owned is None and _is_owned(claims.committed) and (waits_for_group or not is_of_group):
+        is_of_flow = bool(claims.committed) and claims.committed[-1].flow == self._settings.flow
+        must_wait = not (preempts and is_of_flow) and (waits_for_group or not is_of_group)
+        if self._owned is None and _is_owned(claims.committed) and must_wait:
             await self._wait_for_turn(runner, plan)
         taken = await runner.run(take_flow(plan))
         if isinstance(taken, Fenced):

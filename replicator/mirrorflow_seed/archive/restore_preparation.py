@@ -60,6 +60,7 @@ class ArchiveRestore:
                 action="check spec.topics of the flow",
             )
         identity, initial = await survey.identify()
+        assert identity is not None, "a restore is of the first writer; the flow's next owner moves it"
         if not accept_foreign:
             await survey.require_no_foreign_records(arrangement)
         positions = survey.store.positions

@@ -84,6 +84,7 @@ class SeedJob:
         self._cancel = cancel
         self._slots = slots
         self._url = url
+        self._group = f"seed {job.run_id}"
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._message = ""
@@ -117,7 +118,7 @@ class SeedJob:
         log.info("stopping: tasks finish their in-flight requests")
 
     async def _seed(self) -> int:
-        survey = await self._retry_transient(lambda: SeedSurvey.open(self._settings))
+        survey = await self._retry_transient(lambda: SeedSurvey.open(self._settings, self._group))
         try:
             arrangement = await self._arrange(survey)
             identity, initial = await self._retry_transient(survey.identify)
@@ -154,7 +155,7 @@ class SeedJob:
         survey: SeedSurvey,
         arrangement: Arrangement,
         shares: tuple[SeedShare, ...],
-        identity: Identity,
+        identity: Identity | None,
         *,
         initial: bool,
     ) -> None:
@@ -187,7 +188,7 @@ class SeedJob:
         progress = self._progress
         if frozen:
             return tuple(self._advanced(share) for share in progress.shares)
-        await self._retry_transient(survey.store.read_new)
+        await self._retry_transient(survey.read_positions)
         logs = await self._retry_transient(lambda: survey.logs(arrangement.partitions))
         begins = await self._retry_transient(lambda: survey.begins(logs, initial=initial))
         shares = shares_of(logs, survey.known(), begins)
@@ -204,12 +205,13 @@ class SeedJob:
         )
 
     async def _wave(
-        self, survey: SeedSurvey, tasks: Sequence[SeedTask], identity: Identity, *, initial: bool
+        self, survey: SeedSurvey, tasks: Sequence[SeedTask], identity: Identity | None, *, initial: bool
     ) -> None:
         """Runs *tasks* on Spark and follows their progress until they end."""
         wave = WaveSettings(
             files=self._files,
             identity=identity,
+            group=self._group,
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
@@ -281,11 +283,11 @@ class SeedJob:
     async def _read_positions(self, survey: SeedSurvey) -> None:
         """Reads the offsets stored on the target, whichever copier wrote them."""
         with contextlib.suppress(MirrorFlowError):
-            await survey.store.read_new()
+            await survey.read_positions()
+        known = survey.known()
         for share in self._progress.shares:
-            position = survey.store.positions.get(share.source)
-            if position is not None:
-                self._progress.reached(share.index, position.source_offset + 1)
+            if share.source in known:
+                self._progress.reached(share.index, known[share.source])
 
     async def _require_no_foreign_records(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:

@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -25,18 +25,24 @@ from mirrorflow_core.errors import (
     SourceDataLostError,
 )
 from mirrorflow_core.exactly_once.identity import Identity
-from mirrorflow_core.reports import Guarantee
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.reports import Guarantee, KnownEnd
 from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.providers import Resolver
+from mirrorflow_replicator.connectors.flow_owner import FlowOwner
+from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import guarantee_of
 from mirrorflow_replicator.copy.resume.identity_resolution import identify
+from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.worker.task_factory import begin
 from mirrorflow_seed.seed.plan import SeedShare, SeedTask
@@ -70,11 +76,12 @@ class WaveSettings:
     """The input that all tasks of a wave share. It holds no secret and no resolved reference."""
 
     files: FlowFiles
-    identity: Identity
+    identity: Identity | None  # None: the flow has an owner, which is the driver of this job
     initial: bool  # the flow began with this job
     seconds: float
     url: str  # where the driver answers tasks
     bytes_per_second: int | None
+    group: str = ""  # the job's name in the claim, where the flow has an owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,12 @@ class SeedTaskRunner:
         self._wave = wave
         self._settings: SourceSettings = wave.files.load()
         self._resolve = Resolver(self._settings.providers).resolve_client
+        self._chain = min(share.index for share in seed_task.shares)
+        # What this process has learned in earlier starts, where the flow has an owner.
+        self._earlier: dict[TopicPartition, PartitionCopier] = {}
+        self._stamped: set[str] = set()
+        self._known_ends: Sequence[KnownEnd] = ()
+        self._ended_why = ""
         self._open: dict[int, SeedShare] = {share.index: share for share in seed_task.shares}
         self._copiers: dict[int, PartitionCopier] = {}  # of the current connection
         self._partition_results: dict[int, PartitionResult] = {}
@@ -178,13 +191,18 @@ class SeedTaskRunner:
             else:
                 self._connection_error, failures = None, 0
 
-    async def _run_once(self, identity: Identity) -> Identity:
+    async def _run_once(self, identity: Identity | None) -> Identity | None:
         """Copies with *identity* until the end; returns the identity to continue with, newer if fenced."""
+        self._ended_why = ""
         clusters = await self._connect()
         task = None
         try:
             store = position_store(self._settings, clusters[1])
-            await store.open()
+            fenced_start = None
+            if self._settings.has_owner:
+                fenced_start = await self._fenced_start(clusters)
+            else:
+                await store.open()
             task = await begin(
                 self._settings,
                 clusters,
@@ -193,8 +211,10 @@ class SeedTaskRunner:
                 resolve=self._resolve,
                 task=0,
                 copier=self._attempt,
+                fenced=fenced_start,
             )
             fenced = await self._copy(task)
+            self._earlier |= task.lanes
         finally:
             if task is not None:
                 await task.stop()
@@ -205,14 +225,41 @@ class SeedTaskRunner:
             raise self._bug
         for share in list(self._open.values()):
             self._settle(share)  # acknowledgements may have arrived during the stop
-        return await self._next_identity(identity) if fenced else identity
+        return await self._next_identity(identity) if fenced and identity is not None else identity
+
+    async def _fenced_start(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
+        """Takes the open partitions over from earlier attempts, and returns where each of them starts."""
+        settings = self._settings
+        ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
+        owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
+        wanted = Assign(
+            identity=None,
+            partitions=tuple(share.source for share in self._open.values()),
+            initial=self._wave.initial,
+            gone=False,
+            known_ends=tuple(self._known_ends),
+        )
+        given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
+        assert given.start is not None
+        transactions = ProducerTransactions(clusters[1], flow_topics(settings), sequences=given.sequences)
+        return FencedStart(
+            start=given.start,
+            transactions=transactions,
+            earlier=self._earlier,
+            stamped=self._stamped,
+            end=self._end_start,
+        )
+
+    def _end_start(self, why: str, known_ends: Sequence[KnownEnd] = ()) -> None:
+        log.warning("the task begins again behind its last commit: %s", why)
+        self._ended_why, self._known_ends = why, known_ends
 
     async def _copy(self, task: CopyTask) -> bool:
         """Copies until nothing is left to do on this connection; returns whether the epoch was fenced."""
         self._lost.update({index: copier.lost_records for index, copier in self._copiers.items()})
         self._counted, self._copiers = (self._progress.records, self._progress.bytes), {}
         assigned: frozenset[int] = frozenset()
-        while self._open and not self._must_end() and self._bug is None:
+        while self._open and not self._must_end() and self._bug is None and not self._ended_why:
             wanted = frozenset(self._open)
             limit = self._instructions.bytes_per_second
             if wanted != assigned:

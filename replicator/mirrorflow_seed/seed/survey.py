@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.exactly_once.identity import Beginning, Identity
@@ -20,6 +20,7 @@ from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules
+from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
 from mirrorflow_replicator.copy.resume.identity_resolution import identify
@@ -42,19 +43,24 @@ class SeedSurvey:
     target: Cluster
     store: PositionStore
     decisions: DecisionLog
+    owner: FlowOwner | None  # None: the first writer, whose processes share the flow
+    # By partition, as stored by owners when last read.
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
-    async def open(cls, settings: SourceSettings) -> "SeedSurvey":
-        """Connects to both clusters with the flow's admin clients."""
+    async def open(cls, settings: SourceSettings, group: str) -> "SeedSurvey":
+        """Connects to both clusters with the flow's admin clients; *group* is the job's name in claims."""
         source, target = await connect_both(
             settings.source_admin,
             settings.target_admin,
             resolve=Resolver(settings.providers).resolve_client,
         )
-        return cls.over(settings, source, target)
+        return cls.over(settings, source, target, group)
 
     @classmethod
-    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster) -> "SeedSurvey":
+    def over(
+        cls, settings: SourceSettings, source: Cluster, target: Cluster, group: str = ""
+    ) -> "SeedSurvey":
         """Uses existing connections and takes ownership of them."""
         return cls(
             settings=settings,
@@ -64,10 +70,15 @@ class SeedSurvey:
             decisions=DecisionLog(
                 target, settings.source_alias, replication_factor=settings.offsets.replication_factor
             ),
+            owner=FlowOwner(settings, on_lost=lambda: None, group=group)
+            if settings.has_owner and group
+            else None,
         )
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Gives the flow up and closes all connections."""
+        if self.owner is not None:
+            await self.owner.leave(with_group=True)
         await asyncio.gather(self.source.close(), self.target.close())
 
     async def arrange(self) -> Arrangement:
@@ -94,23 +105,44 @@ class SeedSurvey:
             report_only=self.settings.configs_report_only,
         )
 
-    async def identify(self) -> tuple[Identity, bool]:
-        """Returns the identity that all tasks write with, and whether the flow begins with this job."""
+    async def identify(self) -> tuple[Identity | None, bool]:
+        """Returns the identity that all tasks write with, and whether the flow begins with this job.
+
+        Where the flow has owners there is no identity: this job takes the flow, and its connector waits.
+        """
+        if self.owner is not None:
+            await self.owner.own((self.source, self.target), ((),), preempts=True)
+            await self.decisions.ensure()
+            await self.read_positions()
+            return None, self.owner.is_first
         found = await identify(self.settings, self.source, self.target, may_change=True)
         await asyncio.gather(self.store.open(), self.decisions.ensure())
         await self.decisions.read()
         return found.identity, found.is_first
 
+    async def read_positions(self) -> None:
+        """Reads new positions, whichever process has stored them."""
+        if self.owner is not None:
+            self.next_offsets = await self.owner.next_offsets()
+        else:
+            await self.store.read_new()
+
     def known(self) -> dict[TopicPartition, int]:
         """Next source offset of each partition ever copied, as stored; 0 if only its anchor is known."""
+        if self.owner is not None:
+            return dict(self.next_offsets)
         known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
         return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
 
-    async def decide_beginnings(self, shares: Iterable[SeedShare], identity: Identity) -> None:
+    async def decide_beginnings(self, shares: Iterable[SeedShare], identity: Identity | None) -> None:
         """Decides that partitions no copier has begun begin at the start of their share.
 
         Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
         """
+        if self.owner is not None:
+            await self.owner.store_starts({one.source: one.start for one in shares if one.start < one.end})
+            return
+        assert identity is not None
         # Decisions of earlier generations precede that of our identity, so this read finds them.
         decisions = await self.decisions.read()
         begun = {*decisions.partitions(), *self.store.positions}
