@@ -20,6 +20,7 @@ from mirrorflow_kafka.admin.acl_marks import AclMarks
 from mirrorflow_kafka.admin.open_access import SETTING, loses_access, may_be_open, may_write_topic
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import SECURITY_DISABLED
+from mirrorflow_kafka.stores.decision_log import DecisionLog
 
 log = logging.getLogger("mirrorflow.worker")
 
@@ -73,6 +74,9 @@ class AclSync:
         self._report_only = settings.acls_report_only
         self._rules = acl_rules(settings, selection)
         self._keeps_access = False  # known: the first ACL of a topic does not deny it to this flow
+        self._log = DecisionLog(
+            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
+        )
         self._marks = AclMarks(target, settings.source_alias, naming=settings.naming_words)
         self._refused: set[AclBinding] = set()  # in the previous pass
         self._without_authorizer: set[str] = set()  # clusters for which that was logged
@@ -93,6 +97,7 @@ class AclSync:
             return ()
 
     async def _sync(self, topics: Collection[str]) -> tuple[str, ...]:
+        await self._log.ensure()  # where the marks are; a flow with an owner has no other use for it
         source = await admin.describe_acls(self._source, resource_type=TOPIC)
         target = await admin.describe_acls(self._target, resource_type=TOPIC)
         plan = plan_acls(

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ from mirrorflow_kafka.client.error_codes import (
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.position_writer import PositionWriter
+from mirrorflow_replicator.copy.position_writer import WRITES_AVERAGED, PositionWriter
 from mirrorflow_replicator.process.clock import now_ms
 
 DRAIN_S = 10.0  # for the answers to what is in flight; a leader that needs longer is being replaced
@@ -92,6 +93,7 @@ class TaskTransaction:
         self._wake = asyncio.Event()
         self._began_s = self._ended_s = self._touched_s = time.monotonic()
         self._commit_s = 0.0  # duration of the last commit
+        self.took_ms: deque[float] = deque(maxlen=WRITES_AVERAGED)  # durations of the newest commits
         self._working = asyncio.Lock()
 
     # -- called by the partition copiers
@@ -291,6 +293,7 @@ class TaskTransaction:
                 lane.pin.release(marked=False)
         self._ended_s = time.monotonic()
         self._commit_s = self._ended_s - began_s
+        self.took_ms.append(self._commit_s * 1000)
 
     def _ready_changes(self) -> dict[PartitionCopier, ChangeForm]:
         """Return the changes of form that are still wanted; everything before them is acknowledged."""
@@ -368,6 +371,7 @@ class FencedPositionWriter(PositionWriter):
     def __init__(self, transaction: TaskTransaction, **rest: Any) -> None:
         super().__init__(**rest)
         self._transaction = transaction
+        self._took_ms = transaction.took_ms
 
     async def flush(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
         """Store the positions of *lanes*, or have them stored soon if they are not given up. Raises ClusterError."""
