@@ -21,7 +21,7 @@ from mirrorflow_operator.cluster.lease import Lease
 from mirrorflow_operator.cluster.progress_client import Authorities
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
-from mirrorflow_operator.http_server import serve
+from mirrorflow_operator.http_server import serving
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.leader_loop import Leader
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
@@ -77,16 +77,14 @@ class Operator:
         self._lease = lease
         self._gauges()
         threading.Thread(target=_watchdog, args=(lease,), name="watchdog", daemon=True).start()
-        runner, port = await serve(
-            self.settings.listener_host, self.settings.listener_port, self.metrics, self._sick, self._unready
-        )
-        _LOG.info("Listening on port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
-        try:
-            return await self._terms(client, lease)
-        finally:
-            await lease.release()
-            await client.close()
-            await runner.cleanup()
+        host, port = self.settings.listener_host, self.settings.listener_port
+        async with serving(host, port, self.metrics, self._sick, self._unready) as port:
+            _LOG.info("Listening on port %d; waiting for the Lease %s/%s.", port, lease.namespace, lease.name)
+            try:
+                return await self._terms(client, lease)
+            finally:
+                await lease.release()
+                await client.close()
 
     async def _terms(self, client: Client, lease: Lease) -> int:
         reconciler = self._reconciler(client, lease.identity)
