@@ -22,16 +22,16 @@ from mirrorflow_operator.cluster.progress_client import Authorities
 from mirrorflow_operator.cluster.progress_poller import Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.http_server import serving
+from mirrorflow_operator.leader import Leader
 from mirrorflow_operator.metrics import Metrics
-from mirrorflow_operator.reconcile.leader_loop import Leader
 from mirrorflow_operator.reconcile.object_writer import ObjectWriter
 from mirrorflow_operator.reconcile.observe import Observer
 from mirrorflow_operator.reconcile.reconciler import Reconciler
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter
-from mirrorflow_operator.reconcile.work_queue import WorkQueue
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Key
 from mirrorflow_operator.status.conditions import Reason
+from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger("mirrorflow_operator")
 STAND_DOWN_S: Final = (

@@ -10,9 +10,9 @@ from prometheus_client import generate_latest
 from mirrorflow_operator.cluster.kinds import CONFIG_MAP, MIRROR_FLOW, POD
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.errors import SettingsError
+from mirrorflow_operator.leader import Leader
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.process import Operator
-from mirrorflow_operator.reconcile.leader_loop import Leader
 from mirrorflow_operator.settings import Settings, from_environment
 
 KEY = ("here", "flow")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.reconcile.work_queue import BACKOFF_MAX_S, INTERVAL_S, WorkQueue
+from mirrorflow_operator.work_queue import BACKOFF_MAX_S, INTERVAL_S, WorkQueue
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from mirrorflow_operator.cluster.client import Client, read_kubernetes_id
 from mirrorflow_operator.cluster.kinds import MIRROR_FLOW, ObjectKind
 from mirrorflow_operator.cluster.view import View, list_all
+from mirrorflow_operator.cluster.watches import Watches
 from mirrorflow_operator.errors import (
     ApiServerError,
     ConflictError,
@@ -26,10 +27,9 @@ from mirrorflow_operator.errors import (
 )
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.reconcile.reconciler import Reconciler
-from mirrorflow_operator.reconcile.watches import Watches
-from mirrorflow_operator.reconcile.work_queue import WorkQueue
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Key
+from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger(__name__)
 DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
