@@ -24,8 +24,7 @@ from mirrorflow_cli.from_mm2 import java_flows as flows_of_mm2
 from mirrorflow_cli.from_strimzi import KIND as STRIMZI
 from mirrorflow_cli.from_strimzi import java_flows as flows_of_strimzi
 from mirrorflow_core.errors import SettingError
-from mirrorflow_operator.api.load import flow_of
-from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.api.load import flow_of, read_document
 from mirrorflow_operator.errors import InvalidSpecError
 
 _IS_STRIMZI = re.compile(rf"""^kind:\s*["']?{STRIMZI}\b""", re.MULTILINE)

@@ -12,8 +12,7 @@ from mirrorflow_core.settings import ClientSettings, SourceSettings
 from mirrorflow_operator.api.cluster import Cluster as ClusterSpec
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
-from mirrorflow_operator.plan.samples import samples
-from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts
+from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
 
 # Cluster id and topics.
 Seen = tuple[str, frozenset[str]]

@@ -6,14 +6,20 @@
    whatever the topic is called by then. A topic that two flows write to is a collision.
 3. Two flows to one target with equal source aliases conflict whatever they copy: their stored offsets and
    identity there are keyed by the alias.
-The known topics of a source are followed; where they are unknown, sample names from the patterns (`samples`).
+The known topics of a source are followed; where they are unknown, sample names that their patterns match. Two
+patterns overlap if a sample of one, or two samples joined, matches both. An overlap that is found is real, but
+overlaps can be missed: samples do not cover all a pattern can match.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.errors import SlowPatternError
+from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.naming.topic_selection import TopicSelection
 
 
@@ -242,3 +248,41 @@ def _slow(search: _Search) -> Iterator[Conflict]:
     for at, error in search.slow.items():
         flow = search.routes[at].flow
         yield Conflict(kind=ConflictKind.SLOW, flows=(flow,), sentence=f"Flow {flow}: {error}")
+
+
+ANY = "any-topic"  # the sample for .*
+# Pairs grow with the square of the patterns; this many names are checked in well under a second.
+SAMPLES_MAX = 400
+_PARTS = (
+    (re.compile(r"\\([.\-_])"), r"\1"),
+    (re.compile(r"\\d"), "1"),
+    (re.compile(r"\\w"), "a"),
+    (re.compile(r"\[([A-Za-z0-9])[^\]]*\]"), r"\1"),
+    (re.compile(r"\(\?[:a-z!=<]*|[()^$]"), ""),
+    (re.compile(r"\.\*"), ""),
+    (re.compile(r"(?<!\\)\.\+"), "x"),
+    (re.compile(r"[+*?]|\{[\d,]*\}"), ""),
+)
+
+
+def samples(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Returns at most SAMPLES_MAX sample names for *patterns*, the simplest first."""
+    single = list(dict.fromkeys(name for pattern in patterns for name in _of(pattern)))
+    pairs = (f"{one}{other}" for one, other in itertools.permutations(single, 2))
+    return tuple(itertools.islice(dict.fromkeys((*single, *pairs, ANY)), SAMPLES_MAX))
+
+
+def _of(pattern: str) -> list[str]:
+    expression = JavaPattern(pattern)
+    names = []
+    for alternative in pattern.strip("()").split("|"):
+        name = alternative
+        for part, plain in _PARTS:
+            name = part.sub(plain, name)
+        name = name or ANY
+        try:
+            if expression.matches(name):
+                names.append(name)
+        except SlowPatternError:
+            continue  # a name that cannot be matched in time is no sample
+    return names

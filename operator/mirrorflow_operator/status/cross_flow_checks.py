@@ -18,8 +18,7 @@ from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_operator.api.cluster import Cluster
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan.naming import naming_of
-from mirrorflow_operator.plan.samples import samples
-from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts
+from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.status.admission import AdmissionRefusal, Key, Resource
 from mirrorflow_operator.status.conditions import Reason
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of
-from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.api.load import flow_of, read_document
 from mirrorflow_operator.cluster.apply import owned
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import objects

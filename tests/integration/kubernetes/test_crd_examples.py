@@ -12,9 +12,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from mirrorflow_operator.api.load import read_document
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.yaml_text import read_document
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl

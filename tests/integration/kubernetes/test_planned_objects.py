@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.api.load import flow_of
-from mirrorflow_operator.api.yaml_text import read_document
+from mirrorflow_operator.api.load import flow_of, read_document
 from mirrorflow_operator.plan.objects import Object
 from mirrorflow_operator.settings import SEED_ACCOUNT
 from tests.harness.kafka.processes import wait_until

@@ -5,8 +5,7 @@ import pytest
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
-from mirrorflow_operator.plan.samples import samples
-from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts
+from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 
 
 def flow(
