@@ -5,7 +5,7 @@
     ├── SettingsError        the operator was started with a setting that it cannot use
     ├── NameConflictError    an object with a name that a flow needs belongs to another owner
     └── ApiServerError       a request to the Kubernetes API failed
-        ├── UnreachableError     no complete response: it is unknown whether the request was carried out
+        ├── NoAnswerError        no complete response: it is unknown whether the request was carried out
         ├── BusyError            429 or 5xx: retry later
         │   └── BrokenError          500: mostly caused by the object's content, sometimes by the server
         ├── ForbiddenError       401 or 403: refused by RBAC, a quota or a policy
@@ -85,7 +85,7 @@ class ApiServerError(OperatorError):
         super().__init__(f"{asked}: {answer}")
 
 
-class UnreachableError(ApiServerError):
+class NoAnswerError(ApiServerError):
     """No complete response: it is unknown whether the request was carried out."""
 
 

@@ -14,7 +14,7 @@ from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.grants import Grant, source_grants, target_grants
 from mirrorflow_cli.json_output import add_json_argument, print_json
-from mirrorflow_operator.api.cluster import Cluster
+from mirrorflow_operator.api.cluster import ClusterSpec
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.plan.plan import ConnectorKind
@@ -56,13 +56,13 @@ class _Granted:
 
     kind: ConnectorKind
     side: Side
-    cluster: Cluster
+    cluster: ClusterSpec
     principal: str
     grants: tuple[Grant, ...]
 
 
 def _granted(
-    arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: Cluster
+    arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: ClusterSpec
 ) -> _Granted:
     match kind:
         case ConnectorKind.SOURCE:
@@ -91,14 +91,14 @@ def _as_json(granted: _Granted) -> list[dict[str, Any]]:
     ]
 
 
-def _principal(cluster: Cluster) -> str:
+def _principal(cluster: ClusterSpec) -> str:
     authentication = cluster.authentication
     if authentication is not None and authentication.username is not None and authentication.username.value:
         return f"User:{authentication.username.value}"
     return PRINCIPAL_DEFAULT
 
 
-def _command(cluster: Cluster, principal: str, grant: Grant) -> str:
+def _command(cluster: ClusterSpec, principal: str, grant: Grant) -> str:
     words = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
     words += ["--allow-principal", principal]
     for operation in grant.access.words:

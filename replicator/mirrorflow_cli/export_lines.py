@@ -14,7 +14,7 @@ from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_operator.api.groups import Side
 from mirrorflow_operator.api.spec import MirrorFlow, State
-from mirrorflow_operator.api.topics import Position
+from mirrorflow_operator.api.topics import InitialPosition
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
 
@@ -143,9 +143,9 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 )
     _tasks(out, name, planned)
     start = flow.spec.topics.start_from
-    if start.position is Position.TIMESTAMP:
+    if start.position is InitialPosition.TIMESTAMP:
         out.say(f"{name}.mirrorflow.start.from", f"timestamp:{start.timestamp}", planned.flow)
-    elif start.position is Position.LATEST:
+    elif start.position is InitialPosition.LATEST:
         # Java's own setting, so that Java MM2 understands it too.
         out.say(f"{name}.source.consumer.auto.offset.reset", "latest", planned.flow)
 

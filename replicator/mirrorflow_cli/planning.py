@@ -33,7 +33,7 @@ class TopicPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowPlan:
+class PlannedFlow:
     """What `plan` shows of one flow.
 
     `topics` is None if topics were not requested, or could not be listed for the reason in `problem`.
@@ -85,33 +85,33 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _flow_plan(planned: Plan, *, offline: bool) -> FlowPlan:
+def _flow_plan(planned: Plan, *, offline: bool) -> PlannedFlow:
     settings, warnings = source_settings(planned)
     notes = (*planned.notes, *warnings)
     if offline:
-        return FlowPlan(planned=planned, settings=settings, notes=notes)
+        return PlannedFlow(planned=planned, settings=settings, notes=notes)
     return asyncio.run(_with_topics(planned, settings, notes))
 
 
-async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> FlowPlan:
+async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> PlannedFlow:
     try:
         async with reached(settings.source_admin, settings) as source:
             selected = await selected_topics(source, settings)
     except (ClusterError, SettingError) as error:
         # A reference whose file does not exist here yet fails like an unreachable cluster.
         problem = f"Topics are not listed. {error} --offline does without them."
-        return FlowPlan(planned=planned, settings=settings, notes=notes, problem=problem)
+        return PlannedFlow(planned=planned, settings=settings, notes=notes, problem=problem)
     target_of = make_selection(settings).target_topic
     topics = tuple(
         TopicPlan(topic=topic, target=target_of(topic), partitions=partitions)
         for topic, partitions in selected.topics.items()
     )
-    return FlowPlan(
+    return PlannedFlow(
         planned=planned, settings=settings, notes=notes, topics=topics, nothing_selected=selected.nothing
     )
 
 
-def _print(one: FlowPlan, *, is_named: bool) -> None:
+def _print(one: PlannedFlow, *, is_named: bool) -> None:
     if is_named:
         print(f"# Flow {one.planned.flow}")
     for connector in one.planned.connectors:
@@ -137,7 +137,7 @@ def _readable(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
-def _as_json(one: FlowPlan) -> dict[str, Any]:
+def _as_json(one: PlannedFlow) -> dict[str, Any]:
     return {
         "name": one.planned.flow,
         "connectors": [

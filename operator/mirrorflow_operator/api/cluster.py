@@ -110,7 +110,7 @@ class Authentication(ApiModel):
     )
 
 
-class Cluster(ApiModel):
+class ClusterSpec(ApiModel):
     """A Kafka cluster, as the flow connects to it."""
 
     alias: Alias = Field(

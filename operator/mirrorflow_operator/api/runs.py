@@ -13,7 +13,7 @@ from mirrorflow_operator.api.model import ApiModel, ObjectName, RunId
 from mirrorflow_operator.api.quantity import Quantity
 
 
-class ForeignRecords(Enum):
+class ForeignRecordPolicy(Enum):
     """What to do if a target topic contains records that the flow has not written."""
 
     REFUSE = "Refuse"
@@ -68,8 +68,8 @@ class Seed(SparkJob):
     """Bulk copy to the target, after which the source connector continues."""
 
     run_id: RunId = Field("", description="Id of the run. A new value starts a seed; if empty, none runs.")
-    foreign_records: ForeignRecords = Field(
-        ForeignRecords.REFUSE,
+    foreign_records: ForeignRecordPolicy = Field(
+        ForeignRecordPolicy.REFUSE,
         description="Policy for target topics that contain records of other producers. Refuse: the seed "
         "fails. Accept: it continues and keeps them.",
     )
@@ -112,7 +112,7 @@ class Verify(SparkJob):
     )
 
 
-class RestartRequest(ApiModel):
+class RollingRestart(ApiModel):
     """Rolling restart of the connectors."""
 
     run_id: RunId = Field(

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from mirrorflow_operator.api.cluster import Cluster
+from mirrorflow_operator.api.cluster import ClusterSpec
 from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.groups import Groups, Heartbeats, OffsetSyncs
 from mirrorflow_operator.api.model import LIST_SET, ApiModel, FlowId, ObjectName
 from mirrorflow_operator.api.quantity import Quantity
-from mirrorflow_operator.api.runs import RestartRequest, Seed, Verify
+from mirrorflow_operator.api.runs import RollingRestart, Seed, Verify
 from mirrorflow_operator.api.topics import Topics
 
 API_VERSION = "mirrorflow.io/v1alpha1"
@@ -66,8 +66,8 @@ class Spec(ApiModel):
         description="Running, Paused (pods stay, and the lag is still reported) or Stopped (no pods run, and "
         "offsets can be altered).",
     )
-    source: Cluster = Field(description="Cluster from which records are copied.")
-    target: Cluster = Field(description="Cluster to which records are copied.")
+    source: ClusterSpec = Field(description="Cluster from which records are copied.")
+    target: ClusterSpec = Field(description="Cluster to which records are copied.")
     topics: Topics = Field(
         default_factory=Topics, description="Selection of topics, and how they are copied."
     )
@@ -97,8 +97,8 @@ class Spec(ApiModel):
     )
     seed: Seed | None = Field(None, description="Bulk copy to the target.")
     verify: Verify | None = Field(None, description="Comparison of the records on both clusters.")
-    restart: RestartRequest = Field(
-        default_factory=RestartRequest, description="Rolling restart of the connectors."
+    restart: RollingRestart = Field(
+        default_factory=RollingRestart, description="Rolling restart of the connectors."
     )
 
 

@@ -18,7 +18,7 @@ class NamingPolicy(Enum):
     IDENTITY = "Identity"  # MM2's IdentityReplicationPolicy
 
 
-class Position(Enum):
+class InitialPosition(Enum):
     """Where a partition starts that has not been copied yet."""
 
     EARLIEST = "Earliest"
@@ -57,7 +57,7 @@ class Naming(ApiModel):
 class StartFrom(ApiModel):
     """Where topics start that exist when the flow is first run; later ones are copied from their beginning."""
 
-    position: Position = Field(Position.EARLIEST, description="Earliest, Latest or Timestamp.")
+    position: InitialPosition = Field(InitialPosition.EARLIEST, description="Earliest, Latest or Timestamp.")
     timestamp: Annotated[str, Field(max_length=40)] | None = Field(
         None, description="Time (RFC 3339) from which records are copied, for position Timestamp."
     )

@@ -210,7 +210,7 @@ class Client:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             code = "0"
-            raise errors.UnreachableError(asked, f"no answer ({type(error).__name__}: {error})") from error
+            raise errors.NoAnswerError(asked, f"no answer ({type(error).__name__}: {error})") from error
         finally:
             if what:
                 self._metrics.api_requests.labels(verb=verb, kind=what, code=code).inc()
@@ -231,7 +231,7 @@ class Client:
             retry_after_s = float(headers.get("Retry-After", "0"))
         kind = _CLASSES.get(status, errors.BusyError if status >= 500 else errors.RejectedError)
         if status < 400:
-            kind = errors.UnreachableError  # a truncated response, or one that another server sent
+            kind = errors.NoAnswerError  # a truncated response, or one that another server sent
         sentence = (str(said) or f"HTTP {status}")[:RESPONSE_QUOTE_MAX]
         raise kind(asked, sentence, status=status, retry_after_s=retry_after_s)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.connectors import Template
 from mirrorflow_operator.api.quantity import amount, whole
-from mirrorflow_operator.api.runs import ForeignRecords, Seed, SparkJob, Verify
+from mirrorflow_operator.api.runs import ForeignRecordPolicy, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import SecretLayout
@@ -96,7 +96,7 @@ def _job_properties(flow: MirrorFlow, job: SparkJob, *, run_id: str, image: str)
     if limit is not None:
         found["bytes.per.second"] = str(whole(limit))
     if isinstance(job, Seed):
-        found["foreign.records"] = "accept" if job.foreign_records is ForeignRecords.ACCEPT else "refuse"
+        found["foreign.records"] = "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
     if isinstance(job, Verify):
         found["sample"] = job.sample
         if job.output is not None:

@@ -14,7 +14,7 @@ from mirrorflow_core.naming.worker_topics import worker_topic
 from mirrorflow_operator.api.cluster import (
     Authentication,
     AuthenticationType,
-    Cluster,
+    ClusterSpec,
     SecretKey,
     TextSource,
     TrustedCertificate,
@@ -22,7 +22,13 @@ from mirrorflow_operator.api.cluster import (
 from mirrorflow_operator.api.quantity import whole
 from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
-from mirrorflow_operator.api.topics import NamingPolicy, Position, StartFrom, SyncMode, TopicConfigException
+from mirrorflow_operator.api.topics import (
+    InitialPosition,
+    NamingPolicy,
+    StartFrom,
+    SyncMode,
+    TopicConfigException,
+)
 from mirrorflow_operator.plan.layout import FILE_PROVIDER, PROVIDER, SecretLayout
 
 STATE_KEY = "mirrorflow.state"
@@ -38,7 +44,7 @@ _MECHANISMS: Mapping[AuthenticationType, tuple[str, str]] = {
 }
 
 
-def cluster_properties(side: str, cluster: Cluster, layout: SecretLayout) -> dict[str, str]:
+def cluster_properties(side: str, cluster: ClusterSpec, layout: SecretLayout) -> dict[str, str]:
     """Returns the connection properties of one cluster; *side* is source or target."""
     connection = {
         "bootstrap.servers": ",".join(cluster.bootstrap_servers),
@@ -51,7 +57,7 @@ def cluster_properties(side: str, cluster: Cluster, layout: SecretLayout) -> dic
     }
 
 
-def client_config(cluster: Cluster, prefix: str) -> dict[str, str]:
+def client_config(cluster: ClusterSpec, prefix: str) -> dict[str, str]:
     """Returns the cluster's `config`; MM2 accepts such keys only with a client role as their prefix."""
     properties: dict[str, str] = {}
     for key, value in cluster.config.items():
@@ -64,7 +70,7 @@ def _all_roles(key: str) -> list[str]:
     return [f"{role}.{key}" for role in CLIENT_ROLES]
 
 
-def security_properties(cluster: Cluster, layout: SecretLayout) -> dict[str, str]:
+def security_properties(cluster: ClusterSpec, layout: SecretLayout) -> dict[str, str]:
     """Returns `security.protocol` and what it needs; empty for plain text without authentication."""
     encrypted = cluster.tls is not None
     sasl = _is_sasl(cluster.authentication)
@@ -314,7 +320,7 @@ def _pairs(exceptions: Iterable[TopicConfigException]) -> str:
 
 
 def _start_from(start: StartFrom) -> str:
-    if start.position is Position.TIMESTAMP:
+    if start.position is InitialPosition.TIMESTAMP:
         return f"timestamp:{start.timestamp}"
     return str(start.position.value).lower()
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_operator.api.cluster import Cluster
+from mirrorflow_operator.api.cluster import ClusterSpec
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
@@ -125,7 +125,7 @@ def _flow(resource: Resource, flow: MirrorFlow) -> _Flow:
     )
 
 
-def _endpoint(cluster: Cluster, namespace: str, cluster_id: str) -> Endpoint:
+def _endpoint(cluster: ClusterSpec, namespace: str, cluster_id: str) -> Endpoint:
     addresses = frozenset(_address(one.lower(), namespace) for one in cluster.bootstrap_servers)
     return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id)
 

@@ -73,7 +73,7 @@ def decode_state(data: bytes) -> MemberState:
 
     Raises ValueError for an unsupported version or truncated data.
     """
-    read = _Reader(data)
+    read = _ProtocolReader(data)
     read.version()
     url, offset, size = read.string(), read.number(">q"), read.number(">i")
     held = None if size < 0 else decode_assignment(read.take(size))
@@ -97,7 +97,7 @@ def encode_assignment(assignment: GroupAssignment, version: int) -> bytes:
 
 def decode_assignment(data: bytes) -> GroupAssignment:
     """Return the decoded assignment. Raises ValueError for an unsupported version or truncated data."""
-    read = _Reader(data)
+    read = _ProtocolReader(data)
     read.version()
     return GroupAssignment(
         error=read.number(">h"),
@@ -129,7 +129,7 @@ def _units(units: Iterable[Unit]) -> bytes:
     return b"".join(out)
 
 
-class _Reader:
+class _ProtocolReader:
     """Reads fields one after the other; raises ValueError where the data ends too early."""
 
     def __init__(self, data: bytes) -> None:

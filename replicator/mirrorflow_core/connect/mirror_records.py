@@ -67,7 +67,7 @@ def encode_offset_sync_value(sync: OffsetSync) -> bytes:
 
 def decode_offset_sync(key: bytes | None, value: bytes | None) -> OffsetSync:
     """Return the decoded offset sync. Raises ValueError for anything else."""
-    at_key, at_value = _Reader(key, "key"), _Reader(value, "value")
+    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
     return OffsetSync(
         topic=at_key.string(),
         partition=at_key.int32(),
@@ -89,7 +89,7 @@ def encode_checkpoint_value(checkpoint: Checkpoint) -> bytes:
 
 def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint:
     """Return the decoded checkpoint. Raises ValueError for anything else."""
-    at_key, at_value = _Reader(key, "key"), _Reader(value, "value")
+    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
     at_value.version()
     return Checkpoint(
         group=at_key.string(),
@@ -113,7 +113,7 @@ def encode_heartbeat_value(heartbeat: Heartbeat) -> bytes:
 
 def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat:
     """Return the decoded heartbeat. Raises ValueError for anything else."""
-    at_key, at_value = _Reader(key, "key"), _Reader(value, "value")
+    at_key, at_value = _RecordReader(key, "key"), _RecordReader(value, "value")
     at_value.version()
     return Heartbeat(
         source_alias=at_key.string(), target_alias=at_key.string(), timestamp_ms=at_value.int64()
@@ -128,7 +128,7 @@ def _string(text: str) -> bytes:
     return _INT16.pack(len(encoded)) + encoded
 
 
-class _Reader:
+class _RecordReader:
     """Reads fields one after the other from the key or value of one record."""
 
     __slots__ = ("_at", "_data", "_what")

@@ -91,7 +91,7 @@ class RestartRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLevel:
+class LogLevelRecord:
     """`logger-cluster-NAMESPACE` (KIP-976): an event, handled only when it arrives."""
 
     namespace: str
@@ -113,7 +113,7 @@ ConfigRecord: TypeAlias = (
     | ConnectorTarget
     | RestartRequest
     | TaskCount
-    | LogLevel
+    | LogLevelRecord
     | SessionKey
 )
 
@@ -166,7 +166,7 @@ def encode_config(record: ConfigRecord) -> tuple[bytes, bytes | None]:
             return _SESSION_KEY.encode(), _object(
                 {"key": text, "algorithm": algorithm, "creation-timestamp": created_ms}
             )
-        case LogLevel(namespace=namespace, level=level):
+        case LogLevelRecord(namespace=namespace, level=level):
             return f"logger-cluster-{namespace}".encode(), _object({"level": level})
     assert_never(record)
 
@@ -205,7 +205,7 @@ def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None
         case "tasks-fencing" if fields is not None:
             return TaskCount(connector=rest, tasks=_count(fields, "task-count"))
         case "logger-cluster" if fields is not None and isinstance(level := fields.get("level"), str):
-            return LogLevel(namespace=rest, level=level)
+            return LogLevelRecord(namespace=rest, level=level)
     return None
 
 

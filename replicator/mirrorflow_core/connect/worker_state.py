@@ -12,7 +12,7 @@ from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
-    LogLevel,
+    LogLevelRecord,
     RestartRequest,
     TargetState,
     TaskConfig,
@@ -68,7 +68,7 @@ class WorkerConfigs:
             case TasksCommit(connector=name, tasks=count):
                 self.unfenced.add(name)
                 self._commit(name, count)
-            case RestartRequest() | LogLevel():
+            case RestartRequest() | LogLevelRecord():
                 pass  # events leave no state
             case TaskCount(connector=name, tasks=count):
                 self.fenced[name] = count
@@ -85,7 +85,7 @@ class WorkerConfigs:
         self.tasks[name] = tuple(waiting[number] for number in range(count))
 
 
-class WorkerStatuses:
+class LatestStatuses:
     """The latest status of each connector and task."""
 
     def __init__(self) -> None:

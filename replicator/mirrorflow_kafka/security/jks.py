@@ -36,7 +36,7 @@ class JksEntry:
     chain: tuple[bytes, ...] = field(repr=False)  # DER
 
 
-class _Reader:
+class _KeyStoreReader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -68,7 +68,7 @@ def read_jks(data: bytes, password: str | None) -> tuple[JksEntry, ...]:
         expected = hashlib.sha1(_utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False).digest()
         if not hmac.compare_digest(expected, digest):
             raise JksError("the password does not fit, or the file is damaged")
-    reader = _Reader(body)
+    reader = _KeyStoreReader(body)
     reader.take(4)
     version = reader.int32()
     if version not in {1, 2}:
@@ -97,7 +97,7 @@ def open_key(protected: bytes, password: str) -> bytes:
     return key
 
 
-def _entry(reader: _Reader, version: int) -> JksEntry:
+def _entry(reader: _KeyStoreReader, version: int) -> JksEntry:
     tag, alias = reader.int32(), reader.text()
     reader.take(8)
     if tag == 1:
@@ -109,7 +109,7 @@ def _entry(reader: _Reader, version: int) -> JksEntry:
     raise JksError("it holds an entry of an unknown kind")
 
 
-def _certificate(reader: _Reader, version: int) -> bytes:
+def _certificate(reader: _KeyStoreReader, version: int) -> bytes:
     if version == 2:
         kind = reader.text()
         if kind not in {"X.509", "X509"}:

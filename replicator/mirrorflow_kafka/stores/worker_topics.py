@@ -21,7 +21,7 @@ from mirrorflow_core.connect.worker_records import (
     encode_config,
     encode_status,
 )
-from mirrorflow_core.connect.worker_state import WorkerConfigs, WorkerStatuses
+from mirrorflow_core.connect.worker_state import LatestStatuses, WorkerConfigs
 from mirrorflow_core.settings import StorageTopicSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.client.cluster import Cluster
@@ -111,7 +111,7 @@ class StatusTopic(_Following[WorkerStatus]):
 
     def __init__(self, cluster: Cluster, settings: StorageTopicSettings) -> None:
         super().__init__(CompactedTopic(cluster, settings, key="status.storage.topic"))
-        self.statuses = WorkerStatuses()
+        self.statuses = LatestStatuses()
 
     async def put(self, *statuses: WorkerStatus, now_ms: int) -> None:
         """Write *statuses*, DESTROYED as tombstones. Raises ClusterError; some may have been written then."""

@@ -14,7 +14,7 @@ from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
-    LogLevel,
+    LogLevelRecord,
     TargetState,
     TaskConfig,
     TasksCommit,
@@ -91,7 +91,7 @@ def decide(command: Command, configs: WorkerConfigs, problems: Problems) -> tupl
         case Restart(name=name) | RestartTask(name=name) | PutTasks(name=name) | Fence(name=name):
             _must_exist(name, configs, "Unknown connector: {}")
         case SetLevel(name=name, level=level):
-            return (LogLevel(namespace=name, level=level),)
+            return (LogLevelRecord(namespace=name, level=level),)
         case ListOffsets(name=name):
             _must_exist(name, configs, "Connector {} not found")
         case AlterOffsets(name=name) | ResetOffsets(name=name):

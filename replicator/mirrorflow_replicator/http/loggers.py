@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevel
+from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord
 from mirrorflow_replicator.http.commands import LEVELS
 from mirrorflow_replicator.http.worker_view import LoggerLevel
 from mirrorflow_replicator.process.clock import now_ms
@@ -69,6 +69,6 @@ LOGGERS: Final = Loggers()
 def follow_levels(records: Sequence[ConfigRecord]) -> Sequence[ConfigRecord]:
     """Returns *records* of the config topic unchanged, after setting the levels that they contain."""
     for record in records:
-        if isinstance(record, LogLevel) and record.level in LEVELS:
+        if isinstance(record, LogLevelRecord) and record.level in LEVELS:
             LOGGERS.set(record.namespace, record.level)
     return records

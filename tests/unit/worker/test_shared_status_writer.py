@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
-from mirrorflow_core.connect.worker_state import WorkerStatuses
+from mirrorflow_core.connect.worker_state import LatestStatuses
 from mirrorflow_core.reports import ConnectorReport, TaskReport
 from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
 
@@ -16,7 +16,7 @@ class Topic:
     """A status topic that all nodes read at once."""
 
     def __init__(self) -> None:
-        self.statuses = WorkerStatuses()
+        self.statuses = LatestStatuses()
         self.written: list[WorkerStatus] = []
 
     async def read_new(self) -> None:

@@ -9,7 +9,7 @@ from mirrorflow_core.java.errors import PatternSyntaxError
 from mirrorflow_core.java.pattern_lists import PatternList
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
-from mirrorflow_operator.api.topics import NamingPolicy, Position
+from mirrorflow_operator.api.topics import InitialPosition, NamingPolicy
 
 _OF_EXCEPTIONS: Final = (
     "spec.topics.configs.exceptions[].topics",
@@ -120,7 +120,7 @@ RULES: Final = (
         paths=("spec.topics.startFrom",),
         field="timestamp",
         wrong="self.position == 'Timestamp' && !has(self.timestamp)",
-        is_wrong=lambda self: self.position is Position.TIMESTAMP and self.timestamp is None,
+        is_wrong=lambda self: self.position is InitialPosition.TIMESTAMP and self.timestamp is None,
         problem="it is missing",
         cure="write a time such as 2026-01-31T00:00:00Z",
     ),
@@ -128,7 +128,7 @@ RULES: Final = (
         paths=("spec.topics.startFrom",),
         field="timestamp",
         wrong="has(self.timestamp) && self.position != 'Timestamp'",
-        is_wrong=lambda self: self.timestamp is not None and self.position is not Position.TIMESTAMP,
+        is_wrong=lambda self: self.timestamp is not None and self.position is not InitialPosition.TIMESTAMP,
         problem="it contradicts position <<self.position>>",
         cure="set position to Timestamp, or remove it",
     ),
@@ -138,7 +138,7 @@ RULES: Final = (
         wrong=f"has(self.timestamp) && self.position == 'Timestamp' && !self.timestamp.matches('{_TIMESTAMP}')",
         is_wrong=lambda self: (
             self.timestamp is not None
-            and self.position is Position.TIMESTAMP
+            and self.position is InitialPosition.TIMESTAMP
             and not _is_timestamp(self.timestamp)
         ),
         problem="'<<self.timestamp>>' is not a time with a time zone",

@@ -8,7 +8,7 @@ from mirrorflow_core.connect.worker_records import (
     ConfigRecord,
     ConnectorConfig,
     ConnectorTarget,
-    LogLevel,
+    LogLevelRecord,
     RestartRequest,
     TargetState,
     TaskConfig,
@@ -20,7 +20,7 @@ from mirrorflow_core.connect.worker_records import (
     encode_config,
     encode_status,
 )
-from mirrorflow_core.connect.worker_state import WorkerConfigs, WorkerStatuses
+from mirrorflow_core.connect.worker_state import LatestStatuses, WorkerConfigs
 
 # As a worker of Kafka 4.3 writes them.
 CONFIGS = {
@@ -120,7 +120,7 @@ def test_no_bytes_crash_a_reader(key: bytes | None, value: bytes | None):
 
 
 def test_a_loggers_level_is_javas_bytes():
-    record = LogLevel(namespace="org.apache", level="WARN")
+    record = LogLevelRecord(namespace="org.apache", level="WARN")
     key, value = encode_config(record)
 
     assert (b"logger-cluster-org.apache", b'{"level":"WARN"}') == (key, value)
@@ -217,7 +217,7 @@ def status(
 
 def test_who_lost_a_task_does_not_speak_for_who_has_it():
     """A late UNASSIGNED of an older generation is not believed; one of a newer is."""
-    statuses = WorkerStatuses()
+    statuses = LatestStatuses()
     for one in (status(WorkerState.RUNNING, 5, number=0), status(WorkerState.UNASSIGNED, 4, "h:2", 0)):
         statuses.take(one)
     running = statuses.tasks("a")[0].state
@@ -228,7 +228,7 @@ def test_who_lost_a_task_does_not_speak_for_who_has_it():
 
 def test_a_safe_write_gives_way_to_a_newer_generation_of_another():
     """Java's putSafe."""
-    statuses = WorkerStatuses()
+    statuses = LatestStatuses()
     statuses.take(status(WorkerState.RUNNING, 5, "h:1"))
 
     allowed = [
@@ -239,7 +239,7 @@ def test_a_safe_write_gives_way_to_a_newer_generation_of_another():
 
 def test_a_deleted_connector_takes_its_tasks_with_it():
     """A tombstone of the connector ends them all."""
-    statuses = WorkerStatuses()
+    statuses = LatestStatuses()
     for one in (
         status(WorkerState.RUNNING, 1),
         status(WorkerState.RUNNING, 1, number=0),
