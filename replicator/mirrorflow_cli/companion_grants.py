@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from mirrorflow_cli.grants import Grant, group_grants, internal_names, patterns, remote_patterns
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.permissions import GROUP_MOVED, GROUP_READ, HEARTBEATS, LOG, READ_LOG
-from mirrorflow_operator.api.groups import Side
-from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.spec import MirrorFlow, Side
 from mirrorflow_operator.plan.plan import ConnectorKind
 
 
