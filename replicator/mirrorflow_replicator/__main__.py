@@ -132,7 +132,7 @@ def _settings(options: argparse.Namespace) -> tuple[WorkerSettings, ...]:
 def _state_files(options: argparse.Namespace, settings: Sequence[WorkerSettings]) -> StateFiles | None:
     from mirrorflow_replicator.worker.state_files import StateFiles  # noqa: PLC0415
 
-    if options.form != "standalone":
+    if options.form == "mm2":
         return None
     return StateFiles(lambda: [_text(path) for path in options.connectors], settings[0].providers)
 

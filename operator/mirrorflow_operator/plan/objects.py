@@ -96,8 +96,7 @@ def _of_pod(
     yield _deployment(
         flow,
         inside,
-        # A pod follows these keys while it runs; pods that share the work read them at their start.
-        files if shape.is_shared else _files(inside, worker, leave_out=FOLLOWED_KEYS),
+        _files(inside, worker, leave_out=FOLLOWED_KEYS),
         spec=spec,
         image=image,
         account=account,

@@ -116,7 +116,7 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
             ),
             (
                 "mirrorflow.state",
-                "`running` (default) or `paused`: nothing is copied, the lag is still shown. A standalone process follows it in its file while it runs; a distributed worker has REST for it",
+                "`running` (default) or `paused`: nothing is copied, the lag is still shown. A standalone process, and processes that share the work, follow it in their files while they run; a single distributed worker has REST for it",
             ),
             (
                 "mirrorflow.start.from",

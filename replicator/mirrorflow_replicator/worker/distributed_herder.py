@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,6 +60,7 @@ from mirrorflow_replicator.worker.shared_source import SharedConnector, SharedSo
 from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
 from mirrorflow_replicator.worker.shared_task import SharedTask
 from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
+from mirrorflow_replicator.worker.state_files import RUNNING, States, with_state
 from mirrorflow_replicator.worker.task_config_writer import TaskConfigWriter
 from mirrorflow_replicator.worker.task_fencing import TaskFencing
 from mirrorflow_replicator.worker.warm_process import WarmProcess
@@ -108,6 +110,13 @@ class DistributedHerder(SingleNodeHerder):
             self._running_node.cancel()
             await asyncio.wait({self._running_node})
             await self._node.leave()
+
+    def set_states(self, states: States) -> None:
+        """Changes the states in our files, which the leader writes to the config topic."""
+        files = tuple(with_state(file, states.get(file["name"], RUNNING)) for file in self._distributed.seeds)
+        self._distributed = replace(self._distributed, seeds=files)
+        if self._leading is not None:
+            self._leading.renew(files)
 
     @property
     def warnings(self) -> tuple[str, ...]:

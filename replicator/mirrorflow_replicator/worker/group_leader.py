@@ -16,6 +16,7 @@ from mirrorflow_core.settings import SessionKeySettings
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.process.clock import now_ms
+from mirrorflow_replicator.worker.state_files import RUNNING, with_state
 
 log = logging.getLogger("mirrorflow.group")
 
@@ -38,6 +39,13 @@ class GroupLeader:
         """Notes which of our files are in force, after the topic may have changed."""
         known = self._topic.configs.connectors
         self._in_force |= {file["name"] for file in self._files if known.get(file["name"]) == file}
+
+    def renew(self, files: Sequence[Mapping[str, str]]) -> None:
+        """Replaces our files; the leader writes those that differ from the topic."""
+        self._files = files
+        self._in_force.clear()
+        self.look()
+        self._led = False
 
     async def lead(self) -> None:
         """Writes a due session key and, when newly elected, our files. Raises ClusterError."""
@@ -62,9 +70,18 @@ class GroupLeader:
         self._led = False
 
     def compare(self) -> None:
-        """Logs once which of our files differ from the topic."""
+        """Logs once which of our files differ from the topic.
+
+        States may differ for a while: the kubelet does not update the files of all nodes at the same time.
+        """
         known = self._topic.configs.connectors
-        names = tuple(sorted(file["name"] for file in self._files if known.get(file["name"]) != file))
+        names = tuple(
+            sorted(
+                file["name"]
+                for file in self._files
+                if with_state(known.get(file["name"], {}), RUNNING) != with_state(file, RUNNING)
+            )
+        )
         if names and (self.problem is None or self.problem.connectors != names):
             log.warning("%s: %s", FilesDifferError.reason, FilesDifferError(names))
         self.problem = FilesDifferError(names) if names else None

@@ -36,7 +36,9 @@ class SharedTask(SharedSource):
     ) -> None:
         super().__init__()
         self._name = connector.name
-        self._absent = IdleConnector(connector.name, connector.properties, state="RUNNING")
+        self._absent = IdleConnector(
+            connector.name, connector.properties, state="PAUSED" if connector.is_paused else "RUNNING"
+        )
         self._make = make
         self._publish = publish
         self._grace_s = grace_s

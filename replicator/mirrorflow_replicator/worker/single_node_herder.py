@@ -125,7 +125,7 @@ class SingleNodeHerder:
             await self._statuses.say_goodbye()
 
     def set_states(self, states: States) -> None:
-        """Does nothing: the states of its connectors are in the config topic."""
+        """Does nothing: REST changes the states of its connectors, which are in the config topic."""
 
     def reports(self) -> tuple[ConnectorReport, ...]:
         """Reports each connector now, with its properties as they are in the topic."""

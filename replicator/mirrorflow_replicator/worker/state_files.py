@@ -65,6 +65,11 @@ class StateFiles:
 
 
 def with_state(properties: Mapping[str, str], state: str) -> dict[str, str]:
-    """Returns the properties of a connector with that state; RUNNING, the default, is left out."""
+    """Returns the properties of a connector with that state; RUNNING, the default, is left out.
+
+    Properties that have it already stay as they are written.
+    """
+    if properties.get(KEY, RUNNING).strip().lower() == state:
+        return dict(properties)
     others = {key: value for key, value in properties.items() if key != KEY}
     return others if state == RUNNING else {**others, KEY: state}

@@ -164,6 +164,35 @@ def test_changed_files_get_through_a_rolling_restart(site: Site, unique_topic: C
         wait_for_copies(site, added, 150)
 
 
+def test_nodes_follow_the_state_in_their_files(site: Site, unique_topic: Callable[[], str]) -> None:
+    """The kubelet updates the files one after the other: the connector pauses and resumes, and no node restarts."""
+    topic = unique_topic()
+    site.source.create_topic(topic, partitions=2)
+    load(site.source, topic, 100)
+    running = {**site.connector(topic, tasks_max="2"), "name": NAME}
+    with nodes(site, 2, running, rest_modify_enable="false") as both:
+        wait_until_shared(both, 2)
+        wait_for_copies(site, topic, 100)
+        for node in both:
+            node.rewrite(1, {**running, "mirrorflow.state": "paused"})
+        wait_until("both nodes are paused", lambda: all(is_paused(node) for node in both))
+        load(site.source, topic, 50)
+        wait_until("the lag is reported", lambda: max(node.progress()["lagRecords"] for node in both) == 50)
+        held = site.copied(topic)
+        for node in both:
+            node.rewrite(1, running)
+        wait_until_shared(both, 2)
+        wait_for_copies(site, topic, 150)
+        assert all("mirrorflow_setting_warnings 0\n" in node.metrics() for node in both)
+        assert "FilesDiffer" not in "".join(node.log_text() for node in both)
+    assert held == 100
+
+
+def is_paused(node: Replicator) -> bool:
+    progress = node.progress()
+    return (progress["state"], progress["tasks"]["running"]) == ("PAUSED", 0)
+
+
 def test_any_node_takes_every_command(site: Site, unique_topic: Callable[[], str]) -> None:
     """Restarts reach each node's part; positions are altered only when no node copies any more."""
     topic = unique_topic()

@@ -75,6 +75,36 @@ def test_a_file_that_was_replaced_does_not_come_back() -> None:
     assert None is problem(renewed)
 
 
+RUNNING = {"name": "x", "topics": "a"}
+PAUSED = {**RUNNING, "mirrorflow.state": "paused"}
+
+
+@given(st.permutations(range(3)), st.lists(st.integers(min_value=0, max_value=2), min_size=3, max_size=3))
+def test_a_state_in_the_files_of_all_nodes_is_written(order: list[int], leaders: list[int]) -> None:
+    """The kubelet updates them one after the other, and leaders change meanwhile: the change is never taken back."""
+    topic = Topic()
+    nodes = [leading(topic, RUNNING) for _ in range(3)]
+    lead(nodes[0], nodes[1:])
+    for file in (PAUSED, RUNNING):
+        for number, leader in zip(order, leaders, strict=True):
+            nodes[number].renew([file])
+            lead(nodes[leader], [one for one in nodes if one is not nodes[leader]])
+        for node in nodes:
+            lead(node, [])
+            assert problem(node) is None
+    assert [RUNNING, PAUSED, RUNNING] == topic.said
+
+
+def test_nodes_whose_files_differ_in_the_state_alone_report_nothing() -> None:
+    topic = Topic()
+    first, second = leading(topic, RUNNING), leading(topic, RUNNING)
+    lead(first, [second])
+    first.renew([PAUSED])
+    lead(first, [second])
+    assert [RUNNING, PAUSED] == topic.said
+    assert None is problem(first) is problem(second)
+
+
 @given(st.lists(st.integers(min_value=0, max_value=2), max_size=4), st.permutations(range(3)), st.data())
 def test_a_rolling_restart_ends_with_the_new_file_and_never_goes_back(
     before: list[int], order: list[int], data: st.DataObject
