@@ -142,6 +142,15 @@ class OffsetMap:
             return MappedOffset(self.runs[-1].downstream_end, None)
         return self.runs[at].place(offset)
 
+    def source_of(self, target_offset: int) -> int | None:
+        """Return the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
+        for run in reversed(self.runs):
+            if run.downstream <= target_offset <= run.downstream_end:
+                if target_offset in (run.downstream, run.downstream_end):
+                    return run.upstream if target_offset == run.downstream else run.upstream_end
+                return run.upstream + target_offset - run.downstream if run.is_parallel else None
+        return None
+
 
 class PartitionMap:
     """The growing map of one partition, updated with each acknowledged batch and each alignment."""

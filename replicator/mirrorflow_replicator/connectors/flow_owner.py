@@ -20,12 +20,14 @@ from dataclasses import replace
 from typing import Final
 
 from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
     FlowTakenError,
     MirrorFlowError,
 )
+from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.reports import KnownEnd
@@ -56,6 +58,7 @@ from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.config.plugins import make_naming
 from mirrorflow_replicator.connectors.flow_move import FlowMove
 from mirrorflow_replicator.connectors.task_messages import Assign
+from mirrorflow_replicator.copy.offset_map_writer import MapLog
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 RENEW_S: Final = RENEW_MS / 1000
@@ -134,6 +137,9 @@ class FlowOwner:
         self._released = asyncio.Event()
         self._assignment: Assignment = ()
         self._initial: frozenset[TopicPartition] = frozenset()  # partitions that the flow begins with
+        self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
+        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
+        self._mapping = asyncio.Lock()
         self._working = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -222,6 +228,7 @@ class FlowOwner:
     ) -> TaskStart:
         topic_ids = await self._topic_ids(message.partitions)
         flow = replace(owned, plan=replace(owned.plan, topic_ids=topic_ids))
+        self._starting, self._maps = frozenset(message.partitions), {}
         known = {TopicPartition(*one[:2]): _write_point(one) for one in message.known_ends}
         found = await runner.run(recover_task(flow, ids, self._with_leader(message.partitions), known))
         if isinstance(found, Fenced):
@@ -298,7 +305,13 @@ class FlowOwner:
         settings = self._settings
         await position_store(settings, target).open()  # creates the offsets topic
         await open_claims_topic(target, settings.offsets, settings.source_alias)
-        return ProtocolRunner(source, target, flow_topics(settings), source_start=self._source_start)
+        return ProtocolRunner(
+            source,
+            target,
+            flow_topics(settings),
+            source_start=self._source_start,
+            offset_map=self._source_of,
+        )
 
     async def _take(self, assignment: Assignment, *, waits_for_group: bool, preempts: bool = False) -> None:
         runner = self._runner
@@ -320,6 +333,7 @@ class FlowOwner:
         must_wait = not (preempts and is_of_flow) and (waits_for_group or not is_of_group)
         if self._owned is None and _is_owned(claims.committed) and must_wait:
             await self._wait_for_turn(runner, plan)
+        self._starting, self._maps = frozenset(one for task in assignment for one in task), {}
         taken = await runner.run(take_flow(plan))
         if isinstance(taken, Fenced):
             self._lose(self._owned)
@@ -376,6 +390,20 @@ class FlowOwner:
             topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy), copy)
             for topic, copy in copies.items()
         }
+
+    async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
+        """Return which source offset was copied to an offset that the target has lost; None if that is not known."""
+        settings = self._settings
+        assert self._clusters is not None
+        if settings.syncs is None:
+            return None
+        async with self._mapping:
+            if partition not in self._maps:
+                topic = offset_map_topic(settings.source_alias)
+                log = MapLog(self._clusters[1], topic, replication_factor=settings.offsets.replication_factor)
+                self._maps |= await log.read({*self._starting, partition})
+            known = self._maps.get(partition)
+        return None if known is None else known.source_of(target_offset)
 
     async def _source_start(self, partition: TopicPartition) -> int:
         """Return where a partition starts that was never copied. Raises ClusterError."""

@@ -1,5 +1,6 @@
 """A map of offsets never makes a group skip a record, is exact wherever source and target run in parallel, and stays small."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -388,3 +389,19 @@ def test_a_batch_whose_acknowledgement_was_lost_costs_no_exactness():
     known = copy.map.kept(copy.delivered)
 
     assert known.runs == (Run(0, 0, 131, 131, 131),)
+
+
+@pytest.mark.parametrize(
+    ("target_offset", "source_offset"),
+    [(99, None), (100, 10), (104, 14), (110, 20), (111, 25), (113, None), (116, 31), (117, None)],
+)
+def test_a_lost_target_offset_is_translated_back_where_it_is_exact(
+    target_offset: int, source_offset: int | None
+):
+    known = OffsetMap(
+        stream=MapStream(1, "", ""),
+        ordinal=13,
+        upstream_end=31,
+        runs=(Run(10, 100, 20, 110, 10), Run(25, 111, 31, 116, 3)),
+    )
+    assert known.source_of(target_offset) == source_offset
