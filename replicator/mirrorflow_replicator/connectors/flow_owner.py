@@ -297,8 +297,8 @@ class FlowOwner:
     # -- taking
 
     async def _connect(self, clusters: tuple[Cluster, Cluster]) -> None:
-        if self._clusters is None or self._clusters[1] is not clusters[1]:
-            self._clusters = clusters
+        if self._runner is None or self._clusters is None or self._clusters[1] is not clusters[1]:
+            self._clusters, self._runner = clusters, None  # which fails while a broker is away
             self._runner = await self._new_runner(*clusters)
 
     async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
