@@ -209,18 +209,12 @@ class FlowOwner:
         """Return the flow as another process of the group has claimed it; None if none has."""
         assert self._runner is not None
         claims = (await self._runner.run(read_claims())).committed
-        if (
-            not claims
-            or claims[-1].left
-            or (claims[-1].group, claims[-1].flow)
-            != (
-                self._group,
-                self._settings.flow,
-            )
-        ):
+        newest = claims[-1] if claims else None
+        ours = self._group, self._settings.flow
+        if newest is None or newest.left or (newest.group, newest.flow) != ours:
             return None
         plan = await self._plan(())
-        lock = Producer(plan.ids.lock, claims[-1].lock_id, claims[-1].lock_epoch)
+        lock = Producer(plan.ids.lock, newest.lock_id, newest.lock_epoch)
         return Ownership(plan=plan, lock=lock, tasks=())
 
     async def _recover(
