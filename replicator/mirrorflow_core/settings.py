@@ -222,8 +222,6 @@ class SourceSettings:
     target_admin: ClientSettings
     # `config.providers` and its keys, which resolve the references in the clients' properties.
     providers: Mapping[str, str] = field(default_factory=dict)
-    # Java's tasks may take over, so our tasks write in their own transactions, as Java's do.
-    with_java: bool = False
     writer: Writer = Writer.SEQUENCES
 
     @property

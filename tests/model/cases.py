@@ -186,8 +186,8 @@ ROWS = (
     ),
     Row(
         begins="Java MM2 and MirrorFlow in one group",
-        tests=("test_neither_repeats_what_the_other_has_committed",),
-        cells={LOST: "yes", REPEATED: "for readers of committed records", ORDER: "yes"},
+        tests=("test_both_share_a_flow_and_either_leads",),
+        cells={LOST: "yes", REPEATED: "since the last position, after a kill", ORDER: "yes"},
     ),
     Row(
         begins="Java MM2 and MirrorFlow otherwise on one partition",

@@ -240,13 +240,11 @@ class Claim:
     takes_over: tuple[str, ...] = ()  # ids of flows whose source alias this copier may take
 
 
-def stream_definition(*, read_committed: bool, header_words: str = "", with_java: bool = False) -> str:
+def stream_definition(*, read_committed: bool, header_words: str = "") -> str:
     """Return the definition of the stream as text: what decides which records count, and how copies match.
 
     *header_words* describes the header edits. A resumption compares copies with the source's records, headers
     included, so it would not find records that were copied with other edits.
     """
     level = f"isolation.level={'read_committed' if read_committed else 'read_uncommitted'}"
-    words = f"{level} headers={header_words}" if header_words else level
-    # Tasks that write in their own transactions do not use the flow's sequence numbers.
-    return f"{words} transactions=tasks" if with_java else words
+    return f"{level} headers={header_words}" if header_words else level

@@ -12,7 +12,7 @@ from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.property_reader import PropertyReader
 from mirrorflow_core.settings import GroupSettings, SessionKeySettings
 from mirrorflow_replicator.config import clients
-from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY, WITH_JAVA_KEY
+from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY
 
 EXACTLY_ONCE_KEY = "exactly.once.source.support"
 SESSION_MS = 10_000  # Connect's
@@ -24,21 +24,6 @@ KEY_TTL_MS = 3_600_000  # Connect's
 def _is_exactly_once(read: PropertyReader) -> bool:
     """Whether Java's nodes of the group, if any, write in transactions."""
     return read.text(EXACTLY_ONCE_KEY, "disabled") == "enabled"
-
-
-def is_with_java(read: PropertyReader) -> bool:
-    """Whether Java's tasks and ours take over from each other exactly once, in the worker that *read* reads.
-
-    Raises InvalidSettingError.
-    """
-    asked = read.flag(WITH_JAVA_KEY, default=False)
-    if asked and not _is_exactly_once(read):
-        raise InvalidSettingError(
-            key=WITH_JAVA_KEY,
-            problem=f"Java's tasks write in transactions with {EXACTLY_ONCE_KEY}=enabled alone",
-            action=f"set {EXACTLY_ONCE_KEY}=enabled for all nodes, or leave {WITH_JAVA_KEY} out",
-        )
-    return asked and read.flag(SEVERAL_KEY, default=False)
 
 
 def group_settings(

@@ -25,13 +25,11 @@ from mirrorflow_core.settings import (
 )
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns
-from mirrorflow_replicator.config.group import is_with_java
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs
 from mirrorflow_replicator.config.plugins import config_filter, policy_settings, topic_filter
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.storage import offset_storage, replication_factor
 from mirrorflow_replicator.config.topic_config_rules import config_exceptions
-from mirrorflow_replicator.config.worker_keys import WITH_JAVA_KEY
 
 # Kafka's own default of a minute would cost up to a minute of querying the target again after a crash.
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
@@ -110,7 +108,6 @@ def parse_source(
         target_producer=producer,
         target_admin=target_admin,
         providers=basics.providers,
-        with_java=is_with_java(read_worker),
         writer=_writer(read, read_worker),
     )
 
@@ -120,12 +117,6 @@ def _writer(read: PropertyReader, worker: PropertyReader) -> Writer:
     writer = Writer(read.choice(WRITER_KEY, tuple(one.value for one in Writer), Writer.SEQUENCES.value))
     if writer is Writer.SEQUENCES:
         return writer
-    if is_with_java(worker):
-        raise InvalidSettingError(
-            key=WRITER_KEY,
-            problem=f"Java's tasks cannot share a flow with {writer.value}",
-            action=f"leave {WITH_JAVA_KEY} or {WRITER_KEY} out",
-        )
     if worker.text("offset.storage.store", "kafka") == "file":
         raise InvalidSettingError(
             key=WRITER_KEY,

@@ -8,7 +8,6 @@ from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict, rows
 
 SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
-WITH_JAVA_KEY = "mirrorflow.exactly.once.with.java"
 _GROUP = "with several nodes"
 _NO_TOPIC = (
     "in `distributed`, where it is required, and in an mm2.properties with several nodes, where it is "
@@ -82,10 +81,6 @@ WORKER_KEYS: tuple[Key, ...] = (
             ),
             ("inter.worker.signature.algorithm", f"{_GROUP}; default HmacSHA256"),
             ("inter.worker.verification.algorithms", f"{_GROUP}; default HmacSHA256"),
-            (
-                WITH_JAVA_KEY,
-                "default false; true where Java MM2 shares the group: tasks write in transactions of their own, as Java's do with `exactly.once.source.support=enabled`",
-            ),
         ),
         needs=SEVERAL_KEY,
     ),

@@ -45,7 +45,6 @@ class Assign:
     gone: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
     claimed: bool = False  # the partitions' former tasks, which may be Java's, have just been fenced
-    own: Identity | None = None  # the producer of a task with its own transactions; None: the flow's identity
     start: TaskStart | None = None
     known_ends: tuple[KnownEnd, ...] = ()  # of the task's start before
     # The next sequence numbers of the producers of `start`, which have stored positions already.

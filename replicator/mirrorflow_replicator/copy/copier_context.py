@@ -48,7 +48,6 @@ class CopierContext:
         clock_ms: Callable[[], int],
         syncs: "OffsetSyncWriter | None" = None,
         pinning: "SharedTransaction | TaskTransaction | None" = None,
-        pins_all: bool = False,
         stamped: set[str] | None = None,
     ) -> None:
         self.read_committed = read_committed
@@ -59,7 +58,6 @@ class CopierContext:
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written
         self.pinning = pinning
-        self.pins_all = pins_all  # all records go inside a transaction, whatever their age
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
@@ -81,13 +79,13 @@ class CopierContext:
     def may_be_another(self, lane: "PartitionCopier") -> bool:
         """Returns whether an answer with a timestamp may be about another batch than the one sent.
 
-        Never in own transactions. The timestamp itself does not matter: another copier may have read records
+        Not in transactions of a fenced task. The timestamp itself does not matter: another copier may have read records
         that compaction has removed since, and another producer may have written in the same millisecond.
         """
         is_stamped = lane.target_topic in self.stamped
         if lane.form is not None:
             return lane.form.is_plain and not is_stamped
-        return lane.is_compacted or not (self.pins_all or is_stamped)
+        return lane.is_compacted or not is_stamped
 
     @property
     def plain_age_limit_ms(self) -> int:
@@ -100,9 +98,9 @@ class CopierContext:
         Called before anything is sent, and when anything is answered.
         """
         self.now_ms = self._clock_ms()
-        any_age = self.pins_all or self.forgotten_after_ms < LATE_BYTES_MS
+        any_age = self.forgotten_after_ms < LATE_BYTES_MS
         self.old_before_ms = ANY_AGE_MS if any_age else self.now_ms - self.forgotten_after_ms
-        self.pin_before_ms = self.old_before_ms if self.can_pin or self.pins_all else NO_AGE_MS
+        self.pin_before_ms = self.old_before_ms if self.can_pin else NO_AGE_MS
 
 
 class Repeat(NamedTuple):

@@ -39,11 +39,6 @@ from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
 from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
 from mirrorflow_replicator.copy.task_transaction import FencedPositionWriter, TaskTransaction
-from mirrorflow_replicator.copy.transactional_task import (
-    OwnTransaction,
-    TransactionalPositionWriter,
-    TransactionalStart,
-)
 from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.process.clock import now_ms
@@ -135,8 +130,6 @@ class CopyTask:
         kind: Callable[..., PositionWriter] = PositionWriter
         if self._fenced is not None:
             kind = partial(FencedPositionWriter, self._fenced)
-        elif parts.own is not None:
-            kind = TransactionalPositionWriter
         return kind(
             store=parts.positions,
             copier=copier,
@@ -158,12 +151,7 @@ class CopyTask:
         )
 
     def _align(self, copier: str) -> Resumer:
-        aligner: Callable[..., Resumer] = (
-            Resumer
-            if self._parts.own is None
-            else partial(TransactionalStart, self._parts.own, self._parts.positions)
-        )
-        return aligner(
+        return Resumer(
             source=self._parts.source,
             target=self._parts.target,
             identity=self._parts.identity,
@@ -175,8 +163,6 @@ class CopyTask:
         )
 
     def _pin(self, settings: SourceSettings) -> SharedTransaction:
-        if self._parts.own is not None:
-            return OwnTransaction(self._parts.target, self._parts.own, settings, pump=self._wiring.pump)
         return SharedTransaction(
             self._parts.target,
             self._parts.identity,
@@ -196,7 +182,6 @@ class CopyTask:
             clock_ms=now_ms,
             syncs=self._parts.syncs,
             pinning=self._pinning,
-            pins_all=self._parts.own is not None,
             stamped=None if self._parts.fenced is None else self._parts.fenced.stamped,
         )
 
@@ -278,7 +263,7 @@ class CopyTask:
     @property
     def _has_rivals(self) -> bool:
         """Whether other processes may write to the partitions at the same time."""
-        return self._parts.own is None and self._fenced is None
+        return self._fenced is None
 
     async def stop(self) -> None:
         """Stops fetching, finishes what is in flight, stores offsets and closes the connections."""

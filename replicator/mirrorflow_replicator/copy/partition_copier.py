@@ -394,8 +394,7 @@ class PartitionCopier:
         *is_open* and *grown* are passed to `TransactionMember.found`.
         """
         if self.stream is None:
-            counts_strays = self.around.pins_all or self.form is not None
-            self.stream = Stream(pair, counts_strays=counts_strays)
+            self.stream = Stream(pair, counts_strays=self.form is not None)
         elif self.form is not None:
             self.form.rewind(pair.source_offset + 1)
         keeps = bool(self.packer) and pair[:3] == self.stream.delivered[:3]

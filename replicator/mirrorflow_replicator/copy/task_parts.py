@@ -40,7 +40,6 @@ class TaskParts:
     rack: str = ""
     errors: Counter[str]  # by reason
     syncs: OffsetSyncWriter | None = None
-    own: Identity | None = None  # the producer of a task with own transactions; None: *identity*
     fenced: "FencedStart | None" = (
         None  # the task is the only writer of its partitions; None: the first engine
     )

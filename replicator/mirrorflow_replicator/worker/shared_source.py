@@ -235,15 +235,15 @@ class SharedConnector(SourceHost, SharedSource):
             if self._given.get(task) != message:
                 self._given[task] = message
                 child = self._child(task)
-                if self._owner is not None or self._claiming.is_needed(self._settings):
+                if self._owner is not None or self._claiming.is_needed:
                     child.claim = self._claim
                 child.assign(message)
 
     async def _claim(self, task: int, message: Assign) -> Assign:
         """Returns the claimed *message* when no earlier task can write to its partitions any more."""
         claimed = message
-        if self._claiming.is_needed(self._settings):
-            claimed = await self._claiming.claim(self._settings, task, message)
+        if self._claiming.is_needed:
+            claimed = await self._claiming.claim(task, message)
         if self._owner is not None:
             self._claiming.check(task)
             await self._discovery.connect()

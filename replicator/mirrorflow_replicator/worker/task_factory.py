@@ -51,13 +51,12 @@ async def begin(
     resolve: Resolve,
     task: int,
     copier: str,
-    own: Identity | None = None,
     claimed: bool = False,
     fenced: FencedStart | None = None,
 ) -> CopyTask:
     """Returns a started task without partitions; *store* is open. The task closes *clusters* when it stops.
 
-    *claimed*, *own*: as in `task_messages.Assign`. With *fenced*, nothing is read from *store*, and *identity* is None.
+    *claimed*: as in `task_messages.Assign`. With *fenced*, nothing is read from *store*, and *identity* is None.
     Raises ClusterError.
     """
     source, target = clusters
@@ -84,8 +83,7 @@ async def begin(
         route=make_naming(settings).route,
         rack=settings.source_consumer.properties.get("client.rack", ""),
         errors=errors,
-        syncs=_syncing(settings, errors, target, resolve, with_maps=own is None),
-        own=own,
+        syncs=_syncing(settings, errors, target, resolve),
         fenced=fenced,
     )
     begun = CopyTask(settings, task, parts, copier=copier)
@@ -94,13 +92,11 @@ async def begin(
 
 
 def _syncing(
-    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve, *, with_maps: bool
+    settings: SourceSettings, errors: Counter[str], target: Cluster, resolve: Resolve
 ) -> OffsetSyncWriter | None:
     if settings.syncs is None:
         return None
     log = SyncsLog(settings.syncs, offset_syncs_topic(settings), resolve=resolve)
-    if not with_maps:
-        return OffsetSyncWriter(log, lag_max=settings.syncs.lag_max, errors=errors, now_ms=now_ms, maps=None)
     map_log = MapLog(
         target,
         offset_map_topic(settings.source_alias),

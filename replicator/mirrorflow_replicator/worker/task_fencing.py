@@ -17,11 +17,9 @@ from dataclasses import replace
 
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.config.worker_keys import WITH_JAVA_KEY
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.worker.group_member import GroupMember
 from mirrorflow_replicator.worker.peer_client import FENCE_TIMEOUT_MS, PeerClient
@@ -70,41 +68,34 @@ class TaskFencing:
         """The group of the node."""
         return self._others.group_id
 
-    def is_needed(self, settings: SourceSettings) -> bool:
+    @property
+    def is_needed(self) -> bool:
         """Whether Java's tasks may have, or may have had, a part of the connector."""
-        return settings.with_java or (self._fences_java and self._name in self._configs.configs.fenced)
+        return self._fences_java and self._name in self._configs.configs.fenced
 
-    async def claim(self, settings: SourceSettings, task: int, message: Assign) -> Assign:
-        """Returns *message* as claimed; *own*, the task's identity, is set only if Java shares the group.
-
-        Raises MirrorFlowError if the task must not begin yet.
-        """
+    async def claim(self, task: int, message: Assign) -> Assign:
+        """Returns *message* as claimed. Raises MirrorFlowError if the task must not begin yet."""
         name = self._name
         self.check(task)
         await self._fence()
         transactional_id = self._others.transactional_id(name, task)
-        timeout_ms = settings.transaction_timeout_ms if settings.with_java else FENCE_TIMEOUT_MS
-        producer_id, epoch = await init_producer_id(self._cluster, transactional_id, timeout_ms=timeout_ms)
+        producer_id, epoch = await init_producer_id(
+            self._cluster, transactional_id, timeout_ms=FENCE_TIMEOUT_MS
+        )
         written = self._configs.configs.tasks.get(name)
         await self._read()
         self.check(task)
         if written != self._configs.configs.tasks.get(name):
             raise NotAssignedError(name, task)
-        if not settings.with_java and not self._warned:
+        if not self._warned:
             self._warned = True
             log.warning(
-                "Java's tasks have had a part of %s: without %s=true they copy again what ours has copied since its last "
-                "position, where ours is killed.",
+                "Java's tasks have had a part of %s: they copy again what ours has copied since its last position, where "
+                "ours is killed.",
                 name,
-                WITH_JAVA_KEY,
             )
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
-        if message.identity is None or not settings.with_java:
-            return replace(message, claimed=True)
-        own = replace(
-            message.identity, producer_id=producer_id, producer_epoch=epoch, transactional_id=transactional_id
-        )
-        return replace(message, claimed=True, own=own)
+        return replace(message, claimed=True)
 
     async def _fence(self) -> None:
         node, name, configs = self._node, self._name, self._configs.configs

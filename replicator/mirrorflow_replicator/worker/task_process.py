@@ -207,7 +207,6 @@ class TaskProcess:
             resolve=self._resolver.resolve_client,
             task=self._begin.task,
             copier=self._begin.copier,
-            own=message.own,
             claimed=message.claimed,
             fenced=fenced,
         )

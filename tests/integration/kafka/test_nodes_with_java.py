@@ -1,16 +1,12 @@
-"""A Java MM2 and ours, started with the same mm2.properties, in one group: they share a flow's tasks, and either leads."""
+"""A Java MM2 and ours, started with the same mm2.properties, in one group: they share the tasks of a flow, and either leads."""
 
 import json
-import os
-import signal
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.mm2 import MirrorMaker
@@ -126,130 +122,3 @@ def test_both_share_a_flow_and_either_leads(
         write_and_wait("by ours again")
         assert 0 == ours.stop()
     assert written == len(records(target, COPY))
-
-
-EXACTLY = SHARED | {
-    "B.exactly.once.source.support": "enabled",
-    "B.mirrorflow.exactly.once.with.java": "true",
-    # One partition: what a transaction that is left open hides there, it hides from all tasks.
-    "B.offset.storage.partitions": "1",
-}
-RECORDS_PER_S = 400
-
-
-@contextmanager
-def stream_of_records(source: KafkaCluster) -> Iterator[list[int]]:
-    """Writes records without a pause, to all partitions in turn; how many there are is the one item of the list."""
-    written, over = [0], threading.Event()
-    producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, "enable.idempotence": True})
-
-    def write() -> None:
-        while not over.wait(TASKS / RECORDS_PER_S):
-            for partition in range(TASKS):
-                producer.produce(TOPIC, str(written[0]).encode(), partition=partition)
-                written[0] += 1
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    try:
-        yield written
-    finally:
-        over.set()
-        writing.join()
-        assert producer.flush(30) == 0
-
-
-def test_neither_repeats_what_the_other_has_committed(
-    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
-) -> None:
-    """Under load Java is frozen and wakes up, ours is killed, ours is frozen and wakes up, Java is killed: each record once."""
-    source, target = clusters
-    java = MirrorMaker(source=source, target=target, topics=TOPIC, properties=EXACTLY)
-    ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
-
-    def copied() -> int:
-        return sum(target.end_offsets(COPY, isolation="read_committed").values())
-
-    def wait_for_homes(when: str, count: int) -> None:
-        wait_until(
-            f"{count} nodes have all tasks {when}",
-            lambda: len(found := homes(ours)) == TASKS and len(set(found)) == count,
-        )
-
-    def wait_for_copies(when: str) -> None:
-        """Until each partition has got on, twice: what is open is committed by then."""
-        for _ in range(2):
-            before = target.end_offsets(COPY, isolation="read_committed")
-            wait_until(
-                f"all partitions get on {when}",
-                lambda before=before: all(  # type: ignore[misc]
-                    end > before[partition] + 20
-                    for partition, end in target.end_offsets(COPY, isolation="read_committed").items()
-                ),
-            )
-
-    with ExitStack() as stack:
-        stack.enter_context(ours)
-        wait_for_homes("before Java comes", 1)
-        with stream_of_records(source) as written:
-            stack.enter_context(java)
-            wait_for_homes("when Java has come", 2)
-            wait_for_copies("by both")
-            os.kill(java.pid, signal.SIGSTOP)
-            wait_for_copies("by ours, while Java is frozen")
-            os.kill(java.pid, signal.SIGCONT)
-            wait_for_homes("when Java has woken up", 2)
-            wait_for_copies("by both, Java a former zombie")
-            ours.kill()
-            wait_for_copies("by Java alone")
-            ours.start()
-            wait_for_homes("when ours is back", 2)
-            ours.freeze()
-            wait_for_copies("by Java, while ours is frozen")
-            ours.thaw()
-            wait_for_homes("when ours has woken up", 2)
-            wait_for_copies("by both, ours a former zombie")
-            java.kill()
-            wait_for_copies("by ours alone")
-        with reader(target, COPY, isolation="read_committed") as found:
-            wait_until("all is copied", lambda: len(found()) >= written[0])
-        assert ours.stop() == 0
-    copies = Counter(committed(target))
-    print(f"{written[0]} records, {copied()} offsets")
-    assert {value: times for value, times in copies.items() if times > 1} == {}
-    assert len(copies) == written[0]
-
-
-def test_a_flow_goes_over_to_transactions_of_its_tasks_and_back(
-    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
-) -> None:
-    """Killed under load each time, before the first Java node comes and after the last has gone: each record once."""
-    source, target = clusters
-    lines = MirrorMaker(source=source, target=target, topics=TOPIC, properties=EXACTLY).all_properties()
-    alone = {key: value for key, value in lines.items() if "with.java" not in key}
-
-    def end() -> int:
-        ends = target.end_offsets(COPY, isolation="read_committed") if target.has_topic(COPY) else {}
-        return sum(ends.values())
-
-    def wait_for_some(node: str) -> None:
-        before = end()
-        wait_until(f"{node} copies", lambda: end() > before + RECORDS_PER_S)
-
-    with stream_of_records(source) as written:
-        with Replicator.mm2(alone, folder=tmp_path / "before"):
-            wait_for_some("the node before")
-        with Replicator.mm2(lines, folder=tmp_path / "beside"):
-            wait_for_some("the node beside Java")
-    with Replicator.mm2(alone, folder=tmp_path / "last") as last:
-        with reader(target, COPY, isolation="read_committed") as found:
-            wait_until("all is copied", lambda: len(found()) >= written[0])
-        assert last.stop() == 0
-    copies = Counter(committed(target))
-    assert {value: times for value, times in copies.items() if times > 1} == {}
-    assert len(copies) == written[0]
-
-
-def committed(target: KafkaCluster) -> list[bytes | None]:
-    """The values that readers of committed records see."""
-    return [record.value for record in records(target, COPY, isolation="read_committed")]

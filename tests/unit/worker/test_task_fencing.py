@@ -1,4 +1,4 @@
-"""Who claims a task: in which order, and when a claim is void. With real Kafka and Java: tests/integration/kafka/test_nodes_with_java.py."""
+"""Who claims a task: in which order, and when a claim is void. Real Kafka and Java: tests/integration/kafka/test_nodes_with_java.py."""
 
 import asyncio
 from types import SimpleNamespace
@@ -56,7 +56,7 @@ class Group:
         self.done.append("read")
         self.on_read()
 
-    def claim(self, *, with_java: bool) -> Assign:
+    def claim(self) -> Assign:
         made = TaskFencing(
             NAME,
             cast("Any", SimpleNamespace(configs=self.configs)),
@@ -66,8 +66,7 @@ class Group:
             fences_java=False,
             read=self.read,
         )
-        settings = cast("Any", SimpleNamespace(with_java=with_java, transaction_timeout_ms=60_000))
-        return asyncio.run(made.claim(settings, TASK, MESSAGE))
+        return asyncio.run(made.claim(TASK, MESSAGE))
 
 
 @pytest.mark.parametrize(("leads", "first"), [(True, "fence"), (False, "ask http://leader")])
@@ -77,20 +76,10 @@ def test_former_tasks_are_fenced_then_the_id_is_taken_then_the_owner_is_checked(
     first: str,
 ) -> None:
     group = Group(monkeypatch, leads=leads)
-    claimed = group.claim(with_java=True)
+    claimed = group.claim()
     assert group.done == [first, f"take A-mm2-{NAME}-{TASK}", "read"]
     assert claimed.claimed
-    assert claimed.own is not None
-    assert (9, 4) == (claimed.own.producer_id, claimed.own.producer_epoch)
     assert claimed.identity == FLOW
-
-
-def test_without_javas_transactions_it_writes_with_the_flows_identity(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    claimed = Group(monkeypatch).claim(with_java=False)
-    assert claimed.claimed
-    assert claimed.own is None
 
 
 def test_a_task_that_was_lost_or_written_anew_meanwhile_does_not_begin(
@@ -99,16 +88,16 @@ def test_a_task_that_was_lost_or_written_anew_meanwhile_does_not_begin(
     lost = Group(monkeypatch)
     lost.on_read = lost.node.held.clear
     with pytest.raises(NotAssignedError):
-        lost.claim(with_java=True)
+        lost.claim()
     anew = Group(monkeypatch)
     anew.on_read = lambda: anew.configs.tasks.update({NAME: ({},)})
     with pytest.raises(NotAssignedError):
-        anew.claim(with_java=True)
+        anew.claim()
 
 
 def test_nothing_is_taken_while_the_group_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(monkeypatch)
     group.node.meeting = True
     with pytest.raises(NotAssignedError):
-        group.claim(with_java=True)
+        group.claim()
     assert group.done == []

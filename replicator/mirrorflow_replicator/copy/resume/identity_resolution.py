@@ -38,7 +38,6 @@ def claim_of(settings: SourceSettings, source_cluster_id: str, target_cluster_id
         stream=stream_definition(
             read_committed=settings.read_committed,
             header_words=settings.header_words,
-            with_java=settings.with_java,
         ),
         takes_over=settings.takes_over,
     )
@@ -61,8 +60,7 @@ async def identify(
     decisions = await log.read()
     decided = decisions.identity
     java, beginnings = False, []
-    # In a flow shared with Java, offsets without the extra fields are the flow's own, too.
-    if decided is not None and not settings.with_java:
+    if decided is not None:
         if may_change:
             beginnings = altered(decisions, decided.generation, store.positions, store.foreign)
         for partition, position in store.positions.items():

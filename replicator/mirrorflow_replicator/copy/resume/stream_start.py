@@ -157,7 +157,7 @@ class StreamStarts:
         That ends the numbering (clause 9).
         """
         anchor, position = lane.anchor, lane.position
-        if lane.stream is not None or anchor is None or position is None or self._settings.with_java:
+        if lane.stream is not None or anchor is None or position is None:
             return False
         return position.sequence < 0 and position.source_offset >= anchor.source_offset
 
