@@ -1,7 +1,7 @@
 """Samples the source's records, so that `mirrorflow check` can report those that copies would refuse.
 
-Two ListOffsets requests a leader return the oldest and the newest record of each partition by timestamp. Records of
-compacted topics are read as well: one fetch from the beginning of a partition, of a limited number of partitions.
+Each leader lists the first record of its partitions, which usually is the oldest, and the one with the highest timestamp. Records
+of compacted topics are read as well: one fetch from the beginning of a partition, of a limited number of partitions.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class SampledRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSample:
-    """Records of a topic: the first of a partition with the lowest timestamp, the newest, one without a key."""
+    """Records of a topic: the oldest of its partitions' first records, the newest of all, and one without a key."""
 
     oldest: SampledRecord | None = None
     newest: SampledRecord | None = None
