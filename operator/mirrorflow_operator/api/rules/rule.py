@@ -69,7 +69,8 @@ class Rule:
             name, of = self.member, f"self.{self.field}" if self.field else "self"
             unless = f"!has({of}) || " if self.field else ""
             found["rule"] = f"{unless}{of}.all({name}, !({self.wrong}))"
-            template = f"{of}.filter({name}, {self.wrong}).map({name}, {template})[0]"
+            # Not filter(...).map(...): the server does not bound what a nested test leaves, and refuses the definition.
+            template = f"{of}.map({name}, {self.wrong}, {template})[0]"
         if _VALUE.search(message):
             found["messageExpression"] = template
         return found | ({"fieldPath": f".{self.field}"} if self.field else {})
