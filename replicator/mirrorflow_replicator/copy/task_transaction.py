@@ -341,10 +341,12 @@ class TaskTransaction:
         if lane.stream is not None:
             at = lane.stream.delivered
             java_offset = at.source_offset if is_left or form.is_plain else java_offset
+            # Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.
+            is_start = at.source_offset + 1 == point.next_source_offset
             point = replace(
                 point,
                 next_source_offset=at.source_offset + 1,
-                source_epoch=at.source_epoch,
+                source_epoch=point.source_epoch if is_start else at.source_epoch,
                 sequence=form.plain_sequence(at.ordinal),
                 target_end=at.target_offset + 1,
                 target_epoch=lane.target_epoch,

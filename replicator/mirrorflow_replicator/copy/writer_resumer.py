@@ -207,9 +207,12 @@ class WriterResumer:
             why="position",
         )
         lane.form = FormTracker(point, self._identities, has_plain=self._has_plain, earlier=lane.form)
+        source_epoch = point.source_epoch
         if (loss := self._start.losses.get(lane.source)) is not None:
             lane.go_on_after(self._source_lost(lane, *loss))
-        pair = OffsetPair(point.next_source_offset - 1, -1, point.target_end - 1, point.source_epoch)
+            # The log that came back may not know it: each fetch that names it would diverge again.
+            source_epoch = -1
+        pair = OffsetPair(point.next_source_offset - 1, -1, point.target_end - 1, source_epoch)
         self._continue(lane, pair)
 
     def _continue(self, lane: PartitionCopier, pair: OffsetPair) -> None:

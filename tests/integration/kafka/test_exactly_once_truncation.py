@@ -196,3 +196,29 @@ def test_alert_continues_where_a_log_of_an_earlier_epoch_parts_from_the_copy(par
 
     assert parted.before + parted.after[SURVIVE:] == parted.copied[absence, "alert"]
     assert ("copying", "SourceDataLost") == (said["phase"], said["reason"])
+
+
+def test_the_fenced_writer_continues_in_a_log_that_lacks_the_epoch_of_the_last_copied_record(
+    west: KafkaCluster, tmp_path: Path
+):
+    """Nothing new is written before its next start, which has the same position as the one that found the loss."""
+    lines = {"mirrorflow.writer": "transactions", "mirrorflow.source.loss.policy": "alert"}
+    with KafkaCluster(name="trio", brokers=3, config=QUICK_ELECTIONS) as trio:
+        topic = fragile_topic(trio, "parted")
+        flow = Flow.new(trio, west, tmp_path, connector=lines)
+        load(trio, topic, FIRST)
+        with flow.replicator(topic) as replicator:
+            replicator.wait_until_caught_up()
+            with tail_lost(trio, topic, leader=FOLLOWER, follower=LEADER):
+                load(trio, topic, 500, first=FIRST)
+                replicator.wait_until_caught_up()
+                before = contents(records(trio, topic))
+            wait_until("the loss is noticed", lambda: replicator.partition(topic).get("reason"))
+            load(trio, topic, 300, first=5_000)
+            wait_for_outcome(replicator, topic, FIRST + 300)
+            after = contents(records(trio, topic))
+
+            def copied() -> Contents:
+                return contents(records(west, flow.remote(topic), isolation="read_committed"))
+
+            wait_until("the other records are committed", lambda: copied() == before + after[FIRST:])
