@@ -187,7 +187,7 @@ def _of_guest(guest: ConnectorName, host: ConnectorName) -> Iterator[Rule]:
     )
 
 
-RULES: Final = (
+RULES: Final[tuple[Rule | PythonRule, ...]] = (
     Rule(
         paths=_each(_CONNECTORS, "config"),
         member="key",
