@@ -38,7 +38,7 @@ GROUPS_MOVED_ON = {
 }
 SEED = "MirrorFlow seed"
 EXACTLY_ONCE_MM2 = "MM2 exactly-once"
-IN_TRANSACTIONS = "MirrorFlow in transactions"
+FENCED, IN_TRANSACTIONS = "MirrorFlow with an owner", "MirrorFlow in transactions"
 NO_LINES: Mapping[str, str] = MappingProxyType({})
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
@@ -94,10 +94,14 @@ def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copie
     return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
 
 
-def in_transactions() -> Copier:
-    """The same with one owner, which writes everything in transactions."""
-    lines = {"mirrorflow.writer": "transactions"}
-    return Copier(name=IN_TRANSACTIONS, launch=lambda flow: _launch_ours(flow, "", 1, lines))
+def owned() -> tuple[Copier, Copier]:
+    """The same with one owner: in plain batches where that is possible, and with everything in transactions."""
+    return _with_writer(FENCED, "fenced"), _with_writer(IN_TRANSACTIONS, "transactions")
+
+
+def _with_writer(name: str, writer: str) -> Copier:
+    lines = {"mirrorflow.writer": writer}
+    return Copier(name=name, launch=lambda flow: _launch_ours(flow, "", 1, lines))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:

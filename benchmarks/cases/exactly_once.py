@@ -47,7 +47,7 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
             timestamp_ms=timestamp_ms,
         )
     for topic, competitors in (
-        (fresh, [copiers.ours(), copiers.in_transactions(), copiers.exactly_once_mm2()]),
+        (fresh, [copiers.ours(), *copiers.owned(), copiers.exactly_once_mm2()]),
         (old, [copiers.ours(name=OLD)]),
     ):
         race(
@@ -62,7 +62,7 @@ def exactly_once(arena: Arena, extent: Extent) -> Result:
             markers=True,
         )
     seconds = extent.of(15, 8)
-    for copier in (copiers.ours(), copiers.in_transactions(), copiers.exactly_once_mm2()):
+    for copier in (copiers.ours(), *copiers.owned(), copiers.exactly_once_mm2()):
         try:
             topic = f"exactly-once-latency-{copier.name.replace(' ', '-')}"
             measure(arena, result, copier, topic, seconds, isolation="read_committed")
@@ -89,6 +89,11 @@ def _demand(result: Result) -> None:
         limit=300,
         unit="ms",
     )
+    owned = copiers.FENCED
+    result.demand_ratio(
+        "throughput with an owner against without", THROUGHPUT, owned, OURS, sense=">=", limit=0.95
+    )
+    result.demand_ratio("CPU per GB with an owner against without", CPU, owned, OURS, sense="<=", limit=1.05)
     result.demand("repeats after kill -9", "repeats", OURS, sense="<=", limit=0, unit="records")
 
 
