@@ -14,8 +14,6 @@ from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError, Unreach
 from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.connection import Connection
 
-__all__ = ["ConnectionPool", "PoolKey", "backoff_s"]  # `mirrorflow_kafka.writer` imports backoff_s from here
-
 # Java's reconnect.backoff.ms and reconnect.backoff.max.ms.
 RECONNECT_BACKOFF_MIN_S = 0.05
 RECONNECT_BACKOFF_MAX_S = 1.0

@@ -17,9 +17,9 @@ from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_reader import STRETCH_BYTES, ThrottledError, batches_between
 from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import OFFSET_OUT_OF_RANGE
-from mirrorflow_kafka.client.pool import backoff_s
 
 RETRY_TIMEOUT_S: Final = 60.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 1.0

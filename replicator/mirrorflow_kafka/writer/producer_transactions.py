@@ -24,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,
@@ -31,7 +32,6 @@ from mirrorflow_kafka.client.error_codes import (
     is_retriable,
     raise_for,
 )
-from mirrorflow_kafka.client.pool import backoff_s
 from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIMEOUT_MS
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.log_batches import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
