@@ -127,17 +127,6 @@ def test_a_change_of_volumes_or_variables_replaces_pods(template: dict[str, Any]
     assert reasons_to_roll(new, new, {}, {}) == ()
 
 
-def test_a_mount_without_a_volume_is_refused() -> None:
-    """By the operator and `validate`; the server accepts it."""
-    template = {**VOLUMES, "volumeMounts": [*VOLUMES["volumeMounts"], {"name": "b", "mountPath": "/mnt/b"}]}
-    with pytest.raises(InvalidSpecError) as found:
-        flow_of(document(seed={"template": template}))
-
-    (error,) = found.value.errors
-    assert error.path == f"spec.seed.template.volumeMounts[{len(VOLUMES['volumeMounts'])}].name"
-    assert (error.message, error.action) == ("b is not in volumes", "add the volume, or remove the mount")
-
-
 def test_a_template_without_them_adds_nothing() -> None:
     """Another template would replace pods when the operator is upgraded."""
     pod = deployment({})["spec"]["template"]["spec"]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connectors, Template
+from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connectors
 from mirrorflow_operator.api.pod_parts import RESERVED_FOLDER, RESERVED_VOLUMES
 from mirrorflow_operator.api.quantity import amount
 from mirrorflow_operator.api.reserved_keys import (
@@ -15,7 +15,7 @@ from mirrorflow_operator.api.reserved_keys import (
     SECURITY_FIELDS,
     field_of,
 )
-from mirrorflow_operator.api.rules.rule import PythonRule, Rule, RuleWord, quoted, starts_with
+from mirrorflow_operator.api.rules.rule import Rule, RuleWord, quoted, starts_with
 
 SAMPLE_MIN: Final = "0.000001"  # one window in a million
 EXECUTOR_MEMORY_MIN: Final = "768Mi"  # Spark's Java alone takes two thirds of it
@@ -128,14 +128,6 @@ def _sets(field: str, connector: str) -> str:
     return " || ".join(conditions)
 
 
-def _mounts_without_volume(template: Template) -> Iterator[tuple[str, str, str]]:
-    volumes = {volume.name for volume in template.volumes}
-    for at, mount in enumerate(template.volume_mounts):
-        if mount.name not in volumes:
-            problem = f"{mount.name} is not in volumes"
-            yield f".volumeMounts[{at}].name", problem, "add the volume, or remove the mount"
-
-
 def _shared_pods() -> Iterator[Rule]:
     """Yields the rules of `colocate`: one pod, of which only the first connector sets the fields."""
     for name in ConnectorName:
@@ -187,7 +179,7 @@ def _of_guest(guest: ConnectorName, host: ConnectorName) -> Iterator[Rule]:
     )
 
 
-RULES: Final[tuple[Rule | PythonRule, ...]] = (
+RULES: Final = (
     Rule(
         paths=_each(_CONNECTORS, "config"),
         member="key",
@@ -252,8 +244,15 @@ RULES: Final[tuple[Rule | PythonRule, ...]] = (
         problem="<<self.mountPath>> is a folder of the operator, or leads out of its parent",
         cure="use another folder below /mnt",
     ),
-    # The server refuses the cost of a message in CEL that names the mount.
-    PythonRule(paths=_TEMPLATES, find=_mounts_without_volume),
+    Rule(
+        paths=_TEMPLATES,
+        field="volumeMounts",
+        member="entry",
+        wrong="!has(self.volumes) || !self.volumes.exists(volume, volume.name == entry.name)",
+        is_wrong=lambda entry, self: entry.name not in {volume.name for volume in self.volumes},
+        problem="<<entry.name>> is not in volumes",
+        cure="add the volume, or remove the mount",
+    ),
     Rule(
         paths=_each(_TEMPLATES, "tolerations[]"),
         field="value",
