@@ -49,6 +49,11 @@ def planned(document: dict[str, Any], namespace: str, *, flow_id: str = "") -> l
     return everything(flow, runs, image=IMAGE, seed_image=SEED_IMAGE, flow_id=flow_id)
 
 
+def flow_id_of(namespace: Kubectl, document: dict[str, Any]) -> str:
+    """The id of *document*'s flow in its status, as `planned` takes it."""
+    return str(namespace.get("mirrorflow", document["metadata"]["name"])["status"]["flowId"])
+
+
 def everything(
     flow: MirrorFlow,
     runs: Runs = EVERY_RUN,

@@ -11,7 +11,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kubernetes.api_server import ApiServer
 from tests.harness.kubernetes.kubectl import Kubectl
 from tests.harness.kubernetes.operator_process import OperatorProcess
-from tests.integration.kubernetes.controlled import manifest, names, planned, there, unchanging
+from tests.integration.kubernetes.controlled import flow_id_of, manifest, names, planned, there, unchanging
 
 LEASE_S = 3.0  # for whom it is 15, each figure here is five times as long
 Start = Callable[..., OperatorProcess]
@@ -127,7 +127,7 @@ def test_two_that_lead_at_once_agree_and_come_to_rest(
         return all(
             now[f"ConfigMap {one['metadata']['name']}"]["data"] == one["data"]
             for document in documents
-            for one in planned(document, namespace.namespace)
+            for one in planned(document, namespace.namespace, flow_id=flow_id_of(namespace, document))
             if one["kind"] == "ConfigMap"
         )
 

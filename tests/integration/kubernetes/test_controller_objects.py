@@ -23,6 +23,7 @@ from tests.integration.kubernetes.controlled import (
     IMAGE,
     OURS,
     events,
+    flow_id_of,
     manifest,
     names,
     planned,
@@ -342,7 +343,8 @@ def _as_of_an_earlier_release(namespace: Kubectl, document: dict[str, Any]) -> N
     flow = flow_of({**document, "metadata": {**document["metadata"], "namespace": namespace.namespace}})
     uid = namespace.get("mirrorflow", flow.metadata.name)["metadata"]["uid"]
     resource = replace(resource_of(flow), namespace=namespace.namespace, uid=uid)
-    found = objects(flow, plan(flow, POD_LAYOUT), image=IMAGE, layout=POD_LAYOUT, has_defaults=False)
+    connectors = plan(flow, POD_LAYOUT, flow_id=flow_id_of(namespace, document))
+    found = objects(flow, connectors, image=IMAGE, layout=POD_LAYOUT, has_defaults=False)
     for one in found:
         if one["kind"] == "Deployment":
             namespace.apply(owned(one, resource), "--field-manager=mirrorflow-operator")
