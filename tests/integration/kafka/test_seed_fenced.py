@@ -8,9 +8,10 @@ import pytest
 from mirrorflow_replicator.connectors.source_host import WAITS
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import FOREVER, digest, load
+from tests.harness.kafka.tools import FOREVER, load
 from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
 from tests.integration.kafka.seeding import SeedProcess, files_of
+from tests.integration.kafka.test_fenced_writer import assert_committed_once
 
 pytest.importorskip("pyspark")
 
@@ -62,7 +63,7 @@ def test_a_killed_seed_is_followed_by_another_and_by_the_connector(
     with flow.replicator(topic) as connector:
         connector.wait_until_caught_up(partitions=PARTITIONS)
 
-    assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic), isolation="read_committed")
+    assert_committed_once(flow, topic)
 
 
 def test_a_seed_takes_the_flow_from_the_connector_which_continues_behind_it(
