@@ -78,8 +78,7 @@ def test_kill_9_repeats_nothing_for_readers_of_committed_records(
         replicator.kill()
         replicator.start()
         replicator.wait_until_caught_up(partitions=PARTITIONS)
-
-    assert_committed_once(flow, topic)
+        assert_committed_once(flow, topic)
 
 
 def test_the_first_position_of_a_task_is_stored(
@@ -269,8 +268,7 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         assert frozen.partitions() == []
         load(east, topic, 1_000, first=21_000)
         successor.wait_until_caught_up(partitions=PARTITIONS)
-
-    assert_committed_once(flow, topic)
+        assert_committed_once(flow, topic)
 
 
 def test_a_new_name_of_the_copy_begins_behind_the_old_one(
@@ -334,8 +332,7 @@ def test_a_source_with_gaps_is_copied_once_across_kills(
             replicator.kill()
             replicator.start()
         replicator.wait_until_caught_up()
-
-    assert_committed_once(flow, topic)
+        assert_committed_once(flow, topic)
 
 
 def test_a_target_that_sets_timestamps_gets_each_record_once_across_a_kill(

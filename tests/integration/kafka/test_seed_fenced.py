@@ -62,8 +62,7 @@ def test_a_killed_seed_is_followed_by_another_and_by_the_connector(
     load(flow.source, topic, 100, first=RECORDS)
     with flow.replicator(topic) as connector:
         connector.wait_until_caught_up(partitions=PARTITIONS)
-
-    assert_committed_once(flow, topic)
+        assert_committed_once(flow, topic)
 
 
 def test_a_seed_takes_the_flow_from_the_connector_which_continues_behind_it(
