@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.permissions import first_of
 from mirrorflow_cli.source_samples import NO_SAMPLE, SampledRecord, TopicSample
-from mirrorflow_core.errors import KEPT_ON_COPY, NotAuthorizedError
+from mirrorflow_core.errors import KEPT_ON_COPY, NotAuthorizedError, accept_or_skip
 from mirrorflow_core.topics.topic_configs import CLEANUP_POLICY, ConfigChange, ConfigEntry
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
@@ -103,8 +103,8 @@ def refused_timestamps(copies: Sequence[CopyLimits], now_ms: int) -> list[str]:
     return [
         f"{setting} is {limit_ms} on target {first_of([name for name, _ in found])}, which refuses "
         f"{'newer' if setting == AHEAD else 'older'} records; {found[0][1].partition} has one of "
-        f"{_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: unless it is already copied, raise "
-        f"{setting} on the copy, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}."
+        f"{_date(found[0][1].timestamp_ms)} at source offset {found[0][1].offset}: unless it is already copied, "
+        f"{accept_or_skip(f'raise {setting} on the copy')}."
         for (setting, limit_ms), found in refused.items()
     ]
 
@@ -121,8 +121,8 @@ def refused_keys(copies: Sequence[CopyLimits]) -> list[str]:
     first = refused[0][1]
     sentence = (
         f"Target {first_of([name for name, _ in refused])} will be compacted ({CLEANUP_POLICY}), as on the source, and "
-        f"refuse records without a key; {first.partition} has one at source offset {first.offset}: set {CLEANUP_POLICY}=delete "
-        f"on the copy, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}."
+        f"refuse records without a key; {first.partition} has one at source offset {first.offset}: "
+        f"{accept_or_skip(f'set {CLEANUP_POLICY}=delete on the copy')}."
     )
     return [sentence]
 

@@ -45,6 +45,13 @@ KEPT_ON_COPY = (
     "name a setting of the copy in topics.configs.exceptions (mirrorflow.config.properties.exclude.by.topic), or the next "
     "sync of settings undoes it"
 )
+
+
+def accept_or_skip(change: str) -> str:
+    """Returns the advice for records that a copy refuses: *change* its settings, or leave the records out."""
+    return f"{change}, or leave such records out with mirrorflow.refused.records=skip; {KEPT_ON_COPY}"
+
+
 # The advice for a topic whose replicas are not in sync; the clause before it names them.
 FEW_REPLICAS = "if it has fewer of them (replication.factor) than its min.insync.replicas, give it more, or lower that setting"
 

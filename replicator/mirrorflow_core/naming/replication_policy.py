@@ -15,6 +15,16 @@ HEARTBEATS = "heartbeats"
 _INTERNAL_SEPARATOR = "."
 
 
+def is_alias_split(alias: str, separator: str) -> bool:
+    """Return whether MM2, which splits the name of a copy at the first separator, does not find *alias* in it."""
+    return bool(separator) and separator in alias
+
+
+def alias_split_problem(separator: str) -> str:
+    """Return what is wrong with an alias for which `is_alias_split` holds; its subject comes before it."""
+    return f"contains the separator '{separator}', which ends the alias in a topic's name"
+
+
 @runtime_checkable
 class ReplicationPolicy(Protocol):
     """The interface of MM2's `ReplicationPolicy`; None where Java returns null."""

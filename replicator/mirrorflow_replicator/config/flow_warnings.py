@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.naming.patterns import SettingPattern, compile_patterns
+from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
 
 _LITERAL = re.compile(r"[\w.-]+")  # a dot may match any character; in practice it separates parts of a name
 
@@ -56,21 +57,18 @@ def flow_warnings(flows: Sequence[EnabledFlow]) -> Iterator[str]:
 
 
 def check_aliases(flows: Sequence[EnabledFlow]) -> None:
-    """Raises InvalidSettingError if copies would be copied again and again, because of a separator in an alias.
-
-    MM2 splits the name of a copy at the first separator, so it does not find that alias in it.
-    """
+    """Raises InvalidSettingError if copies would be copied again and again, because of a separator in an alias."""
     growing: dict[str, list[EnabledFlow]] = {}
     for flow in flows:
         # A flow that selects names only does not select ever longer ones.
         if not flow.keeps_names and not flow.has_names_only:
             growing.setdefault(flow.source, []).append(flow)
     for flow in (flow for of_source in growing.values() for flow in of_source):
-        if flow.separator and flow.separator in flow.source and (circle := _way_back(flow, growing)):
+        if is_alias_split(flow.source, flow.separator) and (circle := _way_back(flow, growing)):
             raise InvalidSettingError(
                 key="clusters",
-                problem=f"the alias {flow.source} contains the separator '{flow.separator}', which ends the alias in a topic's "
-                f"name, so {' and '.join(one.name for one in circle)} would copy their copies again, without end",
+                problem=f"the alias {flow.source} {alias_split_problem(flow.separator)}, so "
+                f"{' and '.join(one.name for one in circle)} would copy their copies again, without end",
                 action="choose another alias, or another replication.policy.separator",
             )
 

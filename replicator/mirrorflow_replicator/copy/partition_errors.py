@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mirrorflow_core.errors import (
-    KEPT_ON_COPY,
     IdentityError,
     MirrorFlowError,
     NotAuthorizedError,
@@ -22,6 +21,7 @@ from mirrorflow_core.errors import (
     SourceDataLostError,
     TargetDataLostError,
     UndecidedError,
+    accept_or_skip,
 )
 from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
@@ -122,10 +122,7 @@ class RefusedBatchError(PartitionError):
         elif skips:
             then = "left out, as mirrorflow.refused.records=skip says"
         else:
-            then = (
-                f"set {setting}, on {target_topic}, or leave such records out with mirrorflow.refused.records=skip; "
-                f"{KEPT_ON_COPY}"
-            )
+            then = accept_or_skip(f"set {setting}, on {target_topic}")
         super().__init__(
             f"target topic {target_topic} refuses {what} at source offset {offset} with {self.code}{said}; {then}",
             topic=topic,

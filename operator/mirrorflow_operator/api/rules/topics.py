@@ -8,6 +8,7 @@ from typing import Final
 from mirrorflow_core.java.errors import PatternSyntaxError
 from mirrorflow_core.java.pattern_lists import PatternList
 from mirrorflow_core.java.patterns import JavaPattern
+from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
 from mirrorflow_operator.api.topics import InitialPosition, NamingPolicy
 
@@ -55,7 +56,6 @@ def _is_timestamp(text: str) -> bool:
 
 
 def _separated(side: str) -> Rule:
-    """MM2 splits remote topics at the first separator and would miss loops if an alias contained it."""
     return Rule(
         paths=("spec",),
         field=f"{side}.alias",
@@ -63,9 +63,9 @@ def _separated(side: str) -> Rule:
         f" && self.{side}.alias.contains(self.topics.naming.separator)",
         is_wrong=lambda self: (
             self.topics.naming.policy is NamingPolicy.PREFIX
-            and self.topics.naming.separator in getattr(self, side).alias
+            and is_alias_split(getattr(self, side).alias, self.topics.naming.separator)
         ),
-        problem="it contains the separator '<<self.topics.naming.separator>>', which ends the alias in a topic's name",
+        problem=f"it {alias_split_problem('<<self.topics.naming.separator>>')}",
         cure="choose another alias, or another spec.topics.naming.separator",
     )
 
