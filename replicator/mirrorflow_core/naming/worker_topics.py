@@ -5,8 +5,10 @@ from typing import Literal
 
 # Connect workers and MirrorFlow always name these with dots, whatever `replication.policy.separator` is. With
 # another separator, Java relies on `topics.exclude`, which a user may have replaced. A policy that keeps
-# names would then write one flow's stored offsets, or its producer identity, into the topic of another flow.
-_WORKER_TOPIC = re.compile(r"mm2-(?:configs|offsets|status|identity)\..+\.internal", re.DOTALL)
+# names would then write one flow's stored offsets, or what it knows of itself, into the topic of another flow.
+_WORKER_TOPIC = re.compile(
+    r"mm2-(?:configs|offsets|status|claims|identity|offset-map)\..+\.internal", re.DOTALL
+)
 
 
 def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: str) -> str:
@@ -15,5 +17,5 @@ def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: s
 
 
 def is_worker_topic(topic: str) -> bool:
-    """Return whether *topic* is a worker's, or holds the producer identity of a flow."""
+    """Return whether *topic* is a worker's, or holds what a flow knows of itself."""
     return _WORKER_TOPIC.fullmatch(topic) is not None

@@ -101,7 +101,7 @@ def test_default_excludes_of_kafka_4():
 @pytest.mark.parametrize(
     "policy", [DEFAULT, DefaultPolicy("_", "_"), IdentityPolicy("source", DefaultPolicy("-", "-"))]
 )
-@pytest.mark.parametrize("part", ["identity", "offsets", "configs", "status"])
+@pytest.mark.parametrize("part", ["identity", "claims", "offset-map", "offsets", "configs", "status"])
 def test_books_of_a_flow_are_never_copied(policy: ReplicationPolicy, part: str):
     """Their names have dots whatever the separator, and no list of excludes is needed: a copy under the same name
     would be another flow's positions."""
