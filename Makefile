@@ -127,9 +127,6 @@ bench: $(READY) $(KAFKA)  ## side by side with Java MirrorMaker 2; writes benchm
 chaos: $(READY) $(KAFKA)  ## several copiers, killed and frozen at random, brokers too: SECONDS=90 RUNS=40 SEED=1 SET="age=old tasks=3"
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),600) --runs $(or $(RUNS),1) $(addprefix --seed ,$(SEED)) $(addprefix --set ,$(SET))
 
-model: $(READY)  ## the product against simulated brokers, thousands of faults: SEEDS=1000 SCENARIO=change_of_age, or EXPLORE=1 RUNS=2000
-	$(BIN)/python -m tests.model $(if $(filter-out 0,$(EXPLORE)),--explore $(addprefix --runs ,$(RUNS)),--seeds $(or $(SEEDS),100)) $(addprefix --scenario ,$(SCENARIO))
-
 docs: $(SITE)  ## build the documentation into dist/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
@@ -150,4 +147,4 @@ clean:  ## remove what these commands have made
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock cluster cluster-down demo demo-kubernetes bench chaos model docs crds conformance format clean
+.PHONY: help setup check style types units test test-kafka test-faults test-java test-spark test-cluster test-all lock cluster cluster-down demo demo-kubernetes bench chaos docs crds conformance format clean

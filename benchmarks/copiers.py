@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
@@ -38,8 +37,6 @@ GROUPS_MOVED_ON = {
 }
 SEED = "MirrorFlow seed"
 EXACTLY_ONCE_MM2 = "MM2 exactly-once"
-FENCED, IN_TRANSACTIONS = "MirrorFlow with an owner", "MirrorFlow in transactions"
-NO_LINES: Mapping[str, str] = MappingProxyType({})
 INTERNAL_TOPICS = ("offset.storage", "config.storage", "status.storage")
 _launches = itertools.count()
 
@@ -92,16 +89,6 @@ def end(child: Child) -> None:
 def ours(*, groups: str = "", name: str = "MirrorFlow", tasks: int = 1) -> Copier:
     """`mirrorflow-replicator standalone`, nothing tuned; *groups* are moved on on the target."""
     return Copier(name=name, launch=lambda flow: _launch_ours(flow, groups, tasks))
-
-
-def owned() -> tuple[Copier, Copier]:
-    """The same with one owner: in plain batches where that is possible, and with everything in transactions."""
-    return _with_writer(FENCED, "fenced"), _with_writer(IN_TRANSACTIONS, "transactions")
-
-
-def _with_writer(name: str, writer: str) -> Copier:
-    lines = {"mirrorflow.writer": writer}
-    return Copier(name=name, launch=lambda flow: _launch_ours(flow, "", 1, lines))
 
 
 def seed(*, cores: int, name: str = SEED) -> Copier:
@@ -159,9 +146,9 @@ def _stem(flow: Flow) -> Path:
     return flow.folder / f"copier-{next(_launches)}"
 
 
-def _launch_ours(flow: Flow, groups: str, tasks: int, lines: Mapping[str, str] = NO_LINES) -> Child:
+def _launch_ours(flow: Flow, groups: str, tasks: int) -> Child:
     stem = _stem(flow)
-    files = _files_of_ours(flow, stem, groups, tasks, lines)
+    files = _files_of_ours(flow, stem, groups, tasks)
     command = [sys.executable, "-m", "mirrorflow_replicator", "standalone", *files]
     return start("MirrorFlow", command, log=stem.with_suffix(".log"))
 
@@ -172,11 +159,8 @@ def files_of_ours(flow: Flow) -> tuple[str, str]:
     return worker, connector
 
 
-def _files_of_ours(
-    flow: Flow, stem: Path, groups: str, tasks: int, lines: Mapping[str, str] = NO_LINES
-) -> list[str]:
+def _files_of_ours(flow: Flow, stem: Path, groups: str, tasks: int) -> list[str]:
     connector = {
-        **lines,
         "name": "MirrorSourceConnector",
         "connector.class": "MirrorSourceConnector",
         "tasks.max": str(tasks),

@@ -65,13 +65,14 @@ def measure(
     seconds: int,
     *,
     isolation: str = "read_uncommitted",
+    timestamp_ms: int = -1,
 ) -> None:
-    """One run of *copier*, seen by readers of that *isolation*."""
+    """One run of *copier*, seen by readers of that *isolation*; records have *timestamp_ms*, -1: the present."""
     arena.load(topic, WARM_RECORDS, partitions=PARTITIONS, size_bytes=RECORD_BYTES)
     flow = arena.flow(topic)
     with arena.running(copier, flow) as child:
         until_copied(arena.west, flow.remote(topic), PARTITIONS, child, least=WARM_RECORDS)
-        found = _probe(arena, flow, topic, child, seconds, isolation)
+        found = _probe(arena, flow, topic, child, seconds, isolation, timestamp_ms)
     result.add(
         copier.name,
         p50_ms=found["p50"],
@@ -82,7 +83,7 @@ def measure(
 
 
 def _probe(
-    arena: Arena, flow: Flow, topic: str, child: Child, seconds: int, isolation: str
+    arena: Arena, flow: Flow, topic: str, child: Child, seconds: int, isolation: str, timestamp_ms: int
 ) -> dict[str, float]:
     folder = flow.folder
     files = [
@@ -110,7 +111,7 @@ def _probe(
         try:
             if said.readline() != b"ready\n":
                 raise HarnessError(f"The probe has failed.\n{probe.tail()}")
-            writer = threading.Thread(target=_write, args=(arena, topic, records))
+            writer = threading.Thread(target=_write, args=(arena, topic, records, timestamp_ms))
             cpu_began, began = cpu_s(child.pid), time.perf_counter()
             writer.start()
             line = said.readline()
@@ -124,8 +125,16 @@ def _probe(
     return {**json.loads(line), "cores": cores}
 
 
-def _write(arena: Arena, topic: str, records: int) -> None:
-    load(arena.east, topic, records, size_bytes=RECORD_BYTES, first=FIRST, rate=RATE_PER_S)
+def _write(arena: Arena, topic: str, records: int, timestamp_ms: int) -> None:
+    load(
+        arena.east,
+        topic,
+        records,
+        size_bytes=RECORD_BYTES,
+        first=FIRST,
+        rate=RATE_PER_S,
+        timestamp_ms=timestamp_ms,
+    )
 
 
 CASES: dict[str, Case] = {"latency": latency}

@@ -2,7 +2,7 @@
 
 This module checks reachability with each client's own credentials, and which APIs the brokers offer.
 `permissions` and `companion_permissions` check what the flow's users may do; `creation` checks what would be
-created. No producer id is requested: that would raise the producer epoch of a running flow.
+created. No transactional id is used: that would take the flow from its owner.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
 from mirrorflow_cli.findings import Findings
 from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_cli.guarantee import check_flow_owner
+from mirrorflow_cli.guarantee import check_flow_owner, check_guarantee
 from mirrorflow_cli.json_output import add_json_argument, print_json
 from mirrorflow_cli.permissions import check_acls, check_source, check_target, source_acls
 from mirrorflow_cli.settings import companion_settings, source_settings
@@ -39,12 +39,12 @@ from mirrorflow_core.topics.topic_acls import AclBinding
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.clients import shared
-from mirrorflow_replicator.connectors.internal_topics import internal_topics_of_source
+from mirrorflow_replicator.connectors.internal_topics import internal_topics, internal_topics_of_source
 
 # APIs that a target needs besides those for copying: api key -> (name, Kafka release, purpose).
 TARGET_APIS = {
-    22: ("InitProducerId", "0.11", "the flow's producer identity"),
-    61: ("DescribeProducers", "2.8", "asking the target which record it has last"),
+    22: ("InitProducerId", "0.11", "idempotent batches"),
+    23: ("OffsetForLeaderEpoch", "0.11", "noticing that the target has lost records"),
     44: ("IncrementalAlterConfigs", "2.3", "topic settings"),
 }
 SOURCE_APIS = {23: ("OffsetForLeaderEpoch", "0.11", "noticing that records were truncated")}
@@ -110,11 +110,15 @@ async def _check(
             await _reachable(target, settings.target_alias, TARGET_APIS, findings)
             await check_flow_owner(target, settings, source_cluster_id, findings)
             beats = {} if heartbeat is None else heartbeat_topics(heartbeat)
-            await check_target(target, settings, topics, {**on_target, **beats}, findings)
+            has_owner = await check_guarantee(target, settings, findings)
+            await check_target(
+                target, settings, topics, {**on_target, **beats}, findings, has_owner=has_owner
+            )
             if checkpoint is not None:
                 await check_target_groups(target, checkpoint, groups, findings)
             await check_acls(target, settings, topics, acls, findings)
-            more = own_topics(checkpoint, heartbeat)
+            own = internal_topics(settings, has_owner=has_owner)
+            more = [*own, *own_topics(checkpoint, heartbeat)]
             await check_creation(target, settings, topics, configs, samples, more, findings)
     except (ClusterError, SettingError) as error:
         findings.problem(str(error))

@@ -22,7 +22,7 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules
-from mirrorflow_replicator.connectors.internal_topics import internal_topics, is_internal, mend_topics
+from mirrorflow_replicator.connectors.internal_topics import is_internal, mend_topics
 
 LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
 MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
@@ -40,7 +40,7 @@ async def check_creation(
 ) -> None:
     """Reports which copies of the source *topics* could not be created, and what would be created and grown.
 
-    *samples* are records of the source, by topic; *more* are the topics of the other connectors.
+    *samples* are records of the source, by topic; *more* are the topics that connectors create for themselves.
     """
     present = await topic_sizes(target)
     planned = target_plan(settings, topics, present, configs)
@@ -54,7 +54,7 @@ async def check_creation(
             configs=new.configs,
         )
         for new in planned.create
-    ] + [topic for topic in (*internal_topics(settings), *more) if topic.name not in present]
+    ] + [topic for topic in more if topic.name not in present]
     outcome = await create_with_accepted_settings(target, wanted, validate_only=True)
     for sentence in outcome.settings:
         findings.note(sentence)
@@ -72,7 +72,7 @@ async def check_creation(
             findings.problem(f"Topic {name} could not be created on {settings.target_alias}: {refusal}.")
     if forbidden:
         findings.problem(refused(settings.target_alias, "Create", first_of(forbidden)))
-    kept = (*internal_topics(settings), *(topic for topic in more if is_internal(topic.name)))
+    kept = [topic for topic in more if is_internal(topic.name) or topic.name == settings.offsets.topic]
     await check_kept(target, [topic for topic in kept if topic.name in present], findings)
     new = {
         one.name: tuple(ConfigChange(name=name, value=value) for name, value in one.configs.items())
@@ -164,7 +164,7 @@ async def _check_settings(
 def _copies(settings: SourceSettings, topics: dict[str, int], more: Sequence[admin.NewTopic]) -> list[str]:
     """Returns the names of all topics that the flow writes on the target."""
     remote = make_selection(settings).target_topic
-    return [*map(remote, topics), *(topic.name for topic in (*internal_topics(settings), *more))]
+    return [*map(remote, topics), *(topic.name for topic in more)]
 
 
 async def check_kept(cluster: Cluster, topics: Sequence[admin.NewTopic], findings: Findings) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
-from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
 from mirrorflow_core.naming.patterns import literal_name
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.permissions import (
@@ -25,6 +24,7 @@ from mirrorflow_core.permissions import (
     copied_topic,
 )
 from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.connectors import Connector
 from mirrorflow_operator.api.spec import MirrorFlow, Side
@@ -72,17 +72,18 @@ def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
         # Heartbeats are always copied, and never under their own name.
         name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
         yield Grant(kind="topic", name=name, access=on_copies)
-    has_owner = spec.connectors.source.config.get("mirrorflow.writer", "sequences") != "sequences"
-    own_topic = claims_topic if has_owner else identity_topic
     yield Grant(kind="topic", name=f"mm2-offsets.{spec.source.alias}.internal", access=STORE)
-    yield Grant(kind="topic", name=own_topic(spec.source.alias), access=LOG)
+    yield Grant(kind="topic", name=claims_topic(spec.source.alias), access=LOG)
     if not _is_silent(flow):
         yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), access=LOG)
         if spec.offset_syncs.location is Side.TARGET:
             yield _syncs_grant(flow, spec.source.alias)
     yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
-    ids = TransactionalIds(spec.source.alias).prefix if has_owner else transactional_id(spec.source.alias)
-    yield Grant(kind="transactional-id", name=ids, access=TRANSACTIONAL_ID, prefixed=has_owner)
+    ids = TransactionalIds(spec.source.alias).prefix
+    yield Grant(kind="transactional-id", name=ids, access=TRANSACTIONAL_ID, prefixed=True)
+    if spec.topics.acls.sync is SyncMode.APPLY or spec.seed is not None:
+        # Which ACLs and which retention the flow has set is stored there.
+        yield Grant(kind="topic", name=identity_topic(spec.source.alias), access=LOG)
     if spec.topics.acls.sync is not SyncMode.OFF:
         apply = spec.topics.acls.sync is SyncMode.APPLY
         yield Grant(kind="cluster", name="", access=ACLS_WRITTEN if apply else ACLS_READ)

@@ -1,103 +1,76 @@
-"""Checks which guarantee will hold on a target, and why (docs/exactly-once.md), without changing anything.
-
-Sequence numbers alone protect recent records. Old records need a transaction with the flow's transactional
-id; without it they are copied exactly once only while a single writer runs.
-"""
+"""Checks who owns the flow, and which guarantee it will have (docs/exactly-once.md), without changing anything."""
 
 from dataclasses import replace
 
 from mirrorflow_cli.findings import Findings
-from mirrorflow_core.errors import IdentityError, NotAuthorizedError
-from mirrorflow_core.exactly_once.identity import Identity, identity_topic, transactional_id
+from mirrorflow_core.errors import ClusterChangedError, FlowExistsError, NotAuthorizedError
 from mirrorflow_core.naming.flow_id import runs_elsewhere
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_kafka.admin import admin
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.transaction_log import decided_records
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner
-from mirrorflow_replicator.copy.copier_context import LATE_BYTES_MS
-from mirrorflow_replicator.copy.expiration_monitor import read_expiries
-from mirrorflow_replicator.copy.resume.identity_resolution import claim_of
-
-# APIs that a transaction of the flow needs: api key -> name.
-TRANSACTION_APIS = {24: "AddPartitionsToTxn", 26: "EndTxn"}
-HOUR_MS = 3_600_000
+from mirrorflow_kafka.writer.fencing import why_unfenced
+from mirrorflow_kafka.writer.log_batches import read_log
+from mirrorflow_replicator.connectors.flow_owner import refuse_changed_clusters
+from mirrorflow_replicator.copy.task_parts import flow_topics
 
 
-async def check_guarantee(
-    target: Cluster, settings: SourceSettings, findings: Findings, *, may_write: bool
-) -> None:
-    """Reports the guarantee.
+async def check_guarantee(target: Cluster, settings: SourceSettings, findings: Findings) -> bool:
+    """Reports the guarantee, and why it is not exactly-once where it is not.
 
-    *may_write*: whether the flow's user may write with the flow's transactional id. Raises ClusterError.
+    Returns whether the flow can have an owner. Raises ClusterError.
     """
-    name = transactional_id(settings.source_alias)
-    decided = await _decided(target, settings)
-    why = await _why_not(target, name, decided, may_write=may_write)
-    if not why:
-        findings.fact(
-            f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value}, for old records too, in transactions of {name}"
+    alias = settings.target_alias
+    why = await why_unfenced(target, settings.source_alias, settings.offsets.store)
+    if why:
+        findings.note(
+            f"{alias} gives {Guarantee.AT_LEAST_ONCE.value}, because {why}: after a crash, records behind the last stored "
+            f"position are copied again. `mirrorflow acls` prints the ACLs that {Guarantee.EXACTLY_ONCE.value} needs."
         )
-        return
-    forgotten_ms, _ = await read_expiries(target)
-    half_ms = forgotten_ms // 2
-    which = "all records" if half_ms < LATE_BYTES_MS else f"records older than {half_ms / HOUR_MS:g} h"
-    findings.note(
-        f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value}, but only {Guarantee.SINGLE_WRITER.value} for {which}, "
-        f"because {why}: run one replicator of this flow at a time."
-    )
+    else:
+        findings.fact(f"{alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records")
+    return not why
 
 
 async def check_flow_owner(
     target: Cluster, settings: SourceSettings, source_cluster_id: str, findings: Findings
 ) -> None:
-    """Reports another flow or cluster that owns the source alias on *target*. Raises ClusterError."""
-    decided = await _decided(target, settings)
-    if decided is None:
+    """Reports another flow or cluster that owns the source alias on *target*. Raises ClusterError.
+
+    *source_cluster_id* is "" if the source did not answer, and is not compared then.
+    """
+    claim = await _newest_claim(target, settings)
+    if claim is None:
         return
-    # If the source did not answer, its cluster id is not compared.
-    claim = claim_of(settings, source_cluster_id or decided.source_cluster_id, target.cluster_id)
-    alias = settings.source_alias
-    if runs_elsewhere(claim.flow, decided.flow):
+    source, owner = settings.source_alias, claim.flow
+    if runs_elsewhere(settings.flow, owner):
         findings.note(
-            f"{settings.target_alias} receives {alias} from flow {decided.flow}, which a Kubernetes cluster runs."
+            f"{settings.target_alias} receives {source} from flow {owner}, which a Kubernetes cluster runs."
         )
-        claim = replace(claim, flow=decided.flow)
-    elif decided.flow in settings.takes_over:
-        findings.note(f"This flow takes {alias} over from flow {decided.flow}: stop that one first.")
-        claim = replace(claim, takes_over=settings.takes_over)
+    elif owner in settings.takes_over:
+        findings.note(f"This flow takes {source} over from flow {owner}: stop that one first.")
+    elif owner != settings.flow:
+        error = FlowExistsError(
+            source=source, target=settings.target_alias, owner=owner, claimant=settings.flow
+        )
+        findings.problem(str(error))
+    now = replace(claim, source_cluster_id=source_cluster_id, target_cluster_id=target.cluster_id)
     try:
-        check_owner(decided, claim, target_alias=settings.target_alias, source_alias=alias)
-    except IdentityError as error:
+        refuse_changed_clusters(claim, now, settings)
+    except ClusterChangedError as error:
         findings.problem(str(error))
 
 
-async def _why_not(target: Cluster, name: str, decided: Identity | None, *, may_write: bool) -> str:
-    """Returns the reason why transactions of *name* are impossible; "" if they are possible."""
-    for node_id in sorted(target.metadata.brokers):
-        versions = (await target.connection(node_id)).versions
-        for key, api in TRANSACTION_APIS.items():
-            if key not in versions:
-                return f"broker {node_id} does not offer {api}"
-    if not may_write:
-        return f"Write on transactional id {name} is not granted"
-    if decided is not None and not decided.transactional_id:
-        return f"the flow began when it could not write by transactional id {name}, which holds until its next generation"
-    if decided is None and not await admin.may_coordinate(target):
-        return "its brokers are fewer than transaction.state.log.replication.factor, so it cannot coordinate transactions"
-    return ""
-
-
-async def _decided(target: Cluster, settings: SourceSettings) -> Identity | None:
-    """Returns the flow's identity, or None if there is none or it may not be read."""
-    topic = identity_topic(settings.source_alias)
+async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | None:
+    """Returns the claim of the flow's last owner; None if there is none or it may not be read."""
+    topics = flow_topics(settings)
     try:
-        await target.refresh([topic])
-        if target.leader(topic, 0) is None:
+        await target.refresh([topics.claims.topic])
+        if target.leader(*topics.claims) is None:
             return None
-        log = DecisionLog(
-            target, settings.source_alias, replication_factor=settings.offsets.replication_factor
-        )
-        return (await log.read()).identity
+        log = await read_log(target, topics.claims, topics.claim_in)
     except NotAuthorizedError:
         return None  # `permissions` reports the missing permission.
+    claims = decided_records(log, Claim).committed
+    return claims[-1] if claims else None

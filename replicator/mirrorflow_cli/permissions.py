@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirrorflow_cli.clusters import Selected
 from mirrorflow_cli.findings import Findings
-from mirrorflow_cli.guarantee import check_guarantee
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import BrokerError, NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.exactly_once.identity import identity_topic, transactional_id
 from mirrorflow_core.permissions import (
     ACLS_READ,
     ACLS_WRITTEN,
@@ -29,12 +27,11 @@ from mirrorflow_core.permissions import (
     Access,
     copied_topic,
 )
-from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import OffsetStore, SourceSettings
 from mirrorflow_core.topics.topic_acls import TOPIC, AclBinding, Operation, plan_acls
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.writer.claim import claims_topic
-from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.acls import CLUSTER_RESOURCE
 from mirrorflow_kafka.client.cluster import Cluster
@@ -73,12 +70,17 @@ async def check_source(
 
 
 async def check_target(
-    target: Cluster, settings: SourceSettings, topics: Iterable[str], more: Needed, findings: Findings
+    target: Cluster,
+    settings: SourceSettings,
+    topics: Iterable[str],
+    more: Needed,
+    findings: Findings,
+    *,
+    has_owner: bool,
 ) -> None:
-    """Reports missing permissions on the target, and which guarantee holds there.
+    """Reports missing permissions on the target: on the copies of *topics*, the internal topics and the cluster.
 
-    Checks the copies of *topics*, the internal topics and the flow's identity. *more* is what the other
-    connectors need.
+    *more* is what the other connectors need. *has_owner*: the flow has a claims topic.
     """
     remote = make_selection(settings).target_topic
     syncs_configs = settings.sync_configs_s is not None
@@ -86,8 +88,12 @@ async def check_target(
         reads_configs=syncs_configs, alters_configs=syncs_configs and not settings.configs_report_only
     )
     needed = {remote(topic): on_copies.existing for topic in topics}
-    own_topic = claims_topic if settings.has_owner else identity_topic
-    needed[own_topic(settings.source_alias)] = LOG.existing
+    if has_owner:
+        needed[claims_topic(settings.source_alias)] = LOG.existing
+    if settings.sync_acls_s is not None and not settings.acls_report_only:
+        needed[identity_topic(settings.source_alias)] = (
+            LOG.existing
+        )  # which ACLs the flow has set is stored there
     if settings.syncs is not None:
         needed[offset_map_topic(settings.source_alias)] = LOG.existing
         if not settings.syncs.on_source:
@@ -95,28 +101,9 @@ async def check_target(
     if settings.offsets.store is OffsetStore.KAFKA:
         needed[settings.offsets.topic] = STORE.existing
     await lacking(target, _together(needed, more), settings.target_alias, findings)
-    await _check_transactional_ids(target, settings, findings)
     if settings.sync_acls_s is not None:
         access = ACLS_READ if settings.acls_report_only else ACLS_WRITTEN
         await _check_cluster(target, settings.target_alias, access, findings)
-
-
-async def _check_transactional_ids(target: Cluster, settings: SourceSettings, findings: Findings) -> None:
-    """Reports whether the flow may write with its transactional ids, and the guarantee that follows."""
-    ids = TransactionalIds(settings.source_alias)
-    one = ids.lock if settings.has_owner else transactional_id(settings.source_alias)
-    which = (
-        f"transactional ids that begin with {ids.prefix}" if settings.has_owner else f"transactional id {one}"
-    )
-    may_write = await admin.may_write_as(target, one)
-    if not may_write:
-        findings.problem(refused(settings.target_alias, "Write", which))
-    if not settings.has_owner:
-        await check_guarantee(target, settings, findings, may_write=may_write)
-    elif may_write:
-        findings.fact(
-            f"{settings.target_alias} gives {Guarantee.EXACTLY_ONCE.value} to readers of committed records"
-        )
 
 
 async def source_acls(source: Cluster, settings: SourceSettings) -> tuple[AclBinding, ...]:

@@ -74,8 +74,6 @@ class ReplicatorProcess:
                 **self._environment,
                 "MIRRORFLOW_EXIT_WITH_STDIN": "1",
                 "MIRRORFLOW_HTTP_FILE": str(self.files.http),
-                # The predecessor was our child and is dead: no need to wait for it.
-                **({"MIRRORFLOW_PREDECESSOR_GONE": "1"} if self.starts else {}),
             },
             process_group=0,
         )

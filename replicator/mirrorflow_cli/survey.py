@@ -17,7 +17,7 @@ from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group
 from mirrorflow_core.offsets.groups import Group, writable
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
-from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets

@@ -10,9 +10,9 @@ from mirrorflow_cli.progress import Progress
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
+    FlowNotMovedError,
     InvalidSettingError,
     RefusedSettingError,
-    StreamChangedError,
     UnsupportedBrokerError,
 )
 
@@ -25,9 +25,9 @@ _FINAL = frozenset(
     for error in (
         ClusterChangedError,
         FlowExistsError,
+        FlowNotMovedError,
         InvalidSettingError,
         RefusedSettingError,
-        StreamChangedError,
         UnsupportedBrokerError,
     )
 )

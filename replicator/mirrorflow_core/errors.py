@@ -19,11 +19,10 @@
     ├── IdentityError                the flow may not write here (docs/exactly-once.md)
     │   ├── FlowExistsError          another flow owns this source alias on this target
     │   ├── ClusterChangedError      another cluster answers at a known address
-    │   ├── StreamChangedError       another copier continues with other settings
-    │   ├── WrittenOtherwiseError    the flow is copied with another `mirrorflow.writer`
-    │   ├── FlowNotMovedError        the flow cannot be moved to another `mirrorflow.writer` as it was left
-    │   ├── FlowTakenError           another process has taken the flow over
-    │   └── FencedError              a later epoch of the identity exists
+    │   ├── FlowNotMovedError        an earlier release has left the flow so that its end cannot be found
+    │   ├── FlowUnfencedError        a job must own the flow, which the target does not allow
+    │   └── FlowTakenError           the process has lost the flow
+    ├── StartPendingError            a task waits for long to become the writer of its partitions (retriable)
     ├── CorruptRecordsError          bytes are not valid records; CorruptBatchError if the partition is known
     └── PartitionError               one partition stops; the others continue
         ├── RecordTooLargeError      the target refuses a batch for its size
@@ -32,8 +31,7 @@
         ├── SourceDataLostError      records were deleted, truncated or re-created before they were copied
         ├── TargetDataLostError      the target topic was re-created or lost more than can be refilled
         ├── TargetTakenError         another source topic was copied into that target topic
-        ├── TopicGoneError           the topic no longer exists
-        └── UndecidedError           neither log nor memory of the target shows where to continue
+        └── TopicGoneError           the topic no longer exists
 
 Each message is one sentence that names the setting, topic, partition or broker, and what to do. The facts are
 attributes. No error contains a secret or record data.
@@ -281,67 +279,55 @@ class ClusterChangedError(IdentityError):
         )
 
 
-class StreamChangedError(IdentityError):
-    """Another copier of the flow has begun a stream with another definition."""
-
-    reason = "StreamChanged"
-
-    def __init__(self, *, source: str, was: str, now: str) -> None:
-        self.was = was
-        self.now = now
-        super().__init__(
-            f"This copier of the flow from {source} has {was}; another one has gone on with {now}. "
-            "Stop one of them, or give both the same settings and start this one again."
-        )
-
-
 class FlowTakenError(IdentityError):
-    """Another process has taken the flow over; this one waits until that one stops."""
+    """The process has lost the flow; it waits until it may take it again."""
 
     reason = "FlowTaken"
     retriable = True
 
     def __init__(self, *, source: str) -> None:
         super().__init__(
-            f"Another process has taken over the flow from {source}; this one waits until it stops."
-        )
-
-
-class WrittenOtherwiseError(IdentityError):
-    """The flow is copied with another value of `mirrorflow.writer`."""
-
-    reason = "WrittenOtherwise"
-
-    def __init__(self, *, source: str, writer: str) -> None:
-        self.writer = writer
-        super().__init__(
-            f"The flow from {source} is copied with mirrorflow.writer={writer}; stop the process that copies it in an "
-            f"orderly way first, or set mirrorflow.writer={writer}."
+            f"The flow from {source} is no longer held by this process: another one has taken it, or the target has forgotten "
+            "the transactional ids; it is taken again when nothing else holds it."
         )
 
 
 class FlowNotMovedError(IdentityError):
-    """A flow that was copied with `mirrorflow.writer=sequences` was killed, and its end cannot be found."""
+    """A flow that an earlier release copied was killed, and its end cannot be found."""
 
     reason = "FlowNotMoved"
 
     def __init__(self, *, source: str, subject: str, problem: str) -> None:
         self.subject = subject
         super().__init__(
-            f"The flow from {source} cannot be moved to another mirrorflow.writer as it was left: {problem} ({subject}); start "
-            "it once with mirrorflow.writer=sequences and stop it in an orderly way."
+            f"The flow from {source} cannot continue as the earlier release has left it: {problem} ({subject}); start that "
+            "release once more and stop it in an orderly way."
         )
 
 
-class FencedError(IdentityError):
-    """A later epoch of the identity exists, so another copier has taken over with a changed stream."""
+class FlowUnfencedError(IdentityError):
+    """A seed or a restore must own the flow, and the target does not allow it."""
 
-    reason = "Fenced"
+    reason = "FlowUnfenced"
+
+    def __init__(self, *, source: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"A seed or restore of the flow from {source} must be its only writer, but {why}.")
+
+
+class StartPendingError(MirrorFlowError):
+    """A task waits for long to become the writer of its partitions."""
+
+    reason = "StartPending"
     retriable = True
 
-    def __init__(self, *, source: str, epoch: int) -> None:
-        self.epoch = epoch
-        super().__init__(f"Epoch {epoch} of the flow from {source} is over; this copier steps back.")
+    def __init__(self, *, target: str, waits_s: float) -> None:
+        self.waits_s = waits_s
+        super().__init__(
+            f"The task has waited for {waits_s:g} s to become the writer of its partitions: cluster {target} does not finish the "
+            "last transactions of the flow; check that all its partitions have a leader, and its transaction coordinator "
+            "(`kafka-transactions.sh find-hanging`)."
+        )
 
 
 class CorruptRecordsError(MirrorFlowError, ValueError):
@@ -432,12 +418,15 @@ class TargetDataLostError(PartitionError):
 
     def __init__(self, *, topic: str, partition: int, target_topic: str, how: str, then: str = "") -> None:
         self.target_topic = target_topic
-        then = then or "set mirrorflow.source.loss.policy=restart to fill it again"
+        then = (
+            then
+            or "set mirrorflow.source.loss.policy=alert to copy what follows, or restart to fill it again"
+        )
         super().__init__(f"target topic {target_topic} {how}; {then}", topic=topic, partition=partition)
 
 
 class TargetTakenError(PartitionError):
-    """Another source topic was copied into that target topic, so its sequence numbers are in use there."""
+    """Another source topic was copied into that target topic."""
 
     reason = "TargetTaken"
 
@@ -454,16 +443,4 @@ class TopicGoneError(PartitionError):
     def __init__(self, *, topic: str, partition: int, cluster: str) -> None:
         self.cluster = cluster
         sentence = f"the topic does not exist on cluster {cluster} any more"
-        super().__init__(sentence, topic=topic, partition=partition)
-
-
-class UndecidedError(PartitionError):
-    """Neither the target's log nor its leader's memory shows where to continue."""
-
-    reason = "Undecided"
-
-    def __init__(self, *, topic: str, partition: int, evidence: str, then: str = "") -> None:
-        self.evidence = evidence
-        then = then or "nothing is written before you choose mirrorflow.source.loss.policy=alert or restart"
-        sentence = f"it cannot be decided which record the target has last ({evidence}); `mirrorflow dump positions` shows the stored offsets; {then}"
         super().__init__(sentence, topic=topic, partition=partition)

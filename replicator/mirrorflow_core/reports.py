@@ -18,7 +18,7 @@ class PartitionPhase(Enum):
 
     STARTING = "starting"  # querying the target where to continue
     COPYING = "copying"
-    WAITING = "waiting"  # another copier of the flow is active (docs/exactly-once.md, clause 10)
+    WAITING = "waiting"  # nothing copies it now, because the connector is paused
     STOPPED = "stopped"  # by the error in `reason` and `message`
 
 
@@ -30,18 +30,15 @@ class Guarantee(Enum):
     """
 
     EXACTLY_ONCE = "exactly-once"
-    SINGLE_WRITER = "exactly-once-single-writer"  # old timestamps: the leader may forget the identity
+    AT_LEAST_ONCE = "at-least-once"  # no other writer can be fenced, and positions are in no transaction
 
 
-class KnownEnd(NamedTuple):
-    """How far a fenced task has written a partition for certain, whatever the target's log shows."""
+class AcknowledgedPosition(NamedTuple):
+    """A position that a task had no time to store: the source's topic and partition, and the encoded value."""
 
-    topic: str  # on the source
+    topic: str
     partition: int
-    next_source_offset: int
-    source_epoch: int
-    target_end: int
-    target_epoch: int
+    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +129,7 @@ class TaskReport:
     starts_ended: int = (
         0  # how often its process has ended a start as the only writer, and waits for the next one
     )
-    known_ends: tuple[KnownEnd, ...] = ()  # of the start that has ended
+    acknowledged: tuple[AcknowledgedPosition, ...] = ()  # of the start that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,16 +43,6 @@ class LossPolicy(Enum):
     RESTART = "restart"  # copy the partition again from its beginning
 
 
-class Writer(Enum):
-    """How records are written to the target."""
-
-    SEQUENCES = "sequences"  # the first engine: processes share one producer for each flow
-    TRANSACTIONS = (
-        "transactions"  # one owner of the flow; each task writes everything in transactions of its own
-    )
-    FENCED = "fenced"  # the same, but young records without gaps in plain idempotent batches
-
-
 class OffsetStore(Enum):
     """Where source offsets are stored (KIP-304 `offset.storage.store`)."""
 
@@ -178,7 +168,7 @@ class SourceSettings:
     """The settings of a MirrorSourceConnector. Durations are in seconds, sizes in bytes."""
 
     name: str  # the connector's name: part of the key of each stored offset
-    flow: str  # the flow id with which the connector claims the source alias, see the identity topic
+    flow: str  # the flow id with which the connector claims the source alias (`writer.claim`)
     source_alias: str
     target_alias: str
     policy: PolicySettings
@@ -222,12 +212,6 @@ class SourceSettings:
     target_admin: ClientSettings
     # `config.providers` and its keys, which resolve the references in the clients' properties.
     providers: Mapping[str, str] = field(default_factory=dict)
-    writer: Writer = Writer.SEQUENCES
-
-    @property
-    def has_owner(self) -> bool:
-        """Whether one process owns the flow, and its tasks are the only writers of their partitions."""
-        return self.writer is not Writer.SEQUENCES
 
     @property
     def naming_words(self) -> str:

@@ -28,8 +28,6 @@ class StallReason(Enum):
 
     WRITES_REFUSED = "WritesRefused"
     NO_DECISION = "NoDecision"  # the target's answers do not determine where to continue
-    RESUMING = "Resuming"  # the logs are still being read to find where to continue
-    WAITING_FOR_COPIER = "WaitingForCopier"
     COMMIT_PENDING = "CommitPending"
     SOURCE_NOT_ANSWERING = "SourceNotAnswering"
     TARGET_NOT_ANSWERING = "TargetNotAnswering"
@@ -40,11 +38,9 @@ class ObstacleKind(Enum):
 
     WRITE_REFUSED = "write refused"  # by the target; `name`: the Kafka error code's name
     FETCH_REFUSED = "fetch refused"  # by the source; `name` likewise
-    EPOCH_REFUSED = "epoch refused"  # OffsetForLeaderEpoch, for the last copied record; `name` likewise
     DIVERGED = (
         "diverged"  # the source answers a fetch with DivergingEpoch: its log differs from the copied one
     )
-    UNSETTLED = "unsettled"  # the target's answer does not determine where to continue
     FAILED = "failed"  # a retriable error: `name` is its reason, `message` its text
 
 
@@ -99,10 +95,8 @@ class CopyFacts:
     # Its reader received records often enough for each partition to have its turn, so no limit explains the
     # stall.
     is_passed_over: bool = False
-    is_reading_logs: bool = False  # the target has answered, and the logs are read to find where to continue
     awaits_commit: bool = False  # sending waits for the flow's transaction to begin or end
     transactional_id: str = ""
-    waits_for: str = ""  # id of the copier that wrote the newest stored offset
     source_has_leader: bool = True
     target_has_leader: bool = True
 
@@ -144,8 +138,6 @@ def find_stall(facts: CopyFacts) -> Stall | None:
         obstacle = None
     if obstacle is not None and obstacle.kind is ObstacleKind.FAILED:
         return _failed(facts, obstacle)
-    if facts.phase is PartitionPhase.WAITING:
-        return _waiting_for_copier(facts)
     if obstacle is not None:
         return _BY_OBSTACLE[obstacle.kind](facts, obstacle)
     if facts.times_asked >= _ASKED_AGAIN_MIN:
@@ -164,7 +156,7 @@ def _unanswered(facts: CopyFacts) -> Stall | None:
     if facts.awaits_commit:
         return _commit_pending(facts)
     if facts.phase is PartitionPhase.STARTING:
-        return _resuming(facts) if facts.is_reading_logs else _target_silent(facts, "where to continue")
+        return _target_silent(facts, "where to continue")
     is_limited = facts.is_writing_limited or (facts.is_reading_limited and not facts.is_passed_over)
     if is_limited:
         return None
@@ -216,6 +208,12 @@ _ADVICE: Final = {
 _ADVICE_ELSE: Final = "the log of the broker that leads {target} says more"
 
 
+def out_of_sync(target: str) -> Obstacle:
+    """Return the obstacle of a partition that waits until *target* can be written."""
+    text = f"too few replicas of {target} are in sync (NOT_ENOUGH_REPLICAS); {_OUT_OF_SYNC.format(target=target)}"
+    return Obstacle(kind=ObstacleKind.FAILED, name=StallReason.WRITES_REFUSED.value, message=text)
+
+
 def _writes_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
     advice = _ADVICE.get(refused.name, _ADVICE_ELSE).format(target=facts.target_partition)
     said = f" ({refused.message.rstrip('.')})" if refused.message else ""
@@ -231,15 +229,6 @@ def _fetches_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
     return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text, detail=refused.name)
 
 
-def _epochs_refused(facts: CopyFacts, refused: Obstacle) -> Stall:
-    text = (
-        f"cluster {facts.source} refused {_times(refused.times, 'time')} to report where the leader epoch of the record copied "
-        f"last ended (OffsetForLeaderEpoch), the last with {refused.name}, so nothing shows whether its log was rewritten; "
-        "the log of the broker that leads the partition says more"
-    )
-    return _stall(facts, StallReason.SOURCE_NOT_ANSWERING, text, detail=f"epoch {refused.name}")
-
-
 def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
     text = (
         f"cluster {facts.source} answered {_times(diverged.times, 'fetch', 'fetches')} with DivergingEpoch: its log does not "
@@ -247,15 +236,6 @@ def _diverged(facts: CopyFacts, diverged: Obstacle) -> Stall:
         "(`leader-epoch-checkpoint` of the broker that leads the partition); `mirrorflow dump positions` shows the stored offsets"
     )
     return _stall(facts, StallReason.NO_DECISION, text, detail="diverged")
-
-
-def _no_decision(facts: CopyFacts, unsettled: Obstacle) -> Stall:
-    text = (
-        f"cluster {facts.target} was asked {_times(unsettled.times, 'time')} where to continue in "
-        f"{facts.target_partition}, and its answers do not settle it ({unsettled.message}); check that its replicas are in "
-        "sync; `mirrorflow dump positions` shows the stored offsets"
-    )
-    return _stall(facts, StallReason.NO_DECISION, text, detail=unsettled.message)
 
 
 def _asked_again(facts: CopyFacts) -> Stall:
@@ -271,27 +251,8 @@ def _asked_again(facts: CopyFacts) -> Stall:
 _BY_OBSTACLE: Final = {
     ObstacleKind.WRITE_REFUSED: _writes_refused,
     ObstacleKind.FETCH_REFUSED: _fetches_refused,
-    ObstacleKind.EPOCH_REFUSED: _epochs_refused,
     ObstacleKind.DIVERGED: _diverged,
-    ObstacleKind.UNSETTLED: _no_decision,
 }
-
-
-def _resuming(facts: CopyFacts) -> Stall:
-    text = (
-        f"the place to continue is still being looked for in the log of {facts.target_partition} and of the source; it ends "
-        "by itself, and takes the longer the more was written since the last position"
-    )
-    return _stall(facts, StallReason.RESUMING, text)
-
-
-def _waiting_for_copier(facts: CopyFacts) -> Stall:
-    other = f"copier {facts.waits_for}" if facts.waits_for else "another copier"
-    text = (
-        f"{other} of this flow seems to be at work, because {facts.target_partition} grows; this one starts when that "
-        "one stops. Stop the one that is not wanted; if there is none, find out who else writes to the target topic"
-    )
-    return _stall(facts, StallReason.WAITING_FOR_COPIER, text, detail=facts.waits_for)
 
 
 def _commit_pending(facts: CopyFacts) -> Stall:

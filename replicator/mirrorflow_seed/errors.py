@@ -5,6 +5,7 @@
     ├── SparkMissingError    pyspark or Java is missing (status 2)
     ├── ForeignRecordsError  a target topic holds records that this flow has not written (status 1)
     ├── JobFailedError       the job started and failed (status 1)
+    │   ├── FlowLostError    another job has taken the flow
     │   └── StalledError     its tasks make no progress
     ├── LocationError        a folder, or its file system, cannot be used (status 1)
     └── ArchiveError         an archive cannot be written or read (status 1)
@@ -60,6 +61,17 @@ class ForeignRecordsError(SeedError):
 
 class JobFailedError(SeedError):
     """The job started and failed."""
+
+
+class FlowLostError(JobFailedError):
+    """Another job of the same flow has begun, and has taken the flow."""
+
+    reason: ClassVar[str] = "FlowTaken"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another job has taken the flow; start this one again when that one has ended: it continues then."
+        )
 
 
 class StalledError(JobFailedError):

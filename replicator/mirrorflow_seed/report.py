@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from mirrorflow_core.reports import Guarantee
+
 VERSION: Final = 1
 MESSAGE_CHARACTERS_MAX: Final = 1_024  # keeps the report below the 4 KiB of a termination message
 
@@ -58,7 +60,6 @@ class SeedReport:
     bytes_per_second: float = 0.0
     estimated_seconds: float | None = None
     gap_records: int = 0
-    guarantee: str = "exactly-once"
     cost: Cost = field(default_factory=Cost)
     message: str = ""
 
@@ -77,7 +78,7 @@ class SeedReport:
             "bytesPerSecond": round(self.bytes_per_second, 1),
             "estimatedSeconds": None if self.estimated_seconds is None else round(self.estimated_seconds),
             "gapRecords": self.gap_records,
-            "guarantee": self.guarantee,
+            "guarantee": Guarantee.EXACTLY_ONCE.value,
             "cost": self.cost.as_json(),
             "message": self.message[:MESSAGE_CHARACTERS_MAX],
         }

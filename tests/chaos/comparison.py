@@ -76,17 +76,23 @@ class Comparison:
     @property
     def _expects_equal(self) -> bool:
         one = self.dimensions
-        return (one.cleanup, one.settings, one.truncation) == ("delete", "fixed", "never")
+        return not one.has_repeats and (
+            (one.cleanup, one.settings, one.truncation) == ("delete", "fixed", "never")
+        )
 
     def _expected(self, source: Sequence[Mark], committed: Sequence[Mark], *, is_stopped: bool) -> Expected:
         one = self.dimensions
         if one.is_truncated:
             return Expected(
-                least=[] if is_stopped else source, most=None, restarts=one.truncation == "restart"
+                least=[] if is_stopped else source,
+                most=None,
+                restarts=one.truncation == "restart",
+                repeats=one.has_repeats,
             )
         if one.cleanup == "compact":
             return Expected(least=latest(source), most=latest(source))
-        return Expected(least=committed if one.settings == "rolling" else source, most=source)
+        least = committed if one.settings == "rolling" else source
+        return Expected(least=least, most=source, repeats=one.has_repeats)
 
     def _note_stopped(self, topic: str) -> None:
         """Which partitions a replicator has stopped for the loss of source records; what was said last, once none runs."""

@@ -17,8 +17,6 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "age": tuple(AGES_DAYS),
     # How long the target remembers producers: with a minute all records are written inside transactions.
     "expiry": ("day", "day", "minute"),
-    # How the target is written: by copiers that share sequence numbers, or by one owner.
-    "writer": ("sequences", "transactions", "fenced"),
     "isolation": ("read_uncommitted", "read_committed"),
     "tasks": ("1", "2", "3"),
     "copiers": ("1", "2", "3"),
@@ -26,7 +24,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "times": ("CreateTime", "CreateTime", "LogAppendTime"),  # message.timestamp.type of the target's topics
     "brokers": (VERSION, VERSION, OLD_VERSION),
     "cleanup": ("delete", "delete", "compact"),  # cleanup.policy of the topics on both sides
-    # Whether the flow may use its transactional id; where not, the target asks for a password as well.
+    # Whether the flow may use its transactional ids; where not, it copies at least once, and the target asks for a password.
     "transactions": ("allowed", "allowed", "denied"),
     # Whether all copiers are now and then restarted with another number of tasks and another isolation level.
     "settings": ("fixed", "rolling"),
@@ -41,7 +39,6 @@ class Dimensions:
 
     age: str
     expiry: str
-    writer: str
     isolation: str
     tasks: str
     copiers: str
@@ -61,11 +58,13 @@ class Dimensions:
     @property
     def has_transactions(self) -> bool:
         """Whether the flow writes some records inside transactions, which only readers of committed records see once."""
-        if self.writer == "transactions":
-            return True
-        if self.writer == "fenced" and (self.has_source_transactions or self.cleanup == "compact"):
-            return True  # source offsets have gaps
-        return self.has_forgotten_records and self.transactions == "allowed"
+        has_gaps = self.has_source_transactions or self.cleanup == "compact"
+        return not self.has_repeats and (self.has_forgotten_records or has_gaps)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether records are copied again after a kill."""
+        return self.transactions == "denied"
 
     @property
     def is_truncated(self) -> bool:
@@ -115,10 +114,9 @@ def _promised(drawn: Mapping[str, str]) -> dict[str, str]:
     """*drawn*, with as few changes as make it a combination that docs/exactly-once.md promises something about."""
     changed = dict(drawn)
     one = Dimensions(**drawn)
-    if one.writer != "sequences":
-        changed["transactions"] = "allowed"
-    elif one.transactions == "denied" and one.has_forgotten_records:
-        changed["copiers"] = "1"
+    if one.has_repeats:
+        # Without a lock, a slow copier writes earlier values of a key behind later ones.
+        changed |= {"copiers": "1", "cleanup": "delete"}
     if one.is_truncated:
         # What compaction leaves of a log with a lost tail cannot be compared: the copy has newer values of some keys.
         changed["cleanup"] = "delete"

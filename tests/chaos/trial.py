@@ -33,7 +33,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 MIRROR = User(name="mirror", password="secret")
-# All that a flow needs on the target but its transactional id.
+# All that a flow needs on the target but its transactional ids.
 RIGHTS = ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 TICK_S = 0.05
 COUNT_S = 3.0  # each count reads all copies; markers take offsets, so those do not say
@@ -199,7 +199,6 @@ class Trial:
             connector={
                 "replication.factor": "3",
                 "tasks.max": self._dimensions.tasks,
-                "mirrorflow.writer": self._dimensions.writer,
                 "source.consumer.isolation.level": self._dimensions.isolation,
                 **(policy if self._dimensions.is_truncated else {}),
                 **{f"target.cluster.{name}": value for name, value in client.items()},
@@ -321,7 +320,7 @@ class Trial:
                 self._problem(found)
         is_whole = self._dimensions.cleanup == "delete"
         if self._dimensions.has_transactions and is_whole and ends == self.result.target_records:
-            self._problem("no commit has left a marker, so nothing was pinned")
+            self._problem("no commit has left a marker, so nothing was written in transactions")
 
     def _note(self, event: str) -> None:
         line = f"{time.monotonic() - self._began_s:7.2f}  {time.strftime('%H:%M:%S')}  {event}"

@@ -37,7 +37,7 @@ def _of_connectors() -> str:
         task(
             partition(0, latency_ms=5, record_age_ms=3, batches_raw=7),
             partition(1, "other", phase=PartitionPhase.STOPPED, reason="RecordTooLarge"),
-            partition(2, guarantee=Guarantee.SINGLE_WRITER),
+            partition(2, guarantee=Guarantee.AT_LEAST_ONCE),
             partition(3, reason="WritesRefused", stalled_since_ms=1),
             errors={"RecordTooLarge": 2},
         ),

@@ -14,10 +14,9 @@ from mirrorflow_core.wire import varint
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.records import Record, decode, encode, encode_as_logged
 
-NO_PRODUCER = -1
 NO_SEQUENCE = -1
 SEQUENCES = 1 << 31
-_ATTRIBUTES_AT, _PRODUCER_AT = 21, 43
+_ATTRIBUTES_AT = 21
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
 _HEADER_BYTES = 61
 _OFFSET = struct.Struct(">q")
@@ -26,7 +25,6 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
-_PRODUCER = struct.Struct(">qhi")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 ABORT, COMMIT = 0, 1  # ControlRecordType
 

@@ -76,13 +76,10 @@ class Coordinator:
 
     def __init__(self, markers: Markers) -> None:
         self.expiration_ms = 7 * 86_400_000  # transactional.id.expiration.ms
-        self.timeout_max_ms = 900_000
         self._markers = markers
         self._transactions: dict[str, TransactionMetadata] = {}
         self._next_producer_id = 0
         self._epoch = 0  # of the leader of its partition of the transaction log
-        self.timed_out = 0  # transactions that were not ended in time
-        self.fenced_ongoing = 0  # transactions that a request for an epoch ended
 
     def new_producer_id(self) -> int:
         """ProducerIdManager.generateProducerId."""
@@ -91,11 +88,6 @@ class Coordinator:
 
     def known(self, transactional_id: str) -> TransactionMetadata | None:
         return self._transactions.get(transactional_id)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no marker is still to be written."""
-        return all(one.state not in PREPARING for one in self._transactions.values())
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, now_ms: int
@@ -112,7 +104,6 @@ class Coordinator:
         if found.state in PREPARING:
             return CONCURRENT_TRANSACTIONS, -1, -1
         if found.state is State.ONGOING:
-            self.fenced_ongoing += 1
             self._fence(found, now_ms)
             return CONCURRENT_TRANSACTIONS, -1, -1
         if found.epoch >= EPOCHS_MAX:
@@ -179,7 +170,6 @@ class Coordinator:
         """abortTimedOutTransactions: aborts transactions that were not ended in time, and raises the epoch."""
         for found in self._transactions.values():
             if found.state is State.ONGOING and now_ms - found.started_ms > found.timeout_ms:
-                self.timed_out += 1
                 self._fence(found, now_ms)
 
     def expire(self, now_ms: int) -> None:

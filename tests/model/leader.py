@@ -3,8 +3,8 @@
 The path of a produce request, in Kafka's order:
 
 1. `ReplicaManager.maybeStartTransactionVerificationForPartition`: a transactional batch of a producer without an open
-   transaction here needs the coordinator's word (KIP-890). `PartitionLeader.start_verification`; the answer is awaited by
-   the broker (`tests.model.broker`), which then calls `append`.
+   transaction here needs the coordinator's word (KIP-890). `PartitionLeader.start_verification`; the caller asks
+   `tests.model.coordinator`, and then calls `append`.
 2. `Partition.appendRecordsToLeader`: NOT_ENOUGH_REPLICAS while the ISR is too small.
 3. `UnifiedLog.analyzeAndValidateRecords`: size, then checksum.
 4. `LogValidator`: keys of compacted topics, timestamps, LogAppendTime, recompression, and the size once more.
@@ -13,7 +13,6 @@ The path of a produce request, in Kafka's order:
 Validated against real brokers of 3.9.1 and 4.3.1 by tests/integration/kafka/test_leader_model.py.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from mirrorflow_core.wire.batch import Batch, checksum_holds
@@ -26,9 +25,7 @@ from tests.model.errors import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
     MESSAGE_TOO_LARGE,
-    NONE,
     NOT_ENOUGH_REPLICAS,
-    NOT_LEADER_OR_FOLLOWER,
     TRANSACTION_COORDINATOR_FENCED,
     RefusedError,
 )
@@ -56,14 +53,9 @@ class Appended(NamedTuple):
 
 
 class PartitionLeader:
-    """The replica that leads a partition; an election makes it another one (`elect`).
+    """The replica that leads a partition; an election makes it another one (`elect`)."""
 
-    *changed* is called whenever a fetch or an acknowledgement may have become possible.
-    """
-
-    def __init__(
-        self, rules: Rules, configs: dict[str, str], *, changed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, rules: Rules, configs: dict[str, str]) -> None:
         self.configs = configs  # of its topic, shared by its partitions
         self.rules = rules
         self.log = PartitionLog()
@@ -71,9 +63,6 @@ class PartitionLeader:
         self.epoch = 0
         self.replicates = True  # the high watermark follows at once
         self.lacks_replicas = False  # the ISR is below min.insync.replicas
-        self.changed = changed
-        # Who waits for the high watermark to pass an offset: told NONE, or why it never will.
-        self._waiting: list[tuple[int, Callable[[int], None]]] = []
         self.log.assign_epoch(self.epoch)
 
     def config(self, name: str) -> str:
@@ -162,20 +151,6 @@ class PartitionLeader:
     def replicate(self) -> None:
         """The followers have all of the log."""
         self.log.high_watermark = self.log.end
-        self._release()
-
-    def when_replicated(self, last_offset: int, told: Callable[[int], None]) -> None:
-        """Call *told* with NONE when that offset is below the high watermark, or with NOT_LEADER_OR_FOLLOWER."""
-        if last_offset < self.log.high_watermark:
-            told(NONE)
-        else:
-            self._waiting.append((last_offset, told))
-
-    def _release(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for last_offset, told in waiting:
-            self.when_replicated(last_offset, told)
-        self.changed()
 
     @property
     def last_stable_offset(self) -> int:
@@ -190,12 +165,7 @@ class PartitionLeader:
         What it remembers of producers is what its log has had, also where retention has deleted that since. One that *is
         restarted* has read its log and a snapshot: it knows the last batch alone, and nothing of what is deleted.
         """
-        self.elect_replica(self.log, end, is_restarted=is_restarted)
-
-    def elect_replica(self, log: PartitionLog, end: int, *, is_restarted: bool = False) -> None:
-        """As `elect`; the replica has *log*, which may hold other records than this leader's."""
         before = self.producers
-        self.log = log
         self.log.truncate(end)
         self.log.high_watermark = self.log.end
         self.epoch += 1
@@ -209,21 +179,6 @@ class PartitionLeader:
                 is_deleted = bool(entry.batches) and entry.batches[-1].last_offset < self.log.start
                 if is_deleted and producer_id not in self.producers.producers:
                     self.producers.producers[producer_id] = entry.copy()
-        self.step_down()
-
-    def left_behind(self) -> "PartitionLeader":
-        """The same leader on a broker that is cut off: it believes that it leads, answers, and can replicate nothing."""
-        other = PartitionLeader(self.rules, self.configs)
-        other.log, other.producers, other.epoch = self.log.copy(), self.producers.copy(), self.epoch
-        other.replicates = False
-        return other
-
-    def step_down(self) -> None:
-        """It leads no more: pending requests get that error."""
-        waiting, self._waiting = self._waiting, []
-        for _, told in waiting:
-            told(NOT_LEADER_OR_FOLLOWER)
-        self.changed()
 
     def _remembered_by_log(self) -> ProducerStates:
         """UnifiedLog.rebuildProducerState, loadProducersFromRecords: without validation, empty batches included."""
@@ -244,11 +199,8 @@ class PartitionLeader:
     def compact(self, end: int) -> set[int]:
         """The log cleaner has come as far as *end*; the offsets of the records that went (LogCleaner, Cleaner)."""
         last = {entry.batches[-1].last_offset for entry in self.producers.producers.values() if entry.batches}
-        gone = self.log.compact(min(end, self.last_stable_offset), last)
-        self.changed()
-        return gone
+        return self.log.compact(min(end, self.last_stable_offset), last)
 
     def delete_before(self, offset: int) -> None:
         """Retention, or DeleteRecords. What is remembered of producers stays (ProducerStateManager.onLogStartOffsetIncremented)."""
         self.log.delete_before(offset)
-        self.changed()

@@ -3,11 +3,9 @@
 A model of Kafka's `UnifiedLog`, `LeaderEpochFileCache` and `LogCleaner`, as far as clients can see them.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from mirrorflow_core.wire.records import Record
 from tests.model.batches import LoggedBatch, cleaned
 
 
@@ -41,14 +39,6 @@ class PartitionLog:
         self.aborted: list[AbortedTransaction] = []
         # Transactions with a marker that may not be replicated yet: first offset, offset of the marker.
         self.completed: list[tuple[int, int]] = []
-
-    def copy(self) -> "PartitionLog":
-        """As another replica has it. Batches are shared: they are never changed in place."""
-        other = PartitionLog()
-        other.batches, other.epochs = list(self.batches), list(self.epochs)
-        other.aborted, other.completed = list(self.aborted), list(self.completed)
-        other.start, other.end, other.high_watermark = self.start, self.end, self.high_watermark
-        return other
 
     def append(self, batch: LoggedBatch) -> None:
         """Take *batch*, whose offsets begin at `end`."""
@@ -144,48 +134,9 @@ class PartitionLog:
         self.completed = [one for one in self.completed if one[1] >= self.high_watermark]
         return min([self.high_watermark, *ongoing, *(first for first, _ in self.completed)])
 
-    def read(self, offset: int, end: int, max_bytes: int) -> bytes:
-        """What a fetch from *offset* gives: whole batches below *end*, the last cut off at *max_bytes*, the first never."""
-        at = bisect_left(self.batches, offset, key=_last_offset)
-        parts: list[bytes] = []
-        size = 0
-        while at < len(self.batches) and self.batches[at].last_offset < end and size < max_bytes:
-            data = self.batches[at].data
-            parts.append(data if not parts else data[: max_bytes - size])
-            size += len(data)
-            at += 1
-        return b"".join(parts)
-
-    def aborted_between(self, offset: int, end: int) -> list[tuple[int, int]]:
-        """The transactions that a read of committed records from *offset* up to *end* has to leave out."""
-        return [
-            (one.producer_id, one.first_offset)
-            for one in self.aborted
-            if one.last_offset >= offset and one.first_offset < end
-        ]
-
     def is_aborted(self, batch: LoggedBatch) -> bool:
         """Whether the records of *batch* were taken back."""
         return batch.is_transactional and any(
             one.producer_id == batch.producer_id and one.first_offset <= batch.base_offset <= one.last_offset
             for one in self.aborted
         )
-
-    def records(self, *, end: int, committed: bool) -> list[Record]:
-        """What a reader sees below *end*."""
-        return [
-            record
-            for batch in self.batches
-            if batch.last_offset < end and not batch.is_control and not (committed and self.is_aborted(batch))
-            for record in batch.records
-            if record.offset >= self.start
-        ]
-
-    def offset_at(self, timestamp: int, end: int) -> int:
-        """The first record that is as young as that; -1 if none is."""
-        is_young: Callable[[Record], bool] = lambda record: record.timestamp >= timestamp  # noqa: E731
-        return next((one.offset for one in filter(is_young, self.records(end=end, committed=False))), -1)
-
-
-def _last_offset(batch: LoggedBatch) -> int:
-    return batch.last_offset

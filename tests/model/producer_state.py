@@ -140,12 +140,6 @@ class ProducerStates:
         self.producers: dict[int, ProducerStateEntry] = {}
         self.verifications: dict[int, VerificationStateEntry] = {}
 
-    def copy(self) -> "ProducerStates":
-        """As another replica has it."""
-        other = ProducerStates(self.rules)
-        other.producers = {key: entry.copy() for key, entry in self.producers.items()}
-        return other
-
     def reload(self) -> None:
         """Forget what a snapshot does not hold (ProducerStateManager.writeSnapshot, readSnapshot).
 

@@ -28,11 +28,10 @@ _REFUSALS: Final = {
         Reason.CLUSTER_CHANGED,
         "another cluster answers at an address of the flow; if this is intended, create a flow with another alias",
     ),
-    "StreamChanged": (
+    "FlowNotMoved": (
         Reason.IDENTITY_REFUSED,
-        "another copier of the flow runs with other settings; stop it, or give both the same settings",
+        "an earlier release has left the flow so that its end cannot be found; start that release once more and stop it",
     ),
-    "IdentityRefused": (Reason.IDENTITY_REFUSED, "the target refuses the flow's identity"),
     "InvalidSettings": (Reason.SETTINGS_REFUSED, "a setting is invalid"),
     "RefusedSettings": (Reason.SETTINGS_REFUSED, "a setting needs a Java process"),
 }

@@ -44,16 +44,13 @@ _HINTS: Final = {
     "TopicGone": "a topic was deleted",
     "TargetDataLost": "the target lost records: spec.topics.onSourceLoss: Restart copies them again",
     "TargetTaken": "another topic was copied into the same target topic: rename one of them",
-    "IdentityTaken": "another producer writes as the flow: stop it, then set spec.topics.onSourceLoss: Alert",
-    "Fenced": "another copier of the flow has taken over: stop one of them",
+    "FlowTaken": "another process owns the flow, and this one waits: stop the one that you do not want",
     "WritesRefused": "the target refuses writes: GET /progress/partitions shows its error",
     "NoDecision": "the target does not confirm where to continue: check that its replicas are in sync",
-    "Resuming": "the offset to continue from is still being searched for: wait",
-    "WaitingForCopier": "another copier of the flow is active: stop one of them",
+    "StartPending": "a task waits for the last transactions of the flow: check the target's transaction coordinator",
     "CommitPending": "the target's transaction coordinator does not answer",
     "SourceNotAnswering": "the source has records and sends none: check the brokers that lead them",
     "TargetNotAnswering": "the target does not answer: check the brokers that lead the copies",
-    "Undecided": "the offset to continue from is unknown: set spec.topics.onSourceLoss",
     _LOST: "records were deleted before they were copied: spec.topics.onSourceLoss defines what happens",
     _NOT_COPIED: "a topic has no copy on the target: see the connector's warnings",
 }
@@ -105,7 +102,7 @@ def _seen(found: Sequence[Summary], where: str) -> Finding:
 
 def _waiting() -> Finding:
     sentence = (
-        "The connector waits: it has just started, another copier of the flow is active, or the source does not report"
+        "The connector waits: it has just started, another process owns the flow, or the source does not report"
         " whether there are records to copy."
     )
     return unknown(_KIND, Reason.WAITING, sentence)

@@ -35,9 +35,6 @@ WORTH = 0.05  # share of the busiest task's load that a rebalance must remove in
 MOVES_MIN, MOVES_PART, MOVES_MAX = 2, 0.05, 64
 ROUNDING = 1e-9  # relative error of sums of loads
 PATIENCE = 3  # checks in a row
-QUIET = (
-    10  # checks without a new foreign stored offset; Java stores them each minute, only for copied partitions
-)
 STAY = 10  # checks during which a moved partition is not moved again
 
 
@@ -83,25 +80,6 @@ class Balance:
         if self.uneven + 1 < PATIENCE:
             return Balance(uneven=self.uneven + 1, stay=stay), assignment
         return Balance(stay=stay | dict.fromkeys(moved(assignment, better), STAY)), better
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strangers:
-    """Detects Java tasks that copy some of the partitions: they store offsets without MirrorFlow's fields."""
-
-    seen: frozenset[tuple[TopicPartition, int]] | None = (
-        None  # partitions, each with the position of such an entry in the offsets topic
-    )
-    quiet: int = QUIET  # checks since a new one was seen
-
-    def looked(self, seen: frozenset[tuple[TopicPartition, int]]) -> "Strangers":
-        """Return the state after another check; the first cannot tell old stored offsets from new ones."""
-        is_new = self.seen is not None and bool(seen - self.seen)
-        return Strangers(seen=seen, quiet=0 if is_new else min(self.quiet + 1, QUIET))
-
-    @property
-    def are_at_work(self) -> bool:
-        return self.quiet < QUIET
 
 
 def moved(before: Assignment, after: Assignment) -> tuple[TopicPartition, ...]:

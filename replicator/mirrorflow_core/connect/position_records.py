@@ -2,8 +2,7 @@
 
 `position_keys` encodes the key. The value is `{"offset":123}`, the last replicated offset. MirrorFlow's
 additional state is stored as flat fields in the same value (`position_fields`): Java ignores them, but
-refuses nested ones (`OffsetUtils.validateFormat`). An offset that Java wrote has none of these fields and
-reads as "sequence unknown", as does one that a user edited.
+refuses nested ones (`OffsetUtils.validateFormat`). An offset that Java wrote has none of these fields.
 
 Records must be partitioned as in Java (`wire.murmur2`); otherwise compaction would keep two offsets for one
 key.
@@ -15,10 +14,10 @@ import json
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mirrorflow_core.connect.position_fields import PREFIX, epoch_fields, own_fields, with_own_fields
+from mirrorflow_core.connect.position_fields import PREFIX, own_fields, with_own_fields
 from mirrorflow_core.connect.position_keys import PositionKey, decode_key, encode_key
 from mirrorflow_core.java.json_text import integer_field, is_integer, parsed_object
-from mirrorflow_core.position import UNKNOWN, Position
+from mirrorflow_core.position import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,7 @@ PositionRecord: TypeAlias = Stored | Reset | Malformed
 
 def encode_value(position: Position) -> bytes:
     """Return the value: Java's field, followed by our own."""
-    fields: dict[str, int | str | bool] = {"offset": position.source_offset}
-    if position.sequence != UNKNOWN or position.copier:
-        fields |= own_fields(position)
-    elif position.source_epoch != UNKNOWN:
-        fields |= epoch_fields(position)
+    fields: dict[str, int | str | bool] = {"offset": position.source_offset, **own_fields(position)}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

@@ -1,7 +1,7 @@
 """Retention holds: which target topics keep everything while a bulk job runs, and their earlier settings.
 
 A bulk job writes records older than the target would keep, so it sets the retention to unlimited. Before that
-it writes a hold to the identity topic (`exactly_once.identity`), so that the settings are restored for
+it writes a hold to the identity topic (`writer.identity`), so that the settings are restored for
 certain: by the job when it ends, or, if it was killed and its lease has expired, by the next job or the
 connector's sync of settings. This module does no I/O and reads no clock.
 """

@@ -107,14 +107,32 @@ class ReadBatches(NamedTuple):
     end: int
 
 
+class ReadLastSequence(NamedTuple):
+    """Read what a target partition's leader remembers of a producer epoch (DescribeProducers, KIP-664).
+
+    Answer: the last sequence number; -1: unknown.
+    """
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+
+
 class ReadSourceStart(NamedTuple):
     """Read where a partition without a position starts. Answer: the source offset."""
 
     partition: TopicPartition
 
 
+class LeaderEpochEnd(NamedTuple):
+    """The largest leader epoch of a log that is not above the requested one, and its end; -1: the broker does not know."""
+
+    epoch: int
+    end: int
+
+
 class ReadEpochEnd(NamedTuple):
-    """Read where a leader epoch ends (OffsetsForLeaderEpoch). Answer: the offset; -1 if the broker does not know."""
+    """Read where a leader epoch ends (OffsetsForLeaderEpoch, KIP-101). Answer: `LeaderEpochEnd`."""
 
     partition: TopicPartition
     epoch: int
@@ -128,18 +146,8 @@ class ReadOffsetMap(NamedTuple):
     target_offset: int
 
 
-class DescribeProducer(NamedTuple):
-    """Read what the partition's leader remembers of a producer id. Answer: `ProducerState`, None or `Refused`."""
-
-    partition: TopicPartition
-    producer_id: int
-
-
-class ProducerState(NamedTuple):
-    """The newest epoch of a producer id and its last sequence in it; -1: no record yet. It may not be replicated."""
-
-    epoch: int
-    last_sequence: int
+class ReadIdleLimit(NamedTuple):
+    """Read when the target's brokers close an idle connection (connections.max.idle.ms). Answer: milliseconds."""
 
 
 class Pause(NamedTuple):
@@ -155,10 +163,11 @@ Request = (
     | ReadPositions
     | ReadEnd
     | ReadBatches
+    | ReadLastSequence
     | ReadSourceStart
     | ReadEpochEnd
     | ReadOffsetMap
-    | DescribeProducer
+    | ReadIdleLimit
     | Pause
 )
 # A request determines the type of its answer; the protocol's functions say which they expect.

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.writer.broker_requests import LogEnd, Producer, ReadBatches, ReadEnd, Steps, send
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch
@@ -28,6 +29,7 @@ class EndLookup:
     fence: Producer | None
     is_fenced: bool = False
     last_sequence: int | None = None
+    records_end: int = UNKNOWN  # of the target, behind the last batch
 
     @property
     def copied(self) -> int:
@@ -52,7 +54,7 @@ class EndLookup:
                 and producer == (position.producer_id, position.producer_epoch)
                 and batch.last_offset >= position.target_end
             ):
-                found = replace(found, last_sequence=batch.last_sequence)
+                found = replace(found, last_sequence=batch.last_sequence, records_end=batch.last_offset + 1)
         return found
 
 

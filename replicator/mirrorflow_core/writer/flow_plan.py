@@ -1,24 +1,18 @@
 """What a process wants to own, and what it gets: the plan of a flow, and the start of each of its tasks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.settings import LossPolicy
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Stream
 from mirrorflow_core.writer.transactional_ids import TransactionalIds, WriterIds
-from mirrorflow_core.writer.write_window import WritePoint
-
-
-class LossPolicy(Enum):
-    """What happens to a partition whose source lost or replaced records that were already copied."""
-
-    FAIL = "fail"  # it stops
-    ALERT = "alert"  # it continues with the records that replaced them
-    RESTART = "restart"  # it is copied again from its beginning
 
 
 class PartitionProblem(Enum):
@@ -26,11 +20,13 @@ class PartitionProblem(Enum):
 
     SOURCE_REWRITTEN = "the source lost or replaced records that were already copied"
     TARGET_LOST_RECORDS = "lost records, and no offset map shows which"
+    TARGET_TRIMMED = "has no record any more of the time since the last stored position, so what was copied since is unknown"
+    TARGET_TAKEN = "another source topic was copied into it"
     TARGET_CREATED_AGAIN = "was deleted and created again, so records copied before are gone from it"
 
 
 class SourceLoss(NamedTuple):
-    """What a partition's source no longer has as it was copied: the offset to copy next, and the one there is instead."""
+    """Why a partition cannot continue as if nothing was lost: the offset to copy next, and the one there is instead."""
 
     wanted: int
     found: int
@@ -54,7 +50,6 @@ class FlowPlan:
     takes_over: tuple[str, ...] = ()  # ids of other flows that this one continues once they have stopped
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)  # by the name on the source
     loss_policy: LossPolicy = LossPolicy.FAIL
-    connections_max_idle_ms: int = 600_000  # of the target's brokers
 
     @property
     def ids(self) -> TransactionalIds:
@@ -81,6 +76,22 @@ class TaskProducers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WritePoint:
+    """How far a partition is written: the state behind its last acknowledged record."""
+
+    next_source_offset: int
+    source_epoch: int  # leader epoch of the last record; -1: unknown
+    epoch_run: EpochRun = UNKNOWN_RUN
+    sequence: int  # the last one of the present plain producer epoch; -1: none yet
+    target_end: int
+    target_epoch: int
+    records: int = UNKNOWN  # copied in this count
+    counting: int = UNKNOWN  # which count, for offset maps; a new one where `records` is unknown
+    records_end: int = UNKNOWN  # of the target, behind the last copied record
+    was_cut_off: bool = False  # the last writer has not left; it may not have written its last offset sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStart:
     """Where a task starts: its producers, its partitions, those that must wait, and what the loss policy was applied to."""
 
@@ -89,6 +100,29 @@ class TaskStart:
     problems: dict[TopicPartition, PartitionProblem]
     losses: dict[TopicPartition, SourceLoss] = field(default_factory=dict)
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, str] = field(
+        default_factory=dict
+    )  # topics that were copied into their copies
+    unfenced_why: str = ""  # why other writers are not fenced, so that records are copied at least once
+
+
+def point_behind(start: WritePoint, stream: Stream, *, sequence: int, target_epoch: int) -> WritePoint:
+    """Return the point behind the last acknowledged record of *stream*, which began at *start*.
+
+    Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.
+    """
+    delivered = stream.delivered
+    is_start = delivered.source_offset + 1 == start.next_source_offset
+    return replace(
+        start,
+        next_source_offset=delivered.source_offset + 1,
+        source_epoch=start.source_epoch if is_start else delivered.source_epoch,
+        epoch_run=start.epoch_run if is_start else stream.epoch_run,
+        sequence=sequence,
+        target_end=delivered.target_offset + 1,
+        target_epoch=target_epoch,
+        records=delivered.ordinal + 1,
+    )
 
 
 def position_at(
@@ -109,6 +143,8 @@ def position_at(
         next_source_offset=point.next_source_offset,
         java_offset=point.next_source_offset - 1 if java_offset is None else java_offset,
         source_epoch=point.source_epoch,
+        epoch_first_offset=point.epoch_run.first_offset,
+        previous_epoch=point.epoch_run.previous_epoch,
         target_end=point.target_end,
         target_epoch=point.target_epoch,
         target_topic=topic_ids.copy,
@@ -119,6 +155,8 @@ def position_at(
         producer_id=producers.plain.producer_id,
         producer_epoch=producers.plain.epoch,
         sequence=point.sequence,
+        records=point.records,
+        counting=point.counting,
         left=left,
         time_ms=time_ms,
     )

@@ -7,9 +7,9 @@ says how many more were written. The source then shows which offset follows.
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.exactly_once.identity import Decisions
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN, Position
+from mirrorflow_core.writer.identity import Decisions
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker
 
 
@@ -31,7 +31,7 @@ class NumberedRecord:
 def last_known(
     positions: Mapping[TopicPartition, Position], foreign: Container[TopicPartition], decisions: Decisions
 ) -> dict[TopicPartition, NumberedRecord]:
-    """Return the last known record of each partition whose newest position the first writer has stored, or none.
+    """Return the last known record of each partition whose newest position an earlier release has stored, or none.
 
     *foreign* are partitions with a position of an owner or of Java, or whose position was altered: these are obeyed.
     """

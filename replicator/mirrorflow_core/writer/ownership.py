@@ -12,7 +12,7 @@ All functions are generators, see `broker_requests`. The runner lets only one tr
 run at a time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +21,9 @@ from mirrorflow_core.writer.broker_requests import Pause, Producer, Refused, Ste
 from mirrorflow_core.writer.claim import Claim, ClaimWatch, ids_to_take
 from mirrorflow_core.writer.flow_lock import RETRY_MS, Fenced, holds_lock, initialize, read_claims, take_ids
 from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.takeover import read_positions, take_partitions
 from mirrorflow_core.writer.transactional_ids import WriterIds
-from mirrorflow_core.writer.write_window import WritePoint
 
 POLL_MS: Final = 1_000
 LAST_EPOCH: Final = 32_000  # from here on an orderly stop moves to new ids
@@ -99,11 +99,11 @@ def recover_task(
     ownership: Ownership,
     ids: WriterIds,
     partitions: Iterable[TopicPartition],
-    known: Mapping[TopicPartition, WritePoint] | None = None,
+    acknowledged: Iterable[WriterPosition] = (),
 ) -> Steps[TaskStart | Fenced]:
     """Take a task's partitions over from ourselves, after a refusal or an unknown outcome.
 
-    Partitions in *known* continue there without a lookup: another process has written under our producer.
+    *acknowledged* is what the start before had no time to store.
     """
     plan, lock = ownership.plan, ownership.lock
     wanted = {ids: tuple(partitions)}
@@ -113,7 +113,7 @@ def recover_task(
         producers = yield from take_ids(lock, ids)
         if isinstance(producers, Refused):
             return Fenced()
-        found = yield from take_partitions(plan, lock, producers, wanted, known)
+        found = yield from take_partitions(plan, lock, producers, wanted, acknowledged)
         if not isinstance(found, Refused):
             return found[0]
         yield from send(Pause(RETRY_MS))

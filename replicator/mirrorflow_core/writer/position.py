@@ -10,16 +10,22 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from mirrorflow_core.connect.position_fields import PREFIX, SOURCE_EPOCHS
+from mirrorflow_core.connect.position_fields import (
+    PREFIX,
+    SOURCE_EPOCHS,
+    SOURCE_OFFSET,
+    SOURCE_TOPIC_ID,
+    TARGET_TOPIC_ID,
+    WRITTEN_MS,
+)
 from mirrorflow_core.connect.position_records import PositionRecord, Reset, Stored
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.position import UNKNOWN, Position
 from mirrorflow_core.writer.transactional_ids import WriterIds
 
 _FORM: Final = PREFIX + "writer.form"
-_JAVA_OFFSET: Final = PREFIX + "source.offset"  # repeats `offset`: an edit of `offset` alone is noticed
 _NUMBERS: Final = {
     "next_source_offset": PREFIX + "writer.source.next",
     "target_end": PREFIX + "writer.target.end",
@@ -27,12 +33,16 @@ _NUMBERS: Final = {
     "producer_id": PREFIX + "writer.producer.id",
     "producer_epoch": PREFIX + "writer.producer.epoch",
     "sequence": PREFIX + "writer.sequence",
-    "time_ms": PREFIX + "written.ms",
+    "records": PREFIX + "writer.records",
+    "counting": PREFIX + "writer.counting",
+    "epoch_first_offset": PREFIX + "writer.source.epoch.first",
+    "previous_epoch": PREFIX + "writer.source.epoch.previous",
+    "time_ms": WRITTEN_MS,
 }
 _TEXTS: Final = {
     "target_topic": PREFIX + "target.topic",
-    "source_topic_id": PREFIX + "source.topic.id",
-    "target_topic_id": PREFIX + "target.topic.id",
+    "source_topic_id": SOURCE_TOPIC_ID,
+    "target_topic_id": TARGET_TOPIC_ID,
 }
 _TRANSACTIONAL, _PLAIN = PREFIX + "writer.transactional.id", PREFIX + "writer.plain.id"
 
@@ -56,6 +66,8 @@ class WriterPosition:
     next_source_offset: int
     java_offset: int = UNKNOWN  # the last offset that Java may skip to; in transactions one commit behind
     source_epoch: int = UNKNOWN  # leader epoch of the last copied record
+    epoch_first_offset: int = UNKNOWN  # of the first record of that epoch
+    previous_epoch: int = UNKNOWN  # leader epoch of the record before that one
     target_end: int = UNKNOWN  # not beyond the offset behind the last copied record
     target_epoch: int = UNKNOWN  # leader epoch of the target's record before `target_end`
     target_topic: str = ""
@@ -66,6 +78,8 @@ class WriterPosition:
     producer_id: int = UNKNOWN  # of the plain producer, for this partition
     producer_epoch: int = UNKNOWN
     sequence: int = UNKNOWN  # the last one that the plain producer wrote in that epoch; -1: none yet
+    records: int = UNKNOWN  # copied in this count
+    counting: int = UNKNOWN  # which count, for offset maps
     left: bool = False  # the writer has stopped: nothing was written behind this position
     time_ms: int = UNKNOWN  # wall clock of the writer
 
@@ -79,15 +93,20 @@ class WriterPosition:
         """The writer that may have written behind this position; None if copying continues exactly here."""
         return None if self.left else self.writer
 
+    @property
+    def is_of_empty_copy(self) -> bool:
+        """Whether the target had no records when it was stored, and its writer, which has left, has copied none."""
+        return self.writer is not None and self.left and self.records <= 0 and self.target_end <= 0
+
 
 def encode_position(position: WriterPosition) -> bytes:
     """Return the value: Java's field, followed by our own."""
     fields: dict[str, int | str | bool] = {"offset": position.java_offset}
     if position.writer is None and position.source_epoch != UNKNOWN:
-        fields |= {_JAVA_OFFSET: position.java_offset, SOURCE_EPOCHS: str(position.source_epoch)}
+        fields |= {SOURCE_OFFSET: position.java_offset, SOURCE_EPOCHS: str(position.source_epoch)}
     if position.writer is not None:
         fields |= {
-            _JAVA_OFFSET: position.java_offset,
+            SOURCE_OFFSET: position.java_offset,
             SOURCE_EPOCHS: str(position.source_epoch),
             _FORM: position.form.value,
             _TRANSACTIONAL: position.writer.transactional,
@@ -109,10 +128,10 @@ def decode_position(
     if value is None or not isinstance(earlier, Stored | Reset):
         return earlier
     fields = parsed_object(value)
-    if _FORM not in fields or fields.get("offset") != fields.get(_JAVA_OFFSET):
+    if _FORM not in fields or fields.get("offset") != fields.get(SOURCE_OFFSET):
         return earlier
     try:
-        return _decode_own(TopicPartition(earlier.key.topic, earlier.key.partition), fields)
+        return decode_value(TopicPartition(earlier.key.topic, earlier.key.partition), value)
     except ValueError as error:
         if not isinstance(earlier, Stored):
             return earlier
@@ -126,9 +145,8 @@ def reset_position(reset: Reset) -> WriterPosition:
     return WriterPosition(topic=reset.key.topic, partition=reset.key.partition, next_source_offset=UNKNOWN)
 
 
-def obeyed_position(record: Stored) -> WriterPosition:
-    """Return the position that Java wrote, or a user altered."""
-    position = record.position
+def obeyed_position(position: Position) -> WriterPosition:
+    """Return *position*, which Java wrote, or a user altered, or a task whose writers are not fenced."""
     return WriterPosition(
         topic=position.topic,
         partition=position.partition,
@@ -138,7 +156,9 @@ def obeyed_position(record: Stored) -> WriterPosition:
     )
 
 
-def _decode_own(partition: TopicPartition, fields: dict[str, Any]) -> WriterPosition:
+def decode_value(partition: TopicPartition, value: bytes) -> WriterPosition:
+    """Return the position of *partition* that `encode_position` made *value* of. Raises ValueError."""
+    fields = parsed_object(value)
     left = fields.get(PREFIX + "left", False)
     if not isinstance(left, bool):
         message = f"{PREFIX}left is not a boolean"

@@ -7,13 +7,13 @@ known as the flow's own even if the process ends in between. A mark without an A
 
 from collections.abc import Collection
 
-from mirrorflow_core.exactly_once.identity import identity_topic
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.topic_acls import AclBinding, decode_mark, encode_mark
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.wire.records import encode as encode_records
+from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
 from mirrorflow_kafka.stores.compacted_topic import PRODUCE_TIMEOUT_MS, records_between

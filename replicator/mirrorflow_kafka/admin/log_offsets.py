@@ -20,6 +20,8 @@ from mirrorflow_kafka.client.leader_requests import (
     of_leaders,
 )
 
+LATEST, EARLIEST = -1, -2  # ListOffsets timestamps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:

@@ -1,6 +1,6 @@
 """Reads the producer state that partition leaders keep (DescribeProducers, KIP-664).
 
-`client.leader_requests` chooses the broker and retries; `exactly_once.alignment` draws the conclusions.
+`client.leader_requests` chooses the broker and retries.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,7 @@
 """Transaction requests: InitProducerId, AddPartitionsToTxn and EndTxn, the last two in version 1.
 
-Later EndTxn versions raise the producer epoch at every commit (KIP-890), which would fence the other copiers
-that share the identity. Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produce
-does.
+Later EndTxn versions raise the producer epoch at every commit (KIP-890), but an epoch is that of one start of a task.
+Version 1 of both reports fencing only as INVALID_PRODUCER_EPOCH (47), as Produce does.
 """
 
 from collections.abc import Iterable, Mapping

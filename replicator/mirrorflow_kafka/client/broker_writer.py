@@ -5,7 +5,7 @@ after replication; hence several connections. A request may hold one batch per p
 
 Batches of a partition are sent in order, on one connection. Each is reported to its partition exactly once,
 by `acknowledged`, `refused` or `lost`. `connected` is called before anything is written on a new connection
-(docs/exactly-once.md, clause 4: the leader must be probed first). `copy.partition_copier` handles refusals.
+(the copier must find out where to continue first). `copy.partition_copier` handles refusals.
 """
 
 import asyncio
@@ -145,7 +145,8 @@ class Pipe:
                 self._connection = connection
                 for partition in tuple(self._partitions):
                     partition.connected()
-                await connection.lost
+                # Shielded: a cancelled wait must not look like a lost connection, which stays open then.
+                await asyncio.shield(connection.lost)
             except MirrorFlowError as error:
                 self._on_error(error)
             await asyncio.sleep(RETRY_S)

@@ -9,7 +9,6 @@ record of a key counts.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
@@ -22,8 +21,8 @@ from mirrorflow_core.wire.murmur2 import partition_for
 from mirrorflow_core.wire.records import Record, encode_split
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import TOPIC_AUTHORIZATION_FAILED, is_retriable, raise_for
@@ -89,22 +88,6 @@ class CompactedTopic:
             self._read_to[partition.partition] = start
         behind = [partition for partition in wanted if self._read_to[partition.partition] < ends[partition]]
         await asyncio.gather(*(self._read(partition, ends[partition], take) for partition in behind))
-
-    async def settled(self, timeout_s: float) -> bool:
-        """Wait until no transaction is open below the topic's current end; return False after *timeout_s*.
-
-        An open transaction also hides later committed records from `read_new`.
-        """
-        wanted = [TopicPartition(self._settings.topic, number) for number in self._partitions()]
-        ends = await admin.offsets_at(self._cluster, wanted, LATEST, read_committed=False)
-        given_up_s = time.monotonic() + timeout_s
-        while True:
-            stable = await self._offsets(wanted, LATEST)
-            if all(stable[partition] >= end for partition, end in ends.items()):
-                return True
-            if time.monotonic() > given_up_s:
-                return False
-            await asyncio.sleep(SETTLE_S)
 
     async def append(self, values: Iterable[tuple[bytes, bytes | None]], *, now_ms: int) -> None:
         """Write keys with values (None is a tombstone), in order within each partition, one batch at a time.

@@ -12,7 +12,7 @@ from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import INVALID_REPLICATION_FACTOR
 from mirrorflow_kafka.stores.compacted_topic import append_batches, batches_of, records_between

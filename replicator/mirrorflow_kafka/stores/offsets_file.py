@@ -2,8 +2,7 @@
 
 Keys and values are those of the offsets topic. The file is complete at any time (a temporary file is written,
 synced and renamed), and processes that share it, such as the tasks of one connector, do not overwrite each
-other's changes. Not for a pod: if the offsets are lost with its disk, the resumption has to search the log
-for a long time.
+other's changes. Not for a pod: if the offsets are lost with its disk, everything is copied again.
 """
 
 import asyncio
@@ -12,13 +11,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mirrorflow_core.connect.position_records import encode_value
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.exactly_once.altered_offsets import AlteredOffset
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import Position
 from mirrorflow_kafka.stores.position_store import KnownPositions
@@ -40,8 +39,8 @@ class OffsetsFile:
         return self._known.positions
 
     @property
-    def foreign(self) -> Mapping[TopicPartition, AlteredOffset]:
-        """Partitions whose position was not written by this flow; a file does not show removals."""
+    def foreign(self) -> AbstractSet[TopicPartition]:
+        """Partitions whose position is not an earlier release's; a file does not show removals."""
         return self._known.foreign
 
     @property
@@ -53,10 +52,6 @@ class OffsetsFile:
         """Read the file, if there is one. Raises InvalidSettingError if it cannot be read or written."""
         await asyncio.to_thread(self._store, {})
         await self.read_new()
-
-    async def settled(self, timeout_s: float) -> bool:
-        """Return True at once: a file has no open transactions."""
-        return True
 
     async def read_new(self) -> frozenset[TopicPartition]:
         """Read the file; return the partitions whose position has changed."""
@@ -71,23 +66,12 @@ class OffsetsFile:
         )
 
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Store *positions*, each with the resume points of its predecessor.
-
-        Raises InvalidSettingError if the file cannot be written.
-        """
+        """Store *positions*. Raises InvalidSettingError if the file cannot be written."""
         async with self._writing:
-            new = self._known.advanced(positions, now_ms)
+            new = self._known.written(positions, now_ms)
             changes = {self._key(p): json.loads(encode_value(position)) for p, position in new.items()}
             await asyncio.to_thread(self._store, changes)
-            self._known.written(new)
-
-    async def reset(self, partitions: Iterable[TopicPartition], *, now_ms: int) -> None:
-        """Remove the positions of *partitions*."""
-        async with self._writing:
-            gone = tuple(partitions)
-            await asyncio.to_thread(self._store, {self._key(partition): None for partition in gone})
-            for partition in gone:
-                self._known.positions.pop(partition, None)
+            self._known.positions.update(new)
 
     def _key(self, partition: TopicPartition) -> str:
         return self._known.key(partition).decode()

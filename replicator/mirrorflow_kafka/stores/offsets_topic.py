@@ -2,18 +2,17 @@
 
 When `write` returns, its records are replicated (acks=all). `open` and `read_new` see what a read_committed
 consumer sees, because Java with exactly-once support writes offsets in transactions. Records of other
-connectors are neither kept nor changed. A position only says where the resumption starts: writing an old one
-again costs time, never a record, so writes are not idempotent and may be repeated.
+connectors are neither kept nor changed. Tasks that fence others write their positions in transactions instead
+(`writer.producer_transactions`).
 
-`connect.position_records` encodes the bytes, `mirrorflow_core.position` keeps the resume points, and the task
-decides which positions to write and when.
+`connect.position_records` encodes the bytes, and the task decides which positions to write and when.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from mirrorflow_core.connect.position_records import encode_value
-from mirrorflow_core.exactly_once.altered_offsets import AlteredOffset
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import Position
 from mirrorflow_core.settings import OffsetStorageSettings
@@ -54,8 +53,8 @@ class OffsetsLog:
         return self._known.positions
 
     @property
-    def foreign(self) -> Mapping[TopicPartition, AlteredOffset]:
-        """Partitions whose newest record was not written by this flow, with that record's offset."""
+    def foreign(self) -> AbstractSet[TopicPartition]:
+        """Partitions whose newest record, or removal, is not an earlier release's."""
         return self._known.foreign
 
     @property
@@ -77,7 +76,7 @@ class OffsetsLog:
         changed = set()
 
         def take(record: Record) -> None:
-            if about := self._known.take(record.key, record.value, record.offset):
+            if about := self._known.take(record.key, record.value):
                 changed.add(about)
 
         # Not concurrently with a write: an older record must not replace the newer position just written.
@@ -85,27 +84,15 @@ class OffsetsLog:
             await self._log.read_new(take)
         return frozenset(changed)
 
-    async def settled(self, timeout_s: float) -> bool:
-        """Wait until no open transaction hides positions; return False after *timeout_s*."""
-        return await self._log.settled(timeout_s)
-
     async def write(self, positions: Iterable[Position], *, now_ms: int) -> None:
-        """Append *positions*, each with the resume points of its predecessor; return when all are replicated.
+        """Append *positions*; return when all are replicated.
 
         Raises ClusterError if the target does not accept them; some may have been written then.
         """
         async with self._writing:
-            new = self._known.advanced(positions, now_ms)
+            new = self._known.written(positions, now_ms)
             await self._append({p: encode_value(position) for p, position in new.items()}, now_ms)
-            self._known.written(new)
-
-    async def reset(self, partitions: Iterable[TopicPartition], *, now_ms: int) -> None:
-        """Append tombstones, which Java also treats as a reset."""
-        async with self._writing:
-            gone = dict.fromkeys(partitions)
-            await self._append(gone, now_ms)
-            for partition in gone:
-                self._known.positions.pop(partition, None)
+            self._known.positions.update(new)
 
     async def _append(self, values: Mapping[TopicPartition, bytes | None], now_ms: int) -> None:
         by_key = [(self._known.key(partition), value) for partition, value in values.items()]

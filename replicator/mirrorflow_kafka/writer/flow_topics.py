@@ -83,7 +83,7 @@ class FlowTopics:
             case WriterPosition() as position:
                 return position
             case Stored() as stored:
-                return obeyed_position(stored)
+                return obeyed_position(stored.position)
             case Reset() as reset:
                 return reset_position(reset)
             case Malformed(problem=problem):

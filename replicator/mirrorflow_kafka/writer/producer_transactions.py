@@ -11,6 +11,7 @@ from typing import Final
 
 from mirrorflow_core.errors import BrokerError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.wire.murmur2 import partition_for
 from mirrorflow_core.wire.records import SEQUENCE_MASK, Record, encode_split
 from mirrorflow_core.writer.broker_requests import (
@@ -23,7 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -36,7 +37,6 @@ from mirrorflow_kafka.stores.compacted_topic import BATCH_BYTES_MAX, PRODUCE_TIM
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
 from mirrorflow_kafka.writer.log_batches import RETRY_MAX_S, RETRY_MIN_S, ExpectedMarker
 
-TRANSACTION_TIMEOUT_MS: Final = 60_000  # Java's transaction.timeout.ms
 # How long a request waits for its coordinator, or for the markers of the producer's last transaction; then a
 # partition of that transaction has no leader.
 COORDINATOR_TIMEOUT_S: Final = 30.0
@@ -50,11 +50,17 @@ class ProducerTransactions:
     """The transactions of this process; `run` has whole ones, the other methods the steps of one that copies records."""
 
     def __init__(
-        self, cluster: Cluster, topics: FlowTopics, *, sequences: Mapping[SequenceKey, int] | None = None
+        self,
+        cluster: Cluster,
+        topics: FlowTopics,
+        *,
+        sequences: Mapping[SequenceKey, int] | None = None,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
         """*sequences* are those of another process that has used the same producers before."""
         self._cluster = cluster
         self._topics = topics
+        self._timeout_ms = timeout_ms
         self._turns: dict[str, asyncio.Lock] = {}
         # Where the markers of a producer's last barrier cannot lie below, by partition of claims and offsets topic.
         self._barriers: dict[Producer, dict[TopicPartition, int]] = {}
@@ -77,7 +83,7 @@ class ProducerTransactions:
             producer_id, epoch = await admin.init_producer_id(
                 self._cluster,
                 transactional_id,
-                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                timeout_ms=self._timeout_ms,
                 timeout_s=COORDINATOR_TIMEOUT_S,
                 waits=False,
             )
@@ -115,6 +121,20 @@ class ProducerTransactions:
         if producer is None or partition not in self._barriers.get(producer, {}):
             return None
         return ExpectedMarker(producer.producer_id, producer.epoch, self._barriers[producer][partition])
+
+    async def begin_transaction(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
+        """Begin a transaction that will store *positions*, once the markers of the last one are written.
+
+        Raises ClusterError.
+        """
+        await self.add_partitions(producer, await self._position_records(positions))
+
+    async def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask the leaders of *partitions* for their epochs. Raises ClusterError."""
+        listed = await admin.list_offsets(self._cluster, partitions, LATEST)
+        for partition, found in listed.items():
+            raise_for(found.error, cluster=self._cluster.alias, request="ListOffsets", subject=str(partition))
+        return {partition: found.leader_epoch for partition, found in listed.items()}
 
     async def store_positions(self, producer: Producer, positions: Iterable[WriterPosition]) -> None:
         """Write positions in the open transaction. Raises ClusterError."""

@@ -14,19 +14,22 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
+from mirrorflow_core.errors import NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
 from mirrorflow_core.writer.broker_requests import (
-    DescribeProducer,
     InitProducerId,
+    LeaderEpochEnd,
     LogEnd,
     Pause,
     Producer,
-    ProducerState,
     ReadBatches,
     ReadClaims,
     ReadEnd,
     ReadEpochEnd,
+    ReadIdleLimit,
+    ReadLastSequence,
     ReadOffsetMap,
     ReadPositions,
     ReadSourceStart,
@@ -35,9 +38,10 @@ from mirrorflow_core.writer.broker_requests import (
     Steps,
     Transaction,
 )
+from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
@@ -45,6 +49,9 @@ from mirrorflow_kafka.writer.log_batches import Decode, read_batches, read_log, 
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions, partition_numbers
 
 FETCHES_MAX: Final = 32  # at the same time; each may return a megabyte
+POSITIONS_MAX: Final = 1_000  # in one transaction, which must not take longer than its timeout
+_IDLE_KEY: Final = "connections.max.idle.ms"
+_IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
 _JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
 T = TypeVar("T")
 SourceStart = Callable[[TopicPartition], Awaitable[int]]
@@ -65,8 +72,9 @@ class ProtocolRunner:
         *,
         source_start: SourceStart | None = None,
         offset_map: OffsetMap | None = None,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
-        self.transactions = ProducerTransactions(target, topics)
+        self.transactions = ProducerTransactions(target, topics, timeout_ms=transaction_timeout_ms)
         self._source = source
         self._target = target
         self._topics = topics
@@ -86,6 +94,14 @@ class ProtocolRunner:
         finally:
             steps.close()
 
+    async def store_positions(self, producer: Producer, positions: Sequence[WriterPosition]) -> bool:
+        """Store *positions* in transactions of *producer*, not too many in each; return False if one is refused."""
+        for first in range(0, len(positions), POSITIONS_MAX):
+            part = tuple(positions[first : first + POSITIONS_MAX])
+            if isinstance(await self.transactions.run(Transaction(producer, positions=part)), Refused):
+                return False
+        return True
+
     async def answer(self, asked: Sequence[Request]) -> tuple[Any, ...]:
         """Return the answers to requests that do not depend on each other. Raises MirrorFlowError."""
         groups: dict[Hashable, list[int]] = {}
@@ -104,16 +120,12 @@ class ProtocolRunner:
         return tuple(answers)
 
     async def _answer_group(self, group: Sequence[Request]) -> Sequence[Any]:
-        partitions = [
-            one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd | DescribeProducer)
-        ]
+        partitions = [one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd)]
         match group[0]:
             case ReadEnd():
                 return await self._log_ends(partitions)
             case ReadEpochEnd(_, epoch, on_target):
                 return await self._epoch_ends(partitions, epoch, on_target=on_target)
-            case DescribeProducer(_, producer_id):
-                return await self._producer_states(partitions, producer_id)
         return [await self._answer_one(group[0])]
 
     async def _answer_one(self, request: Request) -> Any:
@@ -129,10 +141,16 @@ class ProtocolRunner:
             case ReadBatches(partition, start, end):
                 async with self._fetches:
                     return await read_batches(self._target, self._topics.on_target(partition), start, end)
+            case ReadLastSequence(partition, producer_id, producer_epoch):
+                return await self._last_sequence(
+                    self._topics.on_target(partition), producer_id, producer_epoch
+                )
             case ReadSourceStart(partition):
                 return await self._start_of_source(partition)
             case ReadOffsetMap(partition, target_offset):
                 return None if self._offset_map is None else await self._offset_map(partition, target_offset)
+            case ReadIdleLimit():
+                return await self._idle_limit_ms()
             case Pause(ms):
                 await asyncio.sleep(ms / 1000 * random.uniform(1, 1 + _JITTER))  # noqa: S311 it spreads only
                 return time.time_ns() // 1_000_000
@@ -155,6 +173,30 @@ class ProtocolRunner:
                     for number in numbers
                 )
             )
+        )
+
+    async def _last_sequence(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> int:
+        answer = (await admin.describe_producers(self._target, [partition]))[partition]
+        return next(
+            (
+                one.last_sequence
+                for one in answer.producers
+                if (one.producer_id, one.epoch) == (producer_id, producer_epoch)
+            ),
+            UNKNOWN,
+        )
+
+    async def _idle_limit_ms(self) -> int:
+        """Return the longest limit of the brokers; Kafka's default where it must not be read."""
+        ids = list(self._target.metadata.brokers)
+        try:
+            found = await asyncio.gather(
+                *(admin.describe_broker_configs(self._target, id_, [_IDLE_KEY]) for id_ in ids)
+            )
+        except NotAuthorizedError:
+            return _IDLE_LIMIT_MS
+        return max(
+            (int(one[_IDLE_KEY].value or 0) for one in found if _IDLE_KEY in one), default=_IDLE_LIMIT_MS
         )
 
     async def _start_of_source(self, partition: TopicPartition) -> int:
@@ -188,36 +230,21 @@ class ProtocolRunner:
 
     async def _epoch_ends(
         self, partitions: Sequence[TopicPartition], epoch: int, *, on_target: bool
-    ) -> Sequence[int]:
+    ) -> Sequence[LeaderEpochEnd]:
         if epoch < 0:
-            return [UNKNOWN] * len(partitions)
+            return [LeaderEpochEnd(UNKNOWN, UNKNOWN)] * len(partitions)
         cluster = self._target if on_target else self._source
         wanted = [self._topics.on_target(one) for one in partitions] if on_target else list(partitions)
 
-        async def read() -> Sequence[int]:
+        async def read() -> Sequence[LeaderEpochEnd]:
             ends = await admin.end_offset_for_leader_epoch(cluster, dict.fromkeys(wanted, epoch))
             for one in wanted:
                 raise_for(
                     ends[one].error, cluster=cluster.alias, request="OffsetForLeaderEpoch", subject=str(one)
                 )
-            return [ends[one].end_offset for one in wanted]
+            return [LeaderEpochEnd(ends[one].leader_epoch, ends[one].end_offset) for one in wanted]
 
         return await retrying(read)
-
-    async def _producer_states(
-        self, partitions: Sequence[TopicPartition], producer_id: int
-    ) -> Sequence[ProducerState | Refused | None]:
-        wanted = [self._topics.on_target(one) for one in partitions]
-        described = await retrying(lambda: admin.describe_producers(self._target, wanted))
-        answers: list[ProducerState | Refused | None] = []
-        for one in wanted:
-            found = described[one]
-            ours = next((state for state in found.producers if state.producer_id == producer_id), None)
-            if found.error:
-                answers.append(Refused(found.error))
-            else:
-                answers.append(None if ours is None else ProducerState(ours.epoch, ours.last_sequence))
-        return answers
 
 
 def _combined(request: Request) -> Hashable | None:
@@ -227,6 +254,4 @@ def _combined(request: Request) -> Hashable | None:
             return ReadEnd
         case ReadEpochEnd(_, epoch, on_target):
             return ReadEpochEnd, epoch, on_target
-        case DescribeProducer(_, producer_id):
-            return DescribeProducer, producer_id
     return None

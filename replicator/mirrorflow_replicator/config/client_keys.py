@@ -64,8 +64,8 @@ CLIENT_KEYS: tuple[Key, ...] = (
             (
                 "transaction.timeout.ms",
                 (
-                    "of the target producer, from 5000: after that the target's coordinator aborts what a flow of old records "
-                    "has not committed, and it is copied again; default 60000"
+                    "of the target producer, from 5000: after that the target's coordinator aborts a transaction that its task "
+                    "has not committed, and its records are copied again; default 60000"
                 ),
             ),
         ),
@@ -85,10 +85,10 @@ CLIENT_KEYS: tuple[Key, ...] = (
         Verdict.MAPPED,
         (
             ("acks", "always all"),
-            ("enable.idempotence", "always, with an identity that all copiers of the flow share"),
+            ("enable.idempotence", "always; each task writes with producer ids of its own"),
             (
                 "max.in.flight.requests.per.connection",
-                "as many as the target's memory of the identity allows",
+                "one batch of a partition until its leader knows the producer, then more",
             ),
             ("retries", "what time may heal is retried without end, and reported"),
             ("delivery.timeout.ms", "what time may heal is retried without end, and reported"),
@@ -96,7 +96,7 @@ CLIENT_KEYS: tuple[Key, ...] = (
             ("enable.auto.commit", "always false, as in MM2"),
             ("group.id", "partitions are assigned, no group is joined, as in MM2"),
             ("compression.type", f"{_BATCHES}; the target topic's own setting counts"),
-            ("transactional.id", "each record is admitted once without transactions"),
+            ("transactional.id", "ids that begin with `mirrorflow:<source alias>:`"),
             ("partitioner.class", "a record keeps its partition, as in MM2"),
         ),
     ),

@@ -131,10 +131,6 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
                 "`stop` (default) or `skip`: what to do with records that the target refuses for their timestamp or their missing key; skipped ones count in `mirrorflow_lost_records_total`, with a warning",
             ),
             (
-                "mirrorflow.writer",
-                "`sequences` (default); `fenced`: one process or group owns the flow, and each partition has one writer, with plain batches for young records without gaps and transactions for all others; `transactions`: the same, with everything in transactions (both experimental, [exactly once](exactly-once.md))",
-            ),
-            (
                 "transforms",
                 "names of RegexRouter, Filter, InsertHeader and DropHeaders, in their order; docs/transforms.md; every other class is refused",
             ),
@@ -197,11 +193,11 @@ CONNECTOR_KEYS: tuple[Key, ...] = (
         (
             (
                 "transaction.boundary",
-                "`poll`, `interval` or `connector`; only old records are in transactions",
+                "`poll`, `interval` or `connector`; what is in transactions is decided for each partition (docs: exactly once)",
             ),
             (
                 "transaction.boundary.interval.ms",
-                "a transaction of old records is committed every half second",
+                "a transaction is committed as soon as the source has no more records, or after 250 ms; later where commits are slow",
             ),
         ),
         top_level=False,

@@ -21,7 +21,6 @@ from mirrorflow_core.settings import (
     LossPolicy,
     SourceSettings,
     StartPosition,
-    Writer,
 )
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns
@@ -34,7 +33,6 @@ from mirrorflow_replicator.config.topic_config_rules import config_exceptions
 # Kafka's own default of a minute would cost up to a minute of querying the target again after a crash.
 FLUSH_INTERVAL_KEY = "offset.flush.interval.ms"
 FLUSH_INTERVAL_MS = 5_000
-WRITER_KEY = "mirrorflow.writer"
 DAY_MS = 86_400_000
 TRANSACTION_MIN_MS = 5_000  # commits come every half second, or a tenth as often
 BALANCE_S = 60  # load changes over minutes, and a move costs its partition about a second
@@ -108,22 +106,7 @@ def parse_source(
         target_producer=producer,
         target_admin=target_admin,
         providers=basics.providers,
-        writer=_writer(read, read_worker),
     )
-
-
-def _writer(read: PropertyReader, worker: PropertyReader) -> Writer:
-    """Returns the value of `mirrorflow.writer`. Raises InvalidSettingError."""
-    writer = Writer(read.choice(WRITER_KEY, tuple(one.value for one in Writer), Writer.SEQUENCES.value))
-    if writer is Writer.SEQUENCES:
-        return writer
-    if worker.text("offset.storage.store", "kafka") == "file":
-        raise InvalidSettingError(
-            key=WRITER_KEY,
-            problem="positions in a file cannot be part of a transaction",
-            action="write offset.storage.store=kafka",
-        )
-    return writer
 
 
 def for_task(settings: SourceSettings, task: int) -> SourceSettings:

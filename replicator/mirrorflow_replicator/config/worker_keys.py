@@ -90,7 +90,7 @@ WORKER_KEYS: tuple[Key, ...] = (
         (
             (
                 "exactly.once.source.support",
-                "`disabled`, `preparing` or `enabled`: with any of them each record is admitted once (docs: exactly once)",
+                "`disabled`, `preparing` or `enabled`: the guarantee is the same with any of them (docs: exactly once)",
             ),
             ("offset.flush.timeout.ms", "every request has its own limit"),
             ("connector.client.config.override.policy", "always All, as in MM2's dedicated mode"),

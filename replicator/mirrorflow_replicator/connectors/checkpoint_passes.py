@@ -36,7 +36,7 @@ from mirrorflow_core.settings import CheckpointSettings
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.groups import Committed
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_kafka.stores import mirror_log

@@ -1,10 +1,10 @@
-"""Moves a flow from `mirrorflow.writer=sequences` to one owner, once.
+"""Moves a flow that an earlier release has copied to its owner, once.
 
     last identity ──> fenced in each partition ──> what was written is counted ──> positions, as Java writes them
 
-The owner has claimed the flow before, so no other process moves it at the same time. Guarantees: copiers of the first
-writer stop, also those of earlier versions, which take the last identity for that of another flow; each record that they
-have written is counted once.
+The owner has claimed the flow before, so no other process moves it at the same time. Guarantees: copiers of earlier
+releases stop, because they take the last identity for that of another flow; each record that they have written is counted
+once.
 """
 
 import asyncio
@@ -12,28 +12,29 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirrorflow_core.errors import FlowNotMovedError, FlowTakenError
-from mirrorflow_core.exactly_once.identity import Decisions, Identity
+from mirrorflow_core.errors import BrokerError, FlowNotMovedError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.aborted_transactions import AbortedFilter
 from mirrorflow_core.wire.records import decode
-from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.identity import LAST_EPOCH, Decisions, Identity
 from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, moved_name, new_identity
+from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, INVALID_PRODUCER_ID_MAPPING
+from mirrorflow_kafka.stores.decision_log import DecisionLog, check_owner, moved_name
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.writer.log_batches import read_batches
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
-from mirrorflow_replicator.copy.resume.identity_resolution import claim_of
 from mirrorflow_replicator.copy.task_parts import flow_topics
 
 READS_MAX = 16  # partitions whose logs are read at the same time
-POSITIONS_MAX = 1_000  # in one transaction
+# No transaction is open, or the coordinator has forgotten the id, or has raised its epoch.
+_NOTHING_TO_COMMIT = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING}
 
 
 class FlowMove:
@@ -50,7 +51,7 @@ class FlowMove:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     async def is_due(self) -> bool:
-        """Return whether the first writer has copied the flow since it last had an owner.
+        """Return whether an earlier release has copied the flow since it last had an owner.
 
         Raises FlowExistsError if it has copied another flow, ClusterChangedError, ClusterError.
         """
@@ -59,9 +60,12 @@ class FlowMove:
         identity = (await self._log.read()).identity
         if identity is None:
             return False
-        settings = self._settings
-        claim = claim_of(settings, self._source.cluster_id, self._target.cluster_id)
-        check_owner(identity, claim, target_alias=settings.target_alias, source_alias=settings.source_alias)
+        check_owner(
+            identity,
+            self._settings,
+            source_cluster_id=self._source.cluster_id,
+            target_cluster_id=self._target.cluster_id,
+        )
         return not self._is_retired(identity) or bool(await self._last_known())
 
     async def move(self, runner: ProtocolRunner, lock: Producer) -> None:
@@ -73,10 +77,8 @@ class FlowMove:
             await self._fence(identity, running)
         ends = dict(zip(known, await asyncio.gather(*map(self._end, known, known.values())), strict=True))
         positions = [self._position(one, ends[one], record) for one, record in known.items()]
-        for first in range(0, len(positions), POSITIONS_MAX):
-            part = tuple(positions[first : first + POSITIONS_MAX])
-            if isinstance(await runner.transactions.run(Transaction(lock, positions=part)), Refused):
-                raise FlowTakenError(source=self._settings.source_alias)
+        if not await runner.store_positions(lock, positions):
+            raise FlowTakenError(source=self._settings.source_alias)
 
     def _is_retired(self, identity: Identity) -> bool:
         return identity.flow == moved_name(self._settings.flow)
@@ -92,25 +94,37 @@ class FlowMove:
 
     async def _retire(self) -> Identity:
         """Decide the last identity, with a newer epoch than any copier has."""
-        settings = self._settings
         while True:
             decided = (await self._decisions()).identity
             assert decided is not None, "the flow has an identity, or it would not be moved"
             if self._is_retired(decided):
                 return decided
-            claim = claim_of(settings, self._source.cluster_id, self._target.cluster_id)
-            proposal = await new_identity(
-                self._log,
-                self._target,
-                settings.source_alias,
-                replace(claim, flow=moved_name(settings.flow)),
-                earlier=decided,
+            producer_id, epoch = await self._newer_epoch(decided)
+            last = replace(
+                decided,
                 generation=decided.generation + 1,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                flow=moved_name(self._settings.flow),
                 why="one owner",
-                timeout_ms=settings.transaction_timeout_ms,
             )
-            if proposal is not None:
-                await self._log.decide([proposal], now_ms=time.time_ns() // 1_000_000)
+            await self._log.decide([last], now_ms=time.time_ns() // 1_000_000)
+
+    async def _newer_epoch(self, decided: Identity) -> tuple[int, int]:
+        name = decided.transactional_id
+        if not name:
+            return decided.producer_id, min(decided.producer_epoch + 1, LAST_EPOCH)
+        # Its records were accepted once each; a new epoch would abort them.
+        try:
+            await admin.end_txn(
+                self._target, name, decided.producer_id, decided.producer_epoch, committed=True
+            )
+        except BrokerError as error:
+            if error.code not in _NOTHING_TO_COMMIT:
+                raise
+        return await admin.init_producer_id(
+            self._target, name, timeout_ms=self._settings.transaction_timeout_ms
+        )
 
     async def _fence(self, identity: Identity, running: Mapping[TopicPartition, NumberedRecord]) -> None:
         if not identity.transactional_id:

@@ -6,7 +6,8 @@
 
 `mirrorflow_core.writer` has the protocol; this module runs it for one connector. The processes of a Connect group own a
 flow together: the one with the connector claims it, and each starts its own tasks under the lock that the claim names.
-Guarantee: a task gets its producers only while the lock is the newest one.
+Guarantee: a task gets its producers only while the lock is the newest one. Where the target does not allow that, tasks
+start without an owner, and copy at least once, until it does.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -25,17 +27,19 @@ from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
     FlowTakenError,
+    FlowUnfencedError,
     MirrorFlowError,
+    StartPendingError,
 )
 from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
-from mirrorflow_core.reports import KnownEnd
+from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings, StartPosition
-from mirrorflow_core.writer.broker_requests import Producer, Refused, Transaction
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
+from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
-from mirrorflow_core.writer.flow_plan import FlowPlan, LossPolicy, TaskStart, TopicIds
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, TopicIds
 from mirrorflow_core.writer.ownership import (
     FlowExists,
     Ownership,
@@ -44,15 +48,15 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
-from mirrorflow_core.writer.position import WriterPosition
-from mirrorflow_core.writer.takeover import read_positions
+from mirrorflow_core.writer.position import WriterPosition, decode_value, obeyed_position
+from mirrorflow_core.writer.takeover import read_positions, start_unfenced
 from mirrorflow_core.writer.transactional_ids import WriterIds
-from mirrorflow_core.writer.write_window import WritePoint
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.fencing import why_unfenced, writable_partitions
 from mirrorflow_kafka.writer.flow_topics import open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from mirrorflow_replicator.config.plugins import make_naming
@@ -70,16 +74,6 @@ FINISH_S: Final = 30.0  # for a task to finish, which drains for 3 s and commits
 LEAVE_S: Final = 5.0  # at stop, for the last claim; without it a successor waits 15 s
 
 log = logging.getLogger("mirrorflow.worker")
-
-
-def _write_point(end: KnownEnd) -> WritePoint:
-    return WritePoint(
-        next_source_offset=end.next_source_offset,
-        source_epoch=end.source_epoch,
-        sequence=UNKNOWN,
-        target_end=end.target_end,
-        target_epoch=end.target_epoch,
-    )
 
 
 def _is_owned(claims: Sequence[Claim]) -> bool:
@@ -125,6 +119,8 @@ class FlowOwner:
     def __init__(self, settings: SourceSettings, *, on_lost: Callable[[], None], group: str = "") -> None:
         self.is_waiting = False  # another process owns the flow
         self.is_first = False  # the flow had no owner before
+        self._taking_since_s: float | None = None  # monotonic
+        self._unfenced_why = ""  # why the flow has no owner: its tasks copy at least once
         self._group = group
         self._settings = settings
         self._on_lost = on_lost
@@ -136,6 +132,7 @@ class FlowOwner:
         self._held: dict[int, frozenset[TopicPartition]] = {}  # by the tasks that run
         self._released = asyncio.Event()
         self._assignment: Assignment = ()
+        self._assignment_is_known = False
         self._initial: frozenset[TopicPartition] = frozenset()  # partitions that the flow begins with
         self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
         self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
@@ -147,6 +144,16 @@ class FlowOwner:
     def target_cluster_id(self) -> str:
         """The target's cluster id; "" before it was reached."""
         return "" if self._clusters is None else self._clusters[1].cluster_id
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know."""
+        if self._taking_since_s is not None and time.monotonic() - self._taking_since_s >= STALLED_AFTER_S:
+            return (str(StartPendingError(target=self._settings.target_alias, waits_s=STALLED_AFTER_S)),)
+        if not self._unfenced_why:
+            return ()
+        what = f"Records are copied {Guarantee.AT_LEAST_ONCE.value}, because {self._unfenced_why}"
+        return (f"{what}: after a failure some are copied again.",)
 
     async def own(
         self, clusters: tuple[Cluster, Cluster], assignment: Assignment, *, preempts: bool = False
@@ -160,8 +167,16 @@ class FlowOwner:
             if self._owned is not None and len(assignment) <= self._owned.plan.claim.tasks:
                 return
             await self._connect(clusters)
-            await self._take(assignment, waits_for_group=False, preempts=preempts)
-        if self._renewing is None:
+            if self._unfenced_why and preempts:
+                raise FlowUnfencedError(source=self._settings.source_alias, why=self._unfenced_why)
+            if self._unfenced_why:
+                await self._begin_unfenced(assignment)
+            else:
+                await self._take(assignment, waits_for_group=False, preempts=preempts)
+        self._keep_renewing()
+
+    def _keep_renewing(self) -> None:
+        if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew_for_ever(), name=f"own-{self._settings.name}")
 
     async def start_in_group(
@@ -172,6 +187,8 @@ class FlowOwner:
             await self._connect(clusters)
             if message.initial:
                 self._initial = frozenset(message.partitions)
+        if self._unfenced_why:
+            self._keep_renewing()
         return await self.start_of(task, message, ids=ids)
 
     async def start_of(self, task: int, message: Assign, *, ids: WriterIds | None = None) -> Assign:
@@ -184,12 +201,19 @@ class FlowOwner:
         await self._wait_for_others(frozenset(message.partitions))
         async with self._working:
             runner = self._runner
+            if runner is not None and self._unfenced_why:
+                unfenced = await self._start_unfenced(runner, message)
+                self._held[task] = frozenset(message.partitions)
+                return replace(message, start=unfenced)
             owned = self._owned or (await self._owned_by_group() if self._group else None)
             if owned is None or runner is None:
                 raise FlowTakenError(source=self._settings.source_alias)
             start = self._starts.pop(task, None)
             if start is None or {*start.points, *start.problems} != {*message.partitions}:
                 start = await self._recover(runner, owned, ids or owned.plan.ids.task(task), message)
+            if ids is not None and not await runner.run(holds_lock(owned.lock)):
+                # The next owner knows no ids but those of tasks, and of positions, which these are in only now.
+                raise FlowTakenError(source=self._settings.source_alias)
             self._held[task] = frozenset(message.partitions)
             sequences = runner.transactions.sequences(start.producers.transactional)
             return replace(message, start=start, sequences=sequences)
@@ -223,40 +247,90 @@ class FlowOwner:
         topic_ids = await self._topic_ids(message.partitions)
         flow = replace(owned, plan=replace(owned.plan, topic_ids=topic_ids))
         self._starting, self._maps = frozenset(message.partitions), {}
-        known = {TopicPartition(*one[:2]): _write_point(one) for one in message.known_ends}
-        found = await runner.run(recover_task(flow, ids, self._with_leader(message.partitions), known))
+        partitions = await self._writable(message.partitions)
+        acknowledged = [
+            decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
+            for one in message.acknowledged
+        ]
+        found = await runner.run(recover_task(flow, ids, partitions, acknowledged))
         if isinstance(found, Fenced):
             self._lose(owned)
             raise FlowTakenError(source=self._settings.source_alias)
         return found
 
-    def _with_leader(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
-        """Return the partitions whose copy has a leader: the others must not delay them."""
+    async def _writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Return the partitions whose copies can be written: the others must not delay them."""
         assert self._clusters is not None
         on_target = flow_topics(self._settings).on_target
-        return tuple(one for one in partitions if self._clusters[1].leader(*on_target(one)) is not None)
+        wanted = {one: on_target(one) for one in partitions}
+        writable = await writable_partitions(self._clusters[1], wanted.values())
+        return tuple(one for one, copy in wanted.items() if copy in writable)
 
-    async def next_offsets(self) -> dict[TopicPartition, int]:
-        """Return how far each partition of the flow is copied, as stored: the next source offset. Raises MirrorFlowError."""
+    async def _begin_unfenced(self, assignment: Assignment) -> None:
+        """Note what the flow begins with, if it was never copied."""
+        if not self._assignment_is_known and not await self._stored_positions():
+            self._initial = frozenset(one for task in assignment for one in task)
+        self._assignment_is_known = True
+
+    async def _stored_positions(self) -> dict[TopicPartition, WriterPosition]:
+        assert self._clusters is not None
+        store = position_store(self._settings, self._clusters[1])
+        await store.open()
+        return {partition: obeyed_position(one) for partition, one in store.positions.items()}
+
+    async def _start_unfenced(self, runner: ProtocolRunner, message: Assign) -> TaskStart:
+        assert self._clusters is not None
+        target = self._clusters[1]
+        producer_id, epoch = await admin.init_producer_id(
+            target, None, timeout_ms=self._settings.transaction_timeout_ms
+        )
+        plan = replace(await self._plan(()), topic_ids=await self._topic_ids(message.partitions))
+        positions, wanted = await self._stored_positions(), await self._writable(message.partitions)
+        producer = Producer("", producer_id, epoch)
+        return await runner.run(start_unfenced(plan, producer, wanted, positions, self._unfenced_why))
+
+    async def _try_to_fence(self) -> None:
+        """Take the flow if the target allows it by now, once all tasks have finished."""
+        assert self._clusters is not None
+        target, settings = self._clusters[1], self._settings
+        why = await why_unfenced(target, settings.source_alias, settings.offsets.store)
+        if why:
+            self._unfenced_why = why
+            return
+        async with self._working:
+            self._on_lost()  # its tasks finish and store their positions
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_S):
+                    while self._held:
+                        self._released.clear()
+                        await self._released.wait()
+            self._held.clear()
+            self._runner, self._unfenced_why = None, ""
+            await self._connect(self._clusters)
+            if self._assignment:
+                await self._take(self._assignment, waits_for_group=False)
+
+    async def positions(self) -> dict[TopicPartition, WriterPosition]:
+        """Return the stored position of each partition of the flow. Raises MirrorFlowError."""
         owned, runner = self._owned, self._runner
         if owned is None or runner is None:
             raise FlowTakenError(source=self._settings.source_alias)
         positions = (await runner.run(read_positions(owned.lock))).committed
-        newest = {one.topic_partition: one.next_source_offset for one in positions}
-        return {partition: offset for partition, offset in newest.items() if offset >= 0}
+        newest = {one.topic_partition: one for one in positions}
+        return {partition: one for partition, one in newest.items() if one.next_source_offset >= 0}
 
     async def store_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Store where partitions start that have no position yet: what the source deletes from there on is a loss.
 
         Raises MirrorFlowError.
         """
-        known = await self.next_offsets()
+        known = await self.positions()
         owned, runner = self._owned, self._runner
         new = {one: offset for one, offset in starts.items() if one not in known}
         if owned is None or runner is None or not new:
             return
         topic_ids = await self._topic_ids(new)
-        positions = tuple(
+        positions = [
             WriterPosition(
                 topic=one.topic,
                 partition=one.partition,
@@ -269,8 +343,8 @@ class FlowOwner:
                 left=True,
             )
             for one, offset in new.items()
-        )
-        if isinstance(await runner.transactions.run(Transaction(owned.lock, positions=positions)), Refused):
+        ]
+        if not await runner.store_positions(owned.lock, positions):
             raise FlowTakenError(source=self._settings.source_alias)
 
     async def leave(self, *, with_group: bool = False) -> None:
@@ -292,17 +366,24 @@ class FlowOwner:
 
     async def _connect(self, clusters: tuple[Cluster, Cluster]) -> None:
         if self._runner is None or self._clusters is None or self._clusters[1] is not clusters[1]:
+            settings = self._settings
             self._clusters, self._runner = clusters, None  # which fails while a broker is away
+            if self._owned is None:
+                self._unfenced_why = await why_unfenced(
+                    clusters[1], settings.source_alias, settings.offsets.store
+                )
             self._runner = await self._new_runner(*clusters)
 
     async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
         settings = self._settings
         await position_store(settings, target).open()  # creates the offsets topic
-        await open_claims_topic(target, settings.offsets, settings.source_alias)
+        if not self._unfenced_why:
+            await open_claims_topic(target, settings.offsets, settings.source_alias)
         return ProtocolRunner(
             source,
             target,
             flow_topics(settings),
+            transaction_timeout_ms=settings.transaction_timeout_ms,
             source_start=self._source_start,
             offset_map=self._source_of,
         )
@@ -321,20 +402,27 @@ class FlowOwner:
         is_later = is_moved or bool(self._group)
         plan = await self._plan(() if is_later else assignment, tasks=len(assignment))
         if claims.committed:
-            refuse_changed_clusters(claims.committed[-1], plan.claim, self._settings)
+            newest = claims.committed[-1]
+            if newest.flow not in {self._settings.flow, *self._settings.takes_over}:
+                raise self._flow_exists(newest)
+            refuse_changed_clusters(newest, plan.claim, self._settings)
         is_of_group = bool(claims.committed and self._group) and claims.committed[-1].group == self._group
         is_of_flow = bool(claims.committed) and claims.committed[-1].flow == self._settings.flow
         must_wait = not (preempts and is_of_flow) and (waits_for_group or not is_of_group)
         if self._owned is None and _is_owned(claims.committed) and must_wait:
             await self._wait_for_turn(runner, plan)
         self._starting, self._maps = frozenset(one for task in assignment for one in task), {}
-        taken = await runner.run(take_flow(plan))
+        self._taking_since_s, self.is_waiting = time.monotonic(), False
+        try:
+            taken = await runner.run(take_flow(plan))
+        finally:
+            self._taking_since_s = None
         if isinstance(taken, Fenced):
             self._lose(self._owned)
             raise FlowTakenError(source=self._settings.source_alias)
         if is_moved:
             await move.move(runner, taken.lock)
-        self._owned, self.is_waiting = taken, False
+        self._owned = taken
         self._starts = dict(enumerate(taken.tasks))
         log.info("%s owns the flow, epoch %d of its lock", self._settings.name, taken.lock.epoch)
 
@@ -342,14 +430,17 @@ class FlowOwner:
         self.is_waiting = not self._group
         found = await runner.run(wait_for_turn(plan))
         if isinstance(found, FlowExists):
-            settings = self._settings
             self.is_waiting = False
-            raise FlowExistsError(
-                source=settings.source_alias,
-                target=settings.target_alias,
-                owner=found.claim.flow,
-                claimant=settings.flow,
-            )
+            raise self._flow_exists(found.claim)
+
+    def _flow_exists(self, claim: Claim) -> FlowExistsError:
+        settings = self._settings
+        return FlowExistsError(
+            source=settings.source_alias,
+            target=settings.target_alias,
+            owner=claim.flow,
+            claimant=settings.flow,
+        )
 
     async def _plan(self, assignment: Assignment, *, tasks: int = 0) -> FlowPlan:
         settings = self._settings
@@ -368,10 +459,10 @@ class FlowOwner:
         )
         return FlowPlan(
             claim=claim,
-            assignment=tuple(assignment),
+            assignment=tuple([await self._writable(task) for task in assignment]),
             takes_over=settings.takes_over,
             topic_ids=await self._topic_ids(one for task in assignment for one in task),
-            loss_policy=LossPolicy(settings.on_source_loss.value),
+            loss_policy=settings.on_source_loss,
         )
 
     async def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
@@ -424,7 +515,11 @@ class FlowOwner:
             owned, runner = self._owned, self._runner
             assert runner is not None
             try:
-                if owned is None:
+                if self._unfenced_why:
+                    await self._try_to_fence()
+                elif owned is None and not self._assignment:
+                    return  # of a group whose other process owns the flow
+                elif owned is None:
                     async with self._working:
                         await self._take(self._assignment, waits_for_group=True)
                 elif not await runner.run(renew_claim(owned)) and not await self._still_holds(runner, owned):
@@ -443,7 +538,10 @@ class FlowOwner:
     def _lose(self, owned: Ownership | None) -> None:
         if owned is None or owned is not self._owned:
             return
-        log.warning("%s: another process has taken the flow; this one waits.", self._settings.name)
+        log.warning(
+            "%s: its hold on the flow is over: another process has taken it, or the target has forgotten its transactional ids.",
+            self._settings.name,
+        )
         self._owned, self._starts = None, {}
         if not self._group:  # its tasks continue under the lock of the next claim
             self.is_waiting = True

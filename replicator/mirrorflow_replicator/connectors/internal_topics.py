@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
-from mirrorflow_core.exactly_once.identity import identity_topic
 from mirrorflow_core.settings import OffsetStore, SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import TOPIC_CONFIGS
@@ -44,20 +45,31 @@ class Unmended:
         )
 
 
-def internal_topics(settings: SourceSettings) -> list[admin.NewTopic]:
+def internal_topics(settings: SourceSettings, *, has_owner: bool = True) -> list[admin.NewTopic]:
     """Returns the flow's topics on the target, as it would create them.
 
-    They are the topics for identity, offsets, offset map and offset syncs.
+    They are the topics for claims (only where the flow has an owner), marks of ACLs, offsets, offset map and offset syncs.
     """
     offsets = settings.offsets
-    topics = [
-        admin.NewTopic(
-            name=identity_topic(settings.source_alias),
-            partitions=1,
-            replication_factor=offsets.replication_factor,
-            configs=TOPIC_CONFIGS,
+    topics = []
+    if has_owner:
+        topics.append(
+            admin.NewTopic(
+                name=claims_topic(settings.source_alias),
+                partitions=1,
+                replication_factor=offsets.replication_factor,
+                configs={**offsets.topic_configs, "cleanup.policy": "compact"},
+            )
         )
-    ]
+    if settings.sync_acls_s is not None and not settings.acls_report_only:
+        topics.append(
+            admin.NewTopic(
+                name=identity_topic(settings.source_alias),
+                partitions=1,
+                replication_factor=offsets.replication_factor,
+                configs=TOPIC_CONFIGS,
+            )
+        )
     if offsets.store is OffsetStore.KAFKA:
         topics.append(
             admin.NewTopic(

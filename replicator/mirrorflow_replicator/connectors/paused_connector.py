@@ -19,7 +19,7 @@ from mirrorflow_core.position import Position
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import ClientSettings, ConnectorSettings, SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.stores.position_store import PositionStore

@@ -3,15 +3,14 @@
     ends of the source's logs, stored offsets, some batches ──> loads ──> `assignment.load_balancing`
 
 It needs no right that the connector does not have, and asks no task: tasks may run on other nodes, or be
-Java's. While a Java worker stores offsets of the connector nothing is moved: a partition that moves between
-Java's tasks and ours begins a new generation of the flow, which stops all others for a moment.
+Java's.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from mirrorflow_core.assignment.load_balancing import Balance, Strangers, moved, place
+from mirrorflow_core.assignment.load_balancing import Balance, moved, place
 from mirrorflow_core.assignment.partition_loads import Rates, behind, loads
 from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
@@ -19,8 +18,8 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import split
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.admin.log_reader import read_once
-from mirrorflow_kafka.admin.target_probe import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.offset_stores import position_store
 from mirrorflow_kafka.stores.position_store import PositionStore
@@ -50,7 +49,6 @@ class Rebalancing:
         self._sampled: dict[TopicPartition, int] = {}  # in which check
         self._copied: Mapping[TopicPartition, int] = {}  # the last offset of each, in the last check
         self._looks = 0
-        self._strangers = Strangers()
         self.loads: Mapping[TopicPartition, float] = {}
         self.warning = ""  # what could not be measured, and why
 
@@ -72,11 +70,6 @@ class Rebalancing:
         self._looks += 1
         await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
-        foreign = positions.foreign.items()
-        self._strangers = self._strangers.looked(frozenset((one, word.at) for one, word in foreign))
-        if self._strangers.are_at_work:
-            self._balance = Balance()
-            return assignment
         self._balance, better = self._balance.looked(assignment, self.loads)
         _tell(assignment, better, self.loads)
         return better

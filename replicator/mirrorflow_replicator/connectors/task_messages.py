@@ -10,9 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import KnownEnd
+from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.flow_plan import TaskStart
 from mirrorflow_kafka.writer.producer_transactions import SequenceKey
@@ -29,24 +28,17 @@ class Begin:
 
     settings: SourceSettings
     task: int
-    copier: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Copy exactly these partitions.
+    """Copy exactly these partitions, as `start` says. `initial`: they existed when the flow began."""
 
-    `initial`: they existed when the flow began; `gone`: their copier is dead.
-    """
-
-    identity: Identity | None  # of the first engine; None: `start` says how to write
     partitions: tuple[TopicPartition, ...]
     initial: bool
-    gone: bool
     bytes_per_s: int | None = None  # this task's share of the flow's limit
-    claimed: bool = False  # the partitions' former tasks, which may be Java's, have just been fenced
-    start: TaskStart | None = None
-    known_ends: tuple[KnownEnd, ...] = ()  # of the task's start before
+    start: TaskStart | None = None  # None: not claimed yet
+    acknowledged: tuple[AcknowledgedPosition, ...] = ()  # by the task's start before; not stored
     # The next sequence numbers of the producers of `start`, which have stored positions already.
     sequences: Mapping[SequenceKey, int] = field(default_factory=dict)
 

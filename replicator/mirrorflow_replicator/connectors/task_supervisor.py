@@ -12,16 +12,17 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.errors import MirrorFlowError, StartPendingError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import KnownEnd, PartitionReport, TaskReport
+from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
+from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.backoff import Backoff, backoff_s
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report
 from mirrorflow_replicator.http.loggers import LOGGERS
+from mirrorflow_replicator.process.clock import now_ms
 
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 30.0
 RESTART_GRACE_S = 10.0  # a task drains for 3 s and then stores offsets
@@ -56,9 +57,8 @@ async def spawn() -> asyncio.subprocess.Process:
 class TaskSupervisor:
     """Supervises one task's process, which *start* creates.
 
-    With *claim*, each assignment is for a process that has had none, and is sent as *claim* returns it:
-    others may have to be fenced first, and the previous producer is no longer valid. *claim* raises
-    MirrorFlowError while that is not possible.
+    Each assignment is sent as *claim* returns it, with the start of the task: others may have to be fenced first.
+    *claim* raises MirrorFlowError while that is not possible.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class TaskSupervisor:
         settings: SourceSettings,
         task: int,
         *,
-        copier: str,
         on_report: Callable[[TaskReport], None],
+        claim: Claim,
         start: Spawn = spawn,
-        claim: Claim | None = None,
     ) -> None:
         self.task = task
         self.state = "UNASSIGNED"
@@ -77,10 +76,12 @@ class TaskSupervisor:
         self.restarts = 0
         self.partitions: dict[TopicPartition, PartitionReport] = {}
         self.newest = TaskReport(task=task, state="UNASSIGNED")
-        self._begin = Begin(settings=settings, task=task, copier=copier)
+        self._begin = Begin(settings=settings, task=task)
         self._on_report = on_report
         self._start = start
-        self.claim = claim
+        self._claim = claim
+        # Why its process has had no start for STALLED_AFTER_S, and since when (wall clock).
+        self.start_problem: tuple[MirrorFlowError, int] | None = None
         self._claiming: asyncio.Task[None] | None = None
         self._has_work = False  # this process has had an assignment
         self._starts_given = 0  # to this process
@@ -96,18 +97,15 @@ class TaskSupervisor:
 
     def assign(self, message: Assign) -> None:
         """Copies the partitions of *message* from now on, also after a restart."""
-        if self.claim is not None and message == self._assign and message.identity is None:
+        if message == self._assign:
             return
         self._assign = message
+        self.start_problem = None
         wanted = set(message.partitions)
         for gone in [partition for partition in self.partitions if partition not in wanted]:
             del self.partitions[gone]
-        if self.claim is None:
-            self._has_work = self._tell(message)
-        elif self._has_work and message.identity is None:
+        if self._has_work:
             self.finish()
-        elif self._has_work:
-            self.restart()
         elif self._process is not None and self._claiming is None:
             self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
 
@@ -115,12 +113,6 @@ class TaskSupervisor:
         """Ends the process's start as the only writer; it waits for the next one."""
         if self._has_work:
             self._tell(Finish())
-
-    def adopt(self, identity: Identity) -> None:
-        """Restarts with another identity: in a new process, so that nothing of the old one is left."""
-        if self._assign is not None and self._assign.identity != identity:
-            self._assign = replace(self._assign, identity=identity)
-            self._tell(Stop())
 
     def restart(self) -> None:
         """Ends the process gracefully, by force after RESTART_GRACE_S; the next one starts at once."""
@@ -198,29 +190,23 @@ class TaskSupervisor:
         for logger, level in LOGGERS.was_set.items():
             process.stdin.write(encode(Level(logger=logger, level=level)))
         if self._assign is not None:
-            if self.claim is not None:
-                self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
-            else:
-                # Its predecessor was our own child and is dead: the task need not wait for its silence.
-                repeated = replace(self._assign, gone=self.restarts > 0)
-                self._has_work = self._tell(repeated)
+            self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
         while line := await process.stdout.readline():
             if line != HELLO:
                 self._take(decode_report(line))
         self._end_claiming()
         return await process.wait()
 
-    def _claim_again(self, known_ends: tuple[KnownEnd, ...]) -> None:
+    def _claim_again(self, acknowledged: tuple[AcknowledgedPosition, ...]) -> None:
         """Gives the process its next start, later if the last ones were short."""
         self._has_work = False
         is_quick = time.monotonic() - self._started_s < HEALTHY_S
         self._quick_ends = self._quick_ends + 1 if is_quick else 0
-        self._claiming = asyncio.create_task(self._hand_claimed(known_ends), name=f"claim-{self.task}")
+        self._claiming = asyncio.create_task(self._hand_claimed(acknowledged), name=f"claim-{self.task}")
 
-    async def _hand_claimed(self, known_ends: tuple[KnownEnd, ...] = ()) -> None:
+    async def _hand_claimed(self, acknowledged: tuple[AcknowledgedPosition, ...] = ()) -> None:
         """Sends this process the newest assignment once its partitions are claimed."""
-        assert self.claim is not None
-        told = ""
+        told, began_s, since_ms = "", time.monotonic(), now_ms()
         if self._quick_ends > 1:
             await asyncio.sleep(
                 backoff_s(self._quick_ends + 1, lowest_s=CLAIM_RETRY_MIN_S, highest_s=CLAIM_RETRY_MAX_S)
@@ -230,24 +216,63 @@ class TaskSupervisor:
             if (wanted := self._assign) is None:
                 return
             try:
-                message = await self.claim(self.task, replace(wanted, known_ends=known_ends))
+                message = await self._claimed(replace(wanted, acknowledged=acknowledged), since_ms)
             except MirrorFlowError as error:
                 if str(error) != told:
                     told = str(error)
                     log.warning("task %d does not begin yet: %s", self.task, error)
+                if time.monotonic() - began_s >= STALLED_AFTER_S:
+                    self.start_problem = error, since_ms
                 continue
             if wanted is self._assign:
-                self._has_work = self._tell(replace(message, gone=self.restarts > 0))
+                self._has_work = self._tell(message)
+                self.start_problem = None
                 self._starts_given += 1
                 self._started_s = time.monotonic()
                 return
             attempts.reset()  # a newer assignment is claimed at once
+
+    async def _claimed(self, wanted: Assign, since_ms: int) -> Assign:
+        """Return *wanted* with its start; notes when that takes long. Raises MirrorFlowError."""
+        claiming = asyncio.ensure_future(self._claim(self.task, wanted))
+        try:
+            await asyncio.wait({claiming}, timeout=STALLED_AFTER_S)
+            if not claiming.done():
+                target = self._begin.settings.target_alias
+                pending = StartPendingError(target=target, waits_s=STALLED_AFTER_S)
+                self.start_problem = pending, since_ms
+                log.warning("task %d: %s", self.task, pending)
+            return await claiming
+        finally:
+            await cancel_and_wait(claiming)
 
     def _end_claiming(self) -> None:
         self._has_work = False
         if self._claiming is not None:
             self._claiming.cancel()
             self._claiming = None
+
+    def partition_reports(self, target_topic: Callable[[str], str]) -> tuple[PartitionReport, ...]:
+        """Return the newest report of each partition, sorted; without a start for long, all are stalled."""
+        if self.start_problem is None or self._assign is None:
+            return tuple(self.partitions[key] for key in sorted(self.partitions))
+        error, since_ms = self.start_problem
+        return tuple(
+            replace(
+                self.partitions.get(one)
+                or PartitionReport(
+                    topic=one.topic,
+                    target_topic=target_topic(one.topic),
+                    partition=one.partition,
+                    phase=PartitionPhase.STARTING,
+                ),
+                phase=PartitionPhase.STARTING,
+                reason=error.reason,
+                message=str(error),
+                stalled_since_ms=since_ms,
+            )
+            for one in sorted(self._assign.partitions)
+        )
 
     def _take(self, report: TaskReport) -> None:
         self.newest = report
@@ -259,7 +284,7 @@ class TaskSupervisor:
                 self.partitions[source] = one
         self._on_report(report)
         if self._has_work and self._starts_given and report.starts_ended >= self._starts_given:
-            self._claim_again(report.known_ends)
+            self._claim_again(report.acknowledged)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

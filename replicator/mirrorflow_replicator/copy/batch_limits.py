@@ -16,8 +16,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.wire.batch_limit import BatchLimit, limit_of
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.copy.copier_context import CopierState

@@ -2,7 +2,7 @@
 
 A `Packer` holds what was fetched of one partition and returns one batch at a time, with the span of the
 stream it carries. A batch is sent unchanged where possible. Guarantees: every record once and in order; a
-batch whose source checksum fails never gets a valid one; each path is counted. `exactly_once.stream` numbers
+batch whose source checksum fails never gets a valid one; each path is counted. `writer.stream` numbers
 the records. Control and aborted batches were left out before they come here.
 """
 
@@ -19,9 +19,6 @@ from mirrorflow_core.errors import (
     RecordTooLargeError,
     UnsupportedBatchError,
 )
-from mirrorflow_core.exactly_once.alignment import SEQUENCES, sequence_of
-from mirrorflow_core.exactly_once.identity import Identity
-from mirrorflow_core.exactly_once.stream import Span, Stream, span_of
 from mirrorflow_core.naming.transforms import NO_EDITS, HeaderEdits
 from mirrorflow_core.wire.batch import (
     Batch,
@@ -35,11 +32,12 @@ from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED, BatchLimi
 from mirrorflow_core.wire.coalesce import RECORDS_MAX, SMALL_BYTES, coalesce, worth_coalescing
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.wire.records import Record, RecordOverLimitError, decode, encode_split
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.stream import Span, Stream, sequence_of, span_of
 
 MERGED_BYTES_MAX = DEFAULT_BYTES  # small batches are merged up to this size
-# With one batch in flight, its size limits the throughput over a long distance: batches of the default size
-# of Java's producers are merged.
-ONE_IN_FLIGHT_SMALL_BYTES = 16_384
+# Batches with gaps are encoded again anyway, so that larger ones are merged: of the default size of Java's producers.
+SMALL_BYTES_ACROSS_GAPS = 16_384
 COALESCE_LOOK_AHEAD = 4_096  # batches examined for merging: a full batch of the smallest records
 NO_AGE_MS = -(1 << 63)  # no timestamp is below it: no record is old
 ANY_AGE_MS = 1 << 63  # all timestamps are below it: every record is old
@@ -65,13 +63,13 @@ class Packer:
         "cut_at",
         "first_ordinal",
         "header_edits",
-        "identity",
-        "is_one_in_flight",
         "keeps_stretches",
         "limit",
+        "merges_across_gaps",
         "needs_pin",
         "old_before_ms",
         "partition",
+        "producer",
         "queued_bytes",
         "raw",
         "reencoded",
@@ -87,8 +85,8 @@ class Packer:
         self.topic = topic
         self.partition = partition
         self.target_topic = target_topic
-        self.identity: Identity | None = None
-        self.first_ordinal = 0  # the ordinal that sequence number 0 of the identity stands for
+        self.producer: Producer | None = None
+        self.first_ordinal = 0  # the ordinal that sequence number 0 of the producer stands for
         self.limit: BatchLimit = UNLIMITED
         self.codecs_allowed: frozenset[int] | None = None
         self.header_edits = header_edits
@@ -97,7 +95,7 @@ class Packer:
         # An unchanged batch keeps its source's checksum, which the target verifies. It is verified here only
         # after the target has refused one, to find out which.
         self.verifies = False
-        self.is_one_in_flight = False  # merge more, also where source offsets are missing
+        self.merges_across_gaps = False  # merge more, also where source offsets are missing
         self.keeps_stretches = False  # merge only batches of one leader epoch, without old records
         self.raw = self.coalesced = self.reencoded = 0
         # Whether batches are made for the open transaction. If not, one with a timestamp before `old_before_ms`
@@ -122,15 +120,6 @@ class Packer:
     def has_encoded(self) -> bool:
         """Whether batches are ready with the numbers of the present producer."""
         return bool(self._outbox)
-
-    def is_next_older(self, than_ms: int) -> bool:
-        """Returns whether the next batch has a timestamp below *than_ms*, as far as its header shows."""
-        if self._outbox:
-            return self._outbox[0].oldest_ms < than_ms
-        if not self._queue:
-            return False
-        batch, _, _ = self._queue[0]
-        return min(batch.max_timestamp, batch.base_timestamp) < than_ms
 
     @property
     def is_ended(self) -> bool:
@@ -200,7 +189,7 @@ class Packer:
             max_bytes=limit.max_batch_bytes,
             codecs_allowed=self.codecs_allowed,
         )
-        has_gaps = refusal is BatchRefusal.GAPS and self.is_one_in_flight
+        has_gaps = refusal is BatchRefusal.GAPS and self.merges_across_gaps
         is_cut = stream.next_offset < self.cut_at < batch.next_offset
         if (refusal is not None and not has_gaps) or self.header_edits or is_cut:
             self._reencode(batch, next_offset, epoch, stream)
@@ -225,14 +214,14 @@ class Packer:
         self._queue.popleft()
         size_bytes = batch.size_bytes
         self.queued_bytes -= size_bytes
-        identity = self.identity
-        assert identity is not None
+        producer = self.producer
+        assert producer is not None
         first = stream.next_ordinal
         data = rewrite(
             batch,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            base_sequence=(first - self.first_ordinal) % SEQUENCES,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence_of(first - self.first_ordinal),
             transactional=self.transactional,
         )
         self.raw += 1
@@ -242,7 +231,7 @@ class Packer:
 
     def _merge_small(self, stream: Stream) -> tuple[Buffer, Span] | None:
         """Merges the small batches at the front of the queue; None if the first must be sent alone."""
-        small_bytes = ONE_IN_FLIGHT_SMALL_BYTES if self.is_one_in_flight else SMALL_BYTES
+        small_bytes = SMALL_BYTES_ACROSS_GAPS if self.merges_across_gaps else SMALL_BYTES
         if len(self._queue) < 2 or self._queue[0][0].size_bytes > small_bytes:
             return None
         if self.codecs_allowed is not None and self._queue[0][0].codec not in self.codecs_allowed:
@@ -252,7 +241,7 @@ class Packer:
             front = _stretch(front, self.old_before_ms)
             if len(front) < 2:
                 return None
-        if self.is_one_in_flight:
+        if self.merges_across_gaps:
             worth = worth_coalescing(
                 front, across_gaps=True, small_bytes=small_bytes, small_records=RECORDS_MAX
             )
@@ -267,18 +256,18 @@ class Packer:
 
     def _merge(self, batches: list[Batch], stream: Stream) -> tuple[Buffer, Span] | None:
         """Merges as many of *batches* as fit; None if no two do: then the first is sent unchanged."""
-        assert self.identity is not None
+        assert self.producer is not None
         first, limit = stream.next_ordinal, self.limit
         is_kept = batches[0].codec in limit.kept_codecs
         merged = coalesce(
             batches,
             max_bytes=min(limit.max_batch_bytes, MERGED_BYTES_MAX),
             max_plain_bytes=None if is_kept else limit.max_plain_bytes,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
             base_sequence=sequence_of(first - self.first_ordinal),
             transactional=self.transactional,
-            across_gaps=self.is_one_in_flight,
+            across_gaps=self.merges_across_gaps,
         )
         if merged.batches == 1:
             return None
@@ -340,15 +329,15 @@ class Packer:
 
     def _split_to_fit(self, records: list[Record], codec: int, first: int) -> list[tuple[bytearray, int]]:
         """Returns batches within the known limits, with their record counts. Raises RecordOverLimitError."""
-        assert self.identity is not None
+        assert self.producer is not None
         limit = self.limit
         return encode_split(
             records,
             max_bytes=limit.max_batch_bytes,
             max_plain_bytes=None if codec in limit.kept_codecs else limit.max_plain_bytes,
             codec=codec,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
             base_sequence=sequence_of(first - self.first_ordinal),
         )
 

@@ -197,5 +197,5 @@ class BrokerRoutes:
 
 
 def _is_another(found: TopicMetadata, lane: PartitionCopier) -> bool:
-    known = "" if lane.anchor is None else lane.anchor.source_topic_id
+    known = "" if lane.map_stream is None else lane.map_stream.source_topic_id
     return bool(known) and found.topic_id != NO_TOPIC_ID and str(found.topic_id) != known

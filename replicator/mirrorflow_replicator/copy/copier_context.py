@@ -5,22 +5,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrorflow_core.errors import MirrorFlowError, PartitionError
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.wire.fetch import FetchedPartition
 from mirrorflow_core.writer.form import plain_age_limit_ms
-from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS, NO_AGE_MS
+from mirrorflow_core.writer.stream import Span
+from mirrorflow_replicator.copy.batch_packer import ANY_AGE_MS
 
 if TYPE_CHECKING:
     from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
     from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-    from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
-    from mirrorflow_replicator.copy.task_transaction import TaskTransaction
+    from mirrorflow_replicator.copy.task_writer import TaskWriter
 
-
-# What a copier has sent may arrive this late: TCP gives up after a quarter of an hour, and brokers close idle
-# connections after ten minutes. A leader that forgets sooner would accept it as new, except inside a
-# transaction, which it verifies (KIP-890).
-LATE_BYTES_MS = 30 * 60_000
+PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default, until the target was asked
 
 
 class CopierState(Enum):
@@ -28,7 +23,6 @@ class CopierState(Enum):
 
     ASKING = "asking"
     COPYING = "copying"
-    WAITING = "waiting"
     STOPPED = "stopped"
     LEAVING = "leaving"
 
@@ -46,9 +40,10 @@ class CopierContext:
         stopped: Callable[["PartitionCopier", MirrorFlowError], None],
         changed: Callable[["PartitionCopier"], None],
         clock_ms: Callable[[], int],
+        writer: "TaskWriter",
         syncs: "OffsetSyncWriter | None" = None,
-        pinning: "SharedTransaction | TaskTransaction | None" = None,
         stamped: set[str] | None = None,
+        unfenced_why: str = "",
     ) -> None:
         self.read_committed = read_committed
         self.doubtful = doubtful
@@ -57,50 +52,38 @@ class CopierContext:
         self.stopped = stopped
         self.changed = changed
         self.syncs = syncs  # None: no offset syncs are written
-        self.pinning = pinning
+        self.writer = writer
+        self.unfenced_why = unfenced_why
         self.now_ms = clock_ms()
         self._clock_ms = clock_ms
         self.buffered_bytes = 0
         # Target topics known to use LogAppendTime.
         self.stamped: set[str] = set() if stamped is None else stamped
-        # After that a leader may have forgotten the producer of a record (clause 3); half of Kafka's default
-        # until the target was asked.
-        self.forgotten_after_ms = 12 * 3_600_000
-        # Records with an older timestamp are protected only inside a transaction ...
-        self.old_before_ms = NO_AGE_MS
-        # ... and go inside one, where that is possible.
-        self.pin_before_ms = NO_AGE_MS
+        # From this age on, records go in transactions; 0: all do.
+        self.plain_age_limit_ms = plain_age_limit_ms(PRODUCER_EXPIRATION_MS)
 
     @property
-    def can_pin(self) -> bool:
-        """Returns whether old records can go inside a transaction. Otherwise they have a single writer."""
-        return self.pinning is not None and not self.pinning.unavailable
+    def is_fenced(self) -> bool:
+        """Returns whether the task is the only writer of its partitions."""
+        return not self.unfenced_why
+
+    @property
+    def old_before_ms(self) -> int:
+        """Records with an older timestamp go in transactions."""
+        limit_ms = self.plain_age_limit_ms
+        return self.now_ms - limit_ms if limit_ms else ANY_AGE_MS
 
     def may_be_another(self, lane: "PartitionCopier") -> bool:
         """Returns whether an answer with a timestamp may be about another batch than the one sent.
 
-        Not in transactions of a fenced task. The timestamp itself does not matter: another copier may have read records
-        that compaction has removed since, and another producer may have written in the same millisecond.
+        Not in transactions. The timestamp itself does not matter: another producer may have written in the same
+        millisecond.
         """
-        is_stamped = lane.target_topic in self.stamped
-        if lane.form is not None:
-            return lane.form.is_plain and not is_stamped
-        return lane.is_compacted or not is_stamped
-
-    @property
-    def plain_age_limit_ms(self) -> int:
-        """The age from which records of a fenced task go in transactions; 0: all do."""
-        return plain_age_limit_ms(2 * self.forgotten_after_ms)
+        return lane.form is not None and lane.form.is_plain and lane.target_topic not in self.stamped
 
     def look_at_clock(self) -> None:
-        """Updates `now_ms` and what depends on it.
-
-        Called before anything is sent, and when anything is answered.
-        """
+        """Updates `now_ms`. Called before anything is sent, and when anything is answered."""
         self.now_ms = self._clock_ms()
-        any_age = self.forgotten_after_ms < LATE_BYTES_MS
-        self.old_before_ms = ANY_AGE_MS if any_age else self.now_ms - self.forgotten_after_ms
-        self.pin_before_ms = self.old_before_ms if self.can_pin else NO_AGE_MS
 
 
 class Repeat(NamedTuple):
@@ -108,6 +91,7 @@ class Repeat(NamedTuple):
 
     span: Span
     base_offset: int
+    is_foreign: bool = False  # the leader's batch was found to be of another producer
 
 
 class RefusedRecords(NamedTuple):

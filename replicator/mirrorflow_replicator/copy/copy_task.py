@@ -1,25 +1,25 @@
 """A copy task: fetches, copies and stores offsets for the partitions that are assigned to it.
 
-It holds the partition copiers, runs the resumer and the broker routes, stores offsets every few seconds and
-at stop, and notices when this process did not run for a while. Guarantees: after `stop`, everything
-acknowledged is in a stored offset that is marked as left. The worker decides which partitions it has
-(`assign`).
+It holds the partition copiers, runs the resumer, the broker routes and the writer of transactions and positions, and
+notices when this process did not run for a while. Guarantees: after `stop`, everything acknowledged is in a stored
+position that is marked as left. The worker decides which partitions it has (`assign`).
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import TaskReport
+from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.claim import ABANDONED_MS
+from mirrorflow_core.writer.position import encode_position
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.broker_reader import BrokerReader
 from mirrorflow_kafka.client.broker_writer import BrokerWriter
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
@@ -30,15 +30,12 @@ from mirrorflow_replicator.copy.partition_errors import PartitionErrors
 from mirrorflow_replicator.copy.partition_reports import active_records, partition_report
 from mirrorflow_replicator.copy.position_writer import PositionWriter
 from mirrorflow_replicator.copy.rate_limiter import PauseWatch, RateLimiter
-from mirrorflow_replicator.copy.resume.generation_watch import leave_when_outdated
-from mirrorflow_replicator.copy.resume.resumer import Resumer
-from mirrorflow_replicator.copy.resume.stream_start import StreamStarts
-from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
-from mirrorflow_replicator.copy.source_topics import CleanupPolicies, note_ends, note_stamped_topics
+from mirrorflow_replicator.copy.source_topics import note_ends, note_stamped_topics
 from mirrorflow_replicator.copy.stall_watch import StallWatch
 from mirrorflow_replicator.copy.stopped_ends import follow_stopped_ends
-from mirrorflow_replicator.copy.task_parts import FencedStart, TaskParts
-from mirrorflow_replicator.copy.task_transaction import FencedPositionWriter, TaskTransaction
+from mirrorflow_replicator.copy.task_parts import TaskParts
+from mirrorflow_replicator.copy.task_transaction import TaskTransaction
+from mirrorflow_replicator.copy.task_writer import TaskWriter, UnfencedWriter
 from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.process.clock import now_ms
@@ -56,14 +53,12 @@ QUIET_BYTES = 256 << 10
 class CopyTask:
     """Composes the parts that copy the assigned partitions."""
 
-    def __init__(self, settings: SourceSettings, index: int, parts: TaskParts, *, copier: str) -> None:
+    def __init__(self, settings: SourceSettings, index: int, parts: TaskParts) -> None:
         self.lanes: dict[TopicPartition, PartitionCopier] = {}
-        self._positions_are_new = True  # they were read just before the start, for the first partitions
         self.pace = RateLimiter(settings.bytes_per_second)
         self._settings = settings
         self._index = index
         self._parts = parts
-        self._copier = copier
         self._changed: dict[PartitionCopier, None] = {}  # since the last report
         self._room = asyncio.Event()
         self._jobs: set[asyncio.Task[Any]] = set()
@@ -78,128 +73,75 @@ class CopyTask:
             writer=self._writer,
             on_error=self._cluster_trouble,
         )
-        self._anchoring = StreamStarts(
+        self._task_writer = self._new_task_writer()
+        self._resumer = WriterResumer(
             source=parts.source,
             target=parts.target,
-            identity=parts.identity,
-            log=parts.log,
+            start=parts.fenced.start,
+            writer=self._task_writer,
             settings=settings,
-            now_ms=now_ms,
-            positions=parts.positions,
+            stamped=parts.fenced.stamped,
+            end_task=parts.fenced.end,
         )
-        self._fenced = None if parts.fenced is None else self._fenced_transaction(parts.fenced)
-        self._aligner = self._align(copier) if self._fenced is None else self._fenced_resumer(self._fenced)
-        self._trouble = self._error_handling(settings)
-        self._flushing = self._position_writer(copier)
-        self._pinning = self._pin(settings) if self._fenced is None else self._fenced
+        self._trouble = PartitionErrors(
+            source=parts.source,
+            target=parts.target,
+            wiring=self._wiring,
+            resumer=self._resumer,
+            errors=self.errors,
+            spawn=self._spawn,
+            skips_refused=settings.skips_refused_records,
+        )
+        self._flushing = PositionWriter(
+            self._task_writer,
+            interval_s=settings.flush_interval_s,
+            syncs=parts.syncs,
+            on_error=self._cluster_trouble,
+        )
         self._stalls = StallWatch(
             source=parts.source,
             target=parts.target,
-            aligner=self._aligner,
             wiring=self._wiring,
             pace=self.pace,
             buffered_bytes_max=BUFFERED_BYTES_MAX,
             on_change=self._changed.setdefault,
         )
-        self._cleanup_policies = CleanupPolicies(parts.source)
         self._around = self._surroundings()
 
-    def _fenced_transaction(self, fenced: FencedStart) -> TaskTransaction:
+    def _new_task_writer(self) -> TaskWriter:
+        parts, fenced = self._parts, self._parts.fenced
+        if fenced.start.unfenced_why:
+            return UnfencedWriter(parts.positions, end_task=fenced.end)
         return TaskTransaction(
-            self._parts.target,
-            fenced.transactions,
-            fenced.start,
-            pump=self._wiring.pump,
-            end_task=fenced.end,
-        )
-
-    def _fenced_resumer(self, transaction: TaskTransaction) -> WriterResumer:
-        assert self._parts.fenced is not None
-        return WriterResumer(
-            source=self._parts.source,
-            target=self._parts.target,
-            start=self._parts.fenced.start,
-            transaction=transaction,
-            settings=self._settings,
-            stamped=self._parts.fenced.stamped,
-            end_task=self._parts.fenced.end,
-        )
-
-    def _position_writer(self, copier: str) -> PositionWriter:
-        parts = self._parts
-        kind: Callable[..., PositionWriter] = PositionWriter
-        if self._fenced is not None:
-            kind = partial(FencedPositionWriter, self._fenced)
-        return kind(
-            store=parts.positions,
-            copier=copier,
-            interval_s=self._settings.flush_interval_s,
-            syncs=parts.syncs,
-            now_ms=now_ms,
-            on_error=self._cluster_trouble,
-        )
-
-    def _error_handling(self, settings: SourceSettings) -> PartitionErrors:
-        return PartitionErrors(
-            source=self._parts.source,
-            target=self._parts.target,
-            wiring=self._wiring,
-            aligner=self._aligner,
-            errors=self.errors,
-            spawn=self._spawn,
-            skips_refused=settings.skips_refused_records,
-        )
-
-    def _align(self, copier: str) -> Resumer:
-        return Resumer(
-            source=self._parts.source,
-            target=self._parts.target,
-            identity=self._parts.identity,
-            anchoring=self._anchoring,
-            copier=copier,
-            read_committed=self._settings.read_committed,
-            stale=self._wiring.stale,
-            pump=self._wiring.pump,
-        )
-
-    def _pin(self, settings: SourceSettings) -> SharedTransaction:
-        return SharedTransaction(
-            self._parts.target,
-            self._parts.identity,
-            source_alias=settings.source_alias,
-            timeout_ms=settings.transaction_timeout_ms,
-            pump=self._wiring.pump,
+            parts.target, fenced.transactions, fenced.start, pump=self._wiring.pump, end_task=fenced.end
         )
 
     def _surroundings(self) -> CopierContext:
         return CopierContext(
             read_committed=self._settings.read_committed,
-            doubtful=self._aligner.doubtful,
+            doubtful=self._resumer.doubtful,
             source_trouble=self._trouble.of_source,
             refused=self._refused,
             stopped=self._trouble.stopped,
             changed=self._lane_changed,
             clock_ms=now_ms,
             syncs=self._parts.syncs,
-            pinning=self._pinning,
-            stamped=None if self._parts.fenced is None else self._parts.fenced.stamped,
+            writer=self._task_writer,
+            stamped=self._parts.fenced.stamped,
+            unfenced_why=self._parts.fenced.start.unfenced_why,
         )
 
     async def start(self) -> None:
-        """Starts all loops; stored offsets and decisions must have been read already."""
-        await apply_expiries(self._parts.target, self._around, self._pinning)
+        """Starts all loops."""
+        await apply_expiries(self._parts.target, self._around, self._task_writer)
         for loop in (
-            self._aligner.run(),
+            self._resumer.run(),
             self._wiring.run(),
             self._flushing.run(),
-            self._pinning.run(),
+            self._task_writer.run(),
             self._tick_loop(),
             follow_expiries(
-                self._parts.target,
-                self._around,
-                self._pinning,
-                lanes=self.lanes.values,
-                on_error=self._cluster_trouble,
+                self._parts.target, self._around, self._task_writer, on_error=self._cluster_trouble
             ),
             self._stalls.run(),
             follow_stopped_ends(
@@ -211,59 +153,32 @@ class CopyTask:
             ),
         ):
             self._spawn(loop)
-        if self._fenced is None:
-            self._spawn(self._leave_when_outdated())
-        if self._has_rivals:
-            self._spawn(
-                self._cleanup_policies.follow(lanes=self.lanes.values, on_error=self._cluster_trouble)
-            )
         if self._parts.syncs is not None:
             self._spawn(self._parts.syncs.run())
 
-    async def assign(
-        self,
-        partitions: Iterable[TopicPartition],
-        *,
-        initial: bool,
-        gone: bool = False,
-        bytes_per_s: int | None = None,
-    ) -> None:
-        """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit.
-
-        *gone*: the copier that had them before is known to be dead.
-        """
+    async def assign(self, partitions: Iterable[TopicPartition], *, bytes_per_s: int | None = None) -> None:
+        """Copies exactly *partitions* from now on, at most *bytes_per_s*; None: no limit."""
         self.pace.bytes_per_s = bytes_per_s
         wanted = set(partitions)
         await self._leave([lane for source, lane in self.lanes.items() if source not in wanted])
         new = []
-        if self._fenced is None and not wanted <= self.lanes.keys() and not self._positions_are_new:
-            # Their previous copier may have written since the stored offsets were last read.
-            await self._parts.positions.read_new()
-        self._positions_are_new = False
         for source in sorted(wanted - set(self.lanes)):
             lane = PartitionCopier(source, self._parts.route(source.topic), self._around)
-            lane.position = self._parts.positions.positions.get(source)
-            lane.initial = initial
-            if self._parts.fenced is not None and source in self._parts.fenced.earlier:
+            if source in self._parts.fenced.earlier:
                 lane.inherit(self._parts.fenced.earlier[source])
             self.lanes[source] = lane
             self._stalls.changed(lane)
             new.append(lane)
-            if gone and isinstance(self._aligner, Resumer):
-                self._aligner.predecessor_gone(lane)
         if new:
             await note_ends(self._parts.source, new, read_committed=self._settings.read_committed)
-            if self._has_rivals:
-                await self._cleanup_policies.apply(new)
-            if self._fenced is not None:
-                await note_stamped_topics(self._parts.target, new)
+            await note_stamped_topics(self._parts.target, new)
             self._changed |= dict.fromkeys(new)
             await self._wiring.add(new)
 
     @property
-    def _has_rivals(self) -> bool:
-        """Whether other processes may write to the partitions at the same time."""
-        return self._fenced is None
+    def is_fenced(self) -> bool:
+        """Whether the task is the only writer of its partitions."""
+        return self._around.is_fenced
 
     async def stop(self) -> None:
         """Stops fetching, finishes what is in flight, stores offsets and closes the connections."""
@@ -283,6 +198,13 @@ class CopyTask:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await self._wiring.close()
+
+    def acknowledged(self) -> tuple[AcknowledgedPosition, ...]:
+        """Returns what the partitions have acknowledged, for the next start; call it when the task has ended."""
+        return tuple(
+            AcknowledgedPosition(*one.topic_partition, encode_position(one).decode())
+            for one in self._task_writer.acknowledged(self.lanes.values())
+        )
 
     def report(self, *, whole: bool = False) -> TaskReport:
         """Returns what changed since the last report, or everything if *whole*."""
@@ -313,7 +235,7 @@ class CopyTask:
                 for lane in lanes:
                     await lane.drained.wait()
         try:
-            await self._pinning.finish(FINISH_S)
+            await self._task_writer.finish(FINISH_S)
             await self._flushing.flush(lanes, left=True)
         except MirrorFlowError as error:
             # The next copier still finds where to continue: it asks the target, after it has waited.
@@ -322,7 +244,7 @@ class CopyTask:
             await self._parts.syncs.leave(lanes)
         for lane in lanes:
             self.lanes.pop(lane.source, None)
-            self._aligner.forget(lane)
+            self._resumer.forget(lane)
             self._wiring.remove(lane)
             self._changed.pop(lane, None)
             self._flushing.forget(lane)
@@ -330,30 +252,18 @@ class CopyTask:
 
     # -- callbacks
 
-    async def _leave_when_outdated(self) -> None:
-        await leave_when_outdated(
-            self._parts.log,
-            self._parts.identity,
-            source_alias=self._settings.source_alias,
-            lanes=self.lanes.values,
-            is_fenceable=lambda: not self._pinning.unavailable,
-            flush=partial(self._flushing.flush, left=True),
-            on_error=self._cluster_trouble,
-        )
-
     def _lane_changed(self, lane: PartitionCopier) -> None:
         self._changed[lane] = None
         self._flushing.changed(lane)
         self._stalls.changed(lane)
-        if self._fenced is not None:
-            self._fenced.progressed(lane)
+        self._task_writer.progressed(lane)
 
     def _refused(self, lane: PartitionCopier, code: int, message: str, span: Span) -> None:
-        self._pinning.refused(code)
+        self._task_writer.refused(code)
         self._trouble.of_target(lane, code, message, span)
 
     def _was_paused(self, paused_s: float) -> None:
-        if self._parts.fenced is not None and paused_s >= ABANDONED_MS / 1000:
+        if paused_s >= ABANDONED_MS / 1000:
             # Another process may own the flow by now.
             self._parts.fenced.end(f"this process did not run for {paused_s:.0f} s")
         for lane in self.lanes.values():
@@ -453,9 +363,4 @@ class CopyTask:
             elif quiet_since_s and time.monotonic() - quiet_since_s > QUIET_S:
                 memory_tuning.give_back()
                 quiet_since_s = 0
-            if isinstance(self._aligner, Resumer) and self._aligner.has_watches:
-                # While another copier is active, its stored offsets show how far it is and when it leaves.
-                waiting = [lane for lane in self.lanes.values() if lane.state is CopierState.WAITING]
-                for lane in await self._flushing.reread(waiting):
-                    self._aligner.predecessor_left(lane)
             await asyncio.sleep(TICK_S)

@@ -1,27 +1,23 @@
 """Polls how long the target remembers producers and transactional ids, which may change while brokers run.
 
-Kafka's defaults apply where DescribeConfigs on the cluster is not granted. When leaders will forget producers
-sooner, a marker on each partition makes them remember the flow from now on, before they check for producers
-to forget.
+Kafka's defaults apply where DescribeConfigs on the cluster is not granted.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.writer.form import plain_age_limit_ms
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_replicator.copy.copier_context import CopierContext
-from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.shared_transaction import SharedTransaction
-from mirrorflow_replicator.copy.task_transaction import TaskTransaction
+from mirrorflow_replicator.copy.copier_context import PRODUCER_EXPIRATION_MS, CopierContext
+from mirrorflow_replicator.copy.task_writer import TaskWriter
 
 # Far less than the time between two checks of a broker (producer.id.expiration.check.interval.ms, ten
 # minutes).
 READ_EVERY_S = 15.0
 PRODUCER_KEY = "producer.id.expiration.ms"
-PRODUCER_EXPIRATION_MS = 86_400_000
 TRANSACTIONAL_ID_KEY = "transactional.id.expiration.ms"
 TRANSACTIONAL_ID_EXPIRATION_MS = 7 * 86_400_000
 
@@ -40,33 +36,19 @@ async def read_expiries(target: Cluster) -> tuple[int, float]:
     return found[PRODUCER_KEY], found[TRANSACTIONAL_ID_KEY] / 1000
 
 
-async def apply_expiries(
-    target: Cluster, around: CopierContext, pinning: SharedTransaction | TaskTransaction
-) -> None:
+async def apply_expiries(target: Cluster, around: CopierContext, writer: TaskWriter) -> None:
     """Reads the settings once, for all partition copiers of a task. Raises ClusterError."""
-    forgotten_ms, pinning.expires_s = await read_expiries(target)
-    around.forgotten_after_ms = forgotten_ms // 2
+    forgotten_ms, writer.expires_s = await read_expiries(target)
+    around.plain_age_limit_ms = plain_age_limit_ms(forgotten_ms)
 
 
 async def follow_expiries(
-    target: Cluster,
-    around: CopierContext,
-    pinning: SharedTransaction | TaskTransaction,
-    *,
-    lanes: Callable[[], Iterable[PartitionCopier]],
-    on_error: Callable[[MirrorFlowError], None],
+    target: Cluster, around: CopierContext, writer: TaskWriter, *, on_error: Callable[[MirrorFlowError], None]
 ) -> None:
-    """Applies the settings until cancelled.
-
-    After each decrease, *lanes* join the transaction, so that a commit marks them.
-    """
+    """Applies the settings until cancelled."""
     while True:
         await asyncio.sleep(READ_EVERY_S)
-        before_ms = around.forgotten_after_ms
         try:
-            await apply_expiries(target, around, pinning)
+            await apply_expiries(target, around, writer)
         except MirrorFlowError as error:
             on_error(error)
-        if around.forgotten_after_ms < before_ms and around.can_pin:
-            for lane in lanes():
-                lane.pin.want()

@@ -11,32 +11,32 @@ numbers.
 
 from dataclasses import replace
 
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.form import ChangeForm, PartitionForm, SourceBatch
 from mirrorflow_core.writer.position import Form
 from mirrorflow_core.writer.transaction_log import SEQUENCES
-from mirrorflow_core.writer.write_window import WritePoint
 
 
 class FormTracker:
-    """The form of one partition in one start of its task. Ordinals count the records of this start from 0."""
+    """The form of one partition in one start of its task. Ordinals count the records since the count began."""
 
     def __init__(
         self,
         point: WritePoint,
-        identities: dict[Form, Identity],
+        producers: dict[Form, Producer],
         *,
-        has_plain: bool,
+        is_fenced: bool = True,
         earlier: "FormTracker | None" = None,
     ) -> None:
-        """Without *has_plain* everything goes in transactions. *earlier* is of the task's start before."""
+        """If others cannot be fenced, all batches are plain. *earlier* is of the task's start before."""
         self.change: ChangeForm | None = None  # what the partition waits for
-        self._identities = identities
-        self._has_plain = has_plain
+        self._producers = producers
+        self._is_fenced = is_fenced
         self._state: PartitionForm = PartitionForm(
-            form=Form.PLAIN if has_plain else Form.TRANSACTION,
+            form=Form.PLAIN,
             next_source_offset=point.next_source_offset,
             source_epoch=point.source_epoch,
         )
@@ -50,7 +50,7 @@ class FormTracker:
         # The end of the present stretch; in plain batches it is newer than that of `_state`.
         self._next_source_offset, self._source_epoch = point.next_source_offset, point.source_epoch
         self._written = dict.fromkeys(Form, 0)  # records of the forms before the present one
-        self._began = 0  # the ordinal at which the present form began
+        self._began = max(0, point.records)  # the ordinal at which the present form began
 
     @property
     def form(self) -> Form:
@@ -63,9 +63,9 @@ class FormTracker:
         return self._state.form is Form.PLAIN
 
     @property
-    def identity(self) -> Identity:
+    def producer(self) -> Producer:
         """The producer of the present form."""
-        return self._identities[self._state.form]
+        return self._producers[self._state.form]
 
     @property
     def first_ordinal(self) -> int:
@@ -84,7 +84,7 @@ class FormTracker:
 
         *is_stamped*: the target sets the timestamps, so that no record is old.
         """
-        if not self._has_plain:
+        if not self._is_fenced:
             return None
         oldest = now_ms if is_stamped else min(batch.max_timestamp, batch.base_timestamp)
         is_whole = batch.count == batch.next_offset - batch.base_offset
@@ -95,11 +95,13 @@ class FormTracker:
             and is_whole
             and first == self._next_source_offset
             and batch.leader_epoch == self._source_epoch
+            and age_limit_ms
             and now_ms - oldest < age_limit_ms
         ):
             return None
+        # A compressed set of magic 0 or 1 has the offset of its last record.
         found = SourceBatch(
-            first_offset=max(batch.base_offset, from_offset),
+            first_offset=max(batch.base_offset, from_offset) if batch.magic > 1 else from_offset,
             next_offset=batch.next_offset,
             records=batch.next_offset - first if is_whole else UNKNOWN,
             leader_epoch=batch.leader_epoch,
@@ -120,10 +122,6 @@ class FormTracker:
         """Continue at *next_source_offset*. The epoch is forgotten, so that a position is stored first."""
         self._next_source_offset, self._source_epoch = next_source_offset, UNKNOWN
         self.change = None
-
-    def found_foreign_records(self, now_ms: int) -> None:
-        """Note that another producer writes to the partition: like gaps, that is for transactions if it is frequent."""
-        self._state = self._state.with_gap(now_ms)
 
     def apply(self, change: ChangeForm, ordinal: int, now_ms: int) -> None:
         """Continue as *change* says, with the record of *ordinal*; its position is committed."""

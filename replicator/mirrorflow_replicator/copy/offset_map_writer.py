@@ -16,7 +16,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mirrorflow_core.connect.offset_map_records import (
     decode_map,
@@ -25,10 +25,10 @@ from mirrorflow_core.connect.offset_map_records import (
     encode_map_key,
 )
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
-from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, MapStream, OffsetMap, PartitionMap
+from mirrorflow_core.offsets.offset_map import FIRST_EPOCH, OffsetMap, PartitionMap
 from mirrorflow_core.offsets.offset_syncs import Sync
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_core.wire.records import Record
 from mirrorflow_kafka.admin.log_offsets import ends_of
 from mirrorflow_kafka.client.cluster import Cluster
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 MAPS_PER_WRITE_MAX = 500  # at most 4 kB each, mostly less than 0.1
 WRITE_EVERY_S = 0.25
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0  # missing ACLs take people a while to fix
-FORGET_S = 2.0  # then copying continues anyway: a map is not worth a standstill
 LEAVE_S = 1.0  # at stop; the next copier finds what did not arrive
-NO_ENDS: Final[Mapping[Any, OffsetPair]] = {}
 REPLICATION_FACTOR_KEY = "offset.storage.replication.factor"
 
 
@@ -80,8 +78,7 @@ class OffsetMaps:
         self._now_ms = now_ms
         self._problem: MirrorFlowError | None = None
         self._maps: dict[PartitionCopier, PartitionMap] = {}
-        # With the pairs that are known without the topic.
-        self._unread: dict[PartitionCopier, tuple[OffsetPair, ...]] = {}
+        self._unread: dict[PartitionCopier, None] = {}  # maps that begun since the topic was read
         # Ordinal, end and number of runs, as last written.
         self._told: dict[PartitionCopier, tuple[int, int, int]] = {}
         # The previous leader epoch, written until offset-sync readers have learned of the loss.
@@ -101,18 +98,12 @@ class OffsetMaps:
 
     def of(self, lane: "PartitionCopier", pair: OffsetPair) -> PartitionMap:
         """Returns the map of *lane*; *pair* is the last record on the target."""
-        anchor = lane.anchor
-        assert anchor is not None
-        stream = MapStream(anchor.generation, anchor.source_topic_id, anchor.target_topic_id)
+        stream = lane.map_stream
+        assert stream is not None
         known = self._maps.get(lane)
         if known is None:
             known = self._maps[lane] = PartitionMap(stream, pair)
-            earlier = [
-                one
-                for one in lane.ladder()
-                if one.ordinal < pair.ordinal and one.target_offset <= pair.target_offset
-            ]
-            self._unread[lane] = tuple(reversed(earlier))
+            self._unread[lane] = None
             self._wake.set()
         elif known.aligned(stream, pair):
             # Readers that know of records the target lost must forget them.
@@ -120,30 +111,6 @@ class OffsetMaps:
             self._wake.set()
         known.leader_epoch = max(FIRST_EPOCH, lane.target_epoch)
         return known
-
-    async def forget(self, lane: "PartitionCopier", pair: OffsetPair) -> None:
-        """Writes that the target lost records behind *pair*, before others take their offsets.
-
-        Waits at most FORGET_S.
-
-        A map older than the loss could, after one more crash, match the end of the refilled copy and be wrong
-        inside.
-        """
-        known, position, anchor = self._maps.get(lane), lane.position, lane.anchor
-        if anchor is None:
-            return
-        lost = known is not None and known.has_more_than(pair)
-        if known is None and position is not None and position.epoch == anchor.generation:
-            lost = position.target_offset > pair.target_offset
-        if not lost:
-            return
-        self.of(lane, pair)
-        self._due[lane] = None
-        with contextlib.suppress(TimeoutError, MirrorFlowError):
-            async with asyncio.timeout(FORGET_S):
-                await self._read()
-                while lane in self._due:
-                    await self._write_due({lane: pair})
 
     def syncs_written(self, lane: "PartitionCopier") -> None:
         """Notes that offset-sync readers know of the loss that `on_lost` reported."""
@@ -206,7 +173,7 @@ class OffsetMaps:
                 for lane in begun
             }
             ends = await self._log.ends(epochs)
-            for lane, pairs in begun.items():
+            for lane in begun:
                 known, end = self._maps.get(lane), ends.get(lane.target)
                 if known is None or lane not in self._unread or end is None:
                     continue
@@ -217,22 +184,20 @@ class OffsetMaps:
                     if kept is not written and kept is not None and self.on_lost is not None:
                         last, self._epochs[lane] = kept.runs[-1], written.leader_epoch
                         self.on_lost(lane, Sync(last.upstream_end - 1, last.downstream_end - 1))
-                else:
-                    kept = _of_pairs(known.stream, [pair for pair in pairs if pair.target_offset < end])
-                if kept is not None:
-                    known.follow(kept)
+                    if kept is not None:
+                        known.follow(kept)
                 if written is None:
                     # A group that has read all of a partition that is empty by now needs it.
                     self._due[lane] = None
 
-    async def _write_due(self, ends: "Mapping[PartitionCopier, OffsetPair]" = NO_ENDS) -> None:
+    async def _write_due(self) -> None:
         async with self._writing:
             taken = list(self._due)[:MAPS_PER_WRITE_MAX]
             records, told = [], {}
             now_ms = self._now_ms()
             for lane in taken:
                 del self._due[lane]
-                kept = self._kept(lane, ends.get(lane))
+                kept = self._kept(lane)
                 if kept is None:
                     continue
                 short = (kept.ordinal, kept.upstream_end, len(kept.runs))
@@ -248,27 +213,12 @@ class OffsetMaps:
             self._told.update((lane, short) for lane, short in told.items() if lane in self._maps)
             self.written += len(records)
 
-    def _kept(self, lane: "PartitionCopier", end: OffsetPair | None) -> OffsetMap | None:
-        """Returns the map to write for *lane*, up to *end*.
-
-        None while the existing map was not read, or without a stream.
-        """
-        if end is None and lane.stream is not None:
-            end = lane.stream.delivered
-        if lane in self._unread or end is None or lane not in self._maps:
+    def _kept(self, lane: "PartitionCopier") -> OffsetMap | None:
+        """Returns the map to write for *lane*; None while the existing map was not read, or without a stream."""
+        if lane in self._unread or lane.stream is None or lane not in self._maps:
             return None
-        kept = self._maps[lane].kept(end)
+        kept = self._maps[lane].kept(lane.stream.delivered)
         return replace(kept, leader_epoch=self._epochs.get(lane, kept.leader_epoch))
-
-
-def _of_pairs(stream: MapStream, pairs: Sequence[OffsetPair]) -> OffsetMap | None:
-    """Returns the map that the known *pairs* make, the oldest first; None without pairs."""
-    if not pairs:
-        return None
-    known = PartitionMap(stream, pairs[0])
-    for pair in pairs[1:]:
-        known.aligned(stream, pair)
-    return known.kept(pairs[-1])
 
 
 class MapLog:

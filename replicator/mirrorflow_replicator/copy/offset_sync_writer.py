@@ -23,12 +23,12 @@ from mirrorflow_core.connect.mirror_records import (
     encode_offset_sync_value,
 )
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.offsets.offset_map import PartitionMap
 from mirrorflow_core.offsets.offset_syncs import PartitionSyncs, Sync
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_core.settings import OffsetSyncSettings
 from mirrorflow_core.wire.records import Record
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.credentials import Resolve
 from mirrorflow_kafka.stores.mirror_log import append, create_mirror_topic
@@ -133,17 +133,17 @@ class OffsetSyncWriter:
             self._due[lane] = told.syncs
             self._wake.set()
 
-    def aligned(self, lane: "PartitionCopier", pair: OffsetPair) -> None:
-        """Notes that *pair* is the last record on the target, if it is a record's pair at all."""
-        if lane.anchor is None:
-            return
+    def aligned(self, lane: "PartitionCopier", pair: OffsetPair, *, was_cut_off: bool) -> None:
+        """Notes that *lane* continues behind *pair*. *was_cut_off*: its last writer may not have written this sync."""
         told = self._lanes.setdefault(lane, _Told(self._lag_max))
         if self._maps is not None:
             told.runs = self._maps.of(lane, pair)
-        if pair.ordinal < lane.anchor.ordinal or pair.target_offset < 0:
-            return
         syncs = told.syncs
-        if syncs.aligned(pair.source_offset, pair.target_offset):
+        if (
+            was_cut_off
+            and min(pair.ordinal, pair.target_offset) >= 0
+            and syncs.aligned(pair.source_offset, pair.target_offset)
+        ):
             self._due[lane] = syncs
             self._wake.set()
 
@@ -158,11 +158,6 @@ class OffsetSyncWriter:
             self._lost_in.add(lane)
             self._due[lane] = told.syncs
             self._wake.set()
-
-    async def forget(self, lane: "PartitionCopier", pair: OffsetPair) -> None:
-        """Withdraws what was known of records the target lost, before *lane* continues behind *pair*."""
-        if self._maps is not None:
-            await self._maps.forget(lane, pair)
 
     def promote(self, lanes: Iterable["PartitionCopier"]) -> None:
         """Makes the newest sync and the map of each of *lanes* due, because offsets are being stored."""

@@ -2,32 +2,27 @@
 
         ┌──────────── doubt: new connection, refusal, lost answer, pause, discontinuity ─────────────┐
         v                                                                                            │
-    ASKING ── aligned ──> COPYING ────────────────────────────────────────────────────────────────────┘
-        │  └─ another copier is active ──> WAITING ── it has stopped ──> ASKING
+    ASKING ── it is known where to continue ──> COPYING ─────────────────────────────────────────────┘
         └─ error ──> STOPPED ── retriable, after a pause ──> ASKING
 
-Guarantees: a partition copier in doubt sends nothing, and asks the target only when everything it had in
-flight is answered or lost; it reads its source in order. It does no I/O and does not decide where to continue
-(`exactly_once.alignment` does): the reader (`client.broker_reader`), the pipe (`client.broker_writer`) and
-the resumer (`copy.resume.resumer`) call it.
+Guarantees: a partition copier in doubt sends nothing, and continues only when everything it had in flight is answered
+or lost; it reads its source in order. It does no I/O and does not decide where to continue (`copy.writer_resumer` does):
+the reader (`client.broker_reader`), the pipe (`client.broker_writer`) and the resumer call it.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 
 from mirrorflow_core.errors import CorruptBatchError, MirrorFlowError, PartitionError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
-from mirrorflow_core.exactly_once.identity import Anchor, Identity
-from mirrorflow_core.exactly_once.resume_points import ladder
-from mirrorflow_core.exactly_once.stream import Span, Stream
 from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.offsets.offset_map import MapStream
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind, Stalled
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
 from mirrorflow_core.wire.produce import Buffer
 from mirrorflow_core.writer.form import ChangeForm
+from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
 from mirrorflow_kafka.client.broker_reader import PARTITION_BYTES_MIN, BrokerReader
 from mirrorflow_kafka.client.broker_writer import Pipe
 from mirrorflow_kafka.client.error_codes import (
@@ -36,7 +31,7 @@ from mirrorflow_kafka.client.error_codes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     name_of,
 )
-from mirrorflow_replicator.copy.batch_packer import NO_AGE_MS, Packer
+from mirrorflow_replicator.copy.batch_packer import Packer
 from mirrorflow_replicator.copy.copier_context import (
     CopierContext,
     CopierState,
@@ -51,8 +46,6 @@ from mirrorflow_replicator.copy.transaction_member import TransactionMember
 # Fetched and not yet sent: two responses' worth, so that the next one arrives while this one is being sent.
 QUEUED_ANSWERS_MAX = 2
 NOT_ASKED = -1
-# Refused or lost spans that are kept, to find a record without reading the source again.
-UNANSWERED_KEPT = 1024
 
 
 class PartitionCopier:
@@ -67,13 +60,10 @@ class PartitionCopier:
         self.around = around
         self.packer = Packer(self.topic, self.partition, route.name, route.edits)
         self.pin = TransactionMember(self)
-        self.form: FormTracker | None = None  # of a task that is the only writer of its partitions
+        self.form: FormTracker | None = None  # None: it has not begun
         self.transactional_id: str | None = None
         self.stream: Stream | None = None
-        self.anchor: Anchor | None = None
-        self.position: Position | None = None  # as last written, or read at start
-        self.initial = False  # the partition existed when the flow began
-        self.source_topic_id = ""
+        self.map_stream: MapStream | None = None  # names what this start of the task copies in offset maps
         self.target_epoch = NOT_ASKED  # leader epoch of the target partition, when it was last asked
         self.reader: BrokerReader | None = None
         self.pipe: Pipe | None = None
@@ -86,21 +76,15 @@ class PartitionCopier:
         self.alerted_ms = self.losses = 0
         self.loss: DetectedLoss | None = None  # handled when it is known what the target has
         self.repeat: Repeat | None = None  # an answer that another batch has these numbers, to be examined
-        # Its source is compacted, or may be: another copier may have read other records of it.
-        self.is_compacted = False
-        # Acknowledged, but the target is asked before they count as delivered.
-        self.uncertain: deque[Span] = deque(maxlen=UNANSWERED_KEPT)
         self.cursor = ReadCursor(source, read_committed=around.read_committed)
         self.start_end = -1  # the source's end when the task began
-        self.alone = True  # one batch in flight: the leader does not remember this identity
-        self.single_writer = False
-        self.guarantee_reason = ""
+        self.alone = True  # one batch in flight: the leader may not remember the producer
         self.refusals = 0  # in a row
         self.refused_next = -1  # the ordinal refused as out of order although it was the next one
         self.refused_records: Sequence[int] = ()  # of the newest refused batch, where the target names them
         self.skip: RefusedRecords | None = None  # left out when it is known what the target has
         self.lost_batches = 0  # batches without a known outcome, since the start
-        self.unanswered: deque[Span] = deque(maxlen=UNANSWERED_KEPT)
+        self._committed_next = -1  # source offset behind the last record that is committed in a transaction
         self.records = self.bytes = self.skipped = self.lost_records = self.refused_writes = 0
         self.record_timestamp_ms = -1
         self.latency_ms = self.age_ms = -1.0
@@ -144,12 +128,8 @@ class PartitionCopier:
         return self.state in {CopierState.ASKING, CopierState.COPYING}
 
     def fetched(self, answer: FetchedPartition, asked_offset: int) -> None:
-        """Queues the records of a fetch response.
-
-        While the target is asked again, a response is queued only behind records that are kept.
-        """
-        takes = self.state is CopierState.COPYING or (self.state is CopierState.ASKING and self.packer)
-        if not takes or asked_offset != self.cursor.offset:
+        """Queues the records of a fetch response."""
+        if self.state is not CopierState.COPYING or asked_offset != self.cursor.offset:
             return
         if answer.error or answer.diverging is not None or answer.preferred_replica >= 0:
             self.around.source_trouble(self, answer.error, answer)
@@ -178,16 +158,15 @@ class PartitionCopier:
         stream, around, packer = self.stream, self.around, self.packer
         if self.state is not CopierState.COPYING or stream is None or self.pin.is_held:
             return None
-        if around.now_ms - self.heard_ms > around.forgotten_after_ms:
-            # The last confirmation is so old that another copier may have written since and the leader may
-            # have forgotten it.
-            if not stream.in_flight:
-                self._ask_again()
-            return None
-        if stream.in_flight and (self.alone or self.single_writer or self.is_compacted):
+        assert self.form is not None
+        if self.form.is_plain and around.now_ms - self.heard_ms > around.plain_age_limit_ms:
+            self.alone = (
+                True  # the last confirmation is so old that the leader may have forgotten the producer
+            )
+        if stream.in_flight and self.alone:
             return None
         packer.old_before_ms = self.pin.old_before_ms
-        if self.form is not None and not self._is_in_right_form(self.form, stream):
+        if not self._is_in_right_form(self.form, stream):
             return None
         try:
             packed = packer.next(stream)
@@ -198,7 +177,7 @@ class PartitionCopier:
         finally:
             self._count_buffered()
         if packed is None:
-            if packer.needs_pin and self.form is not None and self.form.is_plain:
+            if packer.needs_pin and self.form.is_plain:
                 self._want_change(self.form, stream, self.form.refuse_plain(stream.next_offset))
             elif packer.needs_pin:
                 self.pin.want()
@@ -209,10 +188,7 @@ class PartitionCopier:
         if not stream.in_flight:
             self._sent_ms = around.now_ms
         stream.take(span)
-        if self.form is not None:
-            self.form.taken(span.base_offset + span.count, span.source_epoch)
-        elif packer.old_before_ms == NO_AGE_MS:
-            self.pin.judge(span)
+        self.form.taken(span.base_offset + span.count, span.source_epoch)
         if packer and self.pipe is not None:
             self.pipe.ready(self)
         if self._is_full and packer.queued_bytes < self._queued_bytes_max // 2:
@@ -249,6 +225,7 @@ class PartitionCopier:
         assert stream is not None
         stream.pass_over(change.next_source_offset, change.source_epoch)
         form.apply(change, stream.next_ordinal, self.around.now_ms)
+        self.alone = True  # the leader may never have seen the producer of this form
         self._number_by(form)
         if self.packer.has_encoded:  # with the numbers of the former producer
             self._forget()
@@ -257,8 +234,10 @@ class PartitionCopier:
                 self.reader.changed(self.topic, self.partition)
 
     def _number_by(self, form: FormTracker) -> None:
-        self.packer.identity, self.packer.first_ordinal = form.identity, form.first_ordinal
-        self.packer.keeps_stretches = form.is_plain
+        packer = self.packer
+        packer.producer, packer.first_ordinal = form.producer, form.first_ordinal
+        packer.keeps_stretches = form.is_plain and self.around.is_fenced
+        packer.merges_across_gaps = not packer.keeps_stretches
 
     def _may_be_forgotten(self, form: FormTracker, span: Span) -> bool:
         """Returns whether the leader, after *span*, may soon not remember the producer of plain batches."""
@@ -275,24 +254,19 @@ class PartitionCopier:
         stream = self.stream
         assert stream is not None
         if append_time_ms != -1 and self.around.may_be_another(self):
-            span = stream.suspect()
-            if not self.is_compacted:
-                self.repeat = self.repeat or Repeat(span, base_offset)
-            self.uncertain.append(span)
-            self.unanswered.append(span)
+            self.repeat = self.repeat or Repeat(stream.suspect(), base_offset)
             self.doubt()
             return
         span, continues = stream.acknowledge(base_offset)
         if stream.delivered.ordinal != span.last:
             # It follows a refused batch, at the place of that one: ask the target before anything counts as
             # delivered.
-            self.uncertain.append(span)
-            self.unanswered.append(span)
             self.lost_batches += 1
             self.doubt()
             return
         self._count(span)
-        self.alone = self.form is not None and self._may_be_forgotten(self.form, span)
+        assert self.form is not None
+        self.alone = self._may_be_forgotten(self.form, span)
         if self.error is not None and self.state is not CopierState.STOPPED:
             self._recovered()
         self.refusals = 0
@@ -304,10 +278,7 @@ class PartitionCopier:
         if around.syncs is not None:
             around.syncs.delivered(self, span, base_offset)
         if not continues:
-            if self.form is not None:
-                self.form.found_foreign_records(self.around.now_ms)
-            # Another producer, or a copier that the leader did not remember, has written to this partition.
-            self.doubt()
+            self.doubt()  # another producer has written to this partition
         elif self.state is not CopierState.COPYING or self.pin.is_held:
             self._ask_when_drained()
         elif self.packer and self.pipe is not None:
@@ -325,15 +296,13 @@ class PartitionCopier:
         self.refused_records = records
         refused = Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name_of(code), message=message)
         self.obstacle = refused.after(self.obstacle)
-        is_committed = code == INVALID_TXN_STATE and self.around.can_pin
+        is_committed = code == INVALID_TXN_STATE
         is_first = not self.stream.has_refusals
         span = self.stream.refuse(is_absent=is_committed)
         if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.refused_next = span.first
-        self.unanswered.append(span)
-        if is_committed and self.around.pinning is not None:
-            # Another copier committed the transaction it was in, which is normal: all copiers share it.
-            self.around.pinning.ended_elsewhere()
+        if is_committed:
+            self.around.writer.ended_elsewhere()
             self.doubt()
             return
         self.refused_writes += 1
@@ -347,18 +316,27 @@ class PartitionCopier:
         """Handles a lost answer to the oldest batch in flight."""
         assert self.stream is not None
         self.lost_batches += 1
-        self.unanswered.append(self.stream.refuse())
+        self.stream.refuse()
         self.doubt()
+
+    # -- called by the task's writer
+
+    def committed(self, next_source_offset: int) -> None:
+        """Notes that the position *next_source_offset* is committed, with all records before it."""
+        self._committed_next = next_source_offset
+
+    @property
+    def settled_next_offset(self) -> int:
+        """The source offset behind the last record that no abort can remove; -1: unknown."""
+        if self.stream is None or self.form is None:
+            return -1
+        return self.stream.delivered.source_offset + 1 if self.form.is_plain else self._committed_next
 
     # -- called by the resumer
 
     def doubt(self) -> None:
         """Drops what was fetched and writes nothing more before the target was asked."""
         self._forget()
-        self._ask_again()
-
-    def _ask_again(self) -> None:
-        """As `doubt`, but keeps what was fetched: it is sent at once if the target's answer is unchanged."""
         self.doubts += 1
         self.pin.doubted()
         if self.state is CopierState.COPYING:
@@ -371,8 +349,8 @@ class PartitionCopier:
         self._note_drained()
         if not self.is_drained:
             return
-        if self.pin.is_held and self.around.pinning is not None:
-            self.around.pinning.emptied(self)
+        if self.pin.is_held:
+            self.around.writer.emptied(self)
         if self.state is CopierState.ASKING:
             self.around.doubtful(self)
 
@@ -381,54 +359,39 @@ class PartitionCopier:
         """Returns whether everything sent is answered or lost: only then can the target be asked."""
         return self.stream is None or not self.stream.in_flight
 
-    def ladder(self) -> tuple[OffsetPair, ...]:
-        """Returns the known offset pairs of the current stream, newest first, its anchor last."""
-        assert self.anchor is not None
-        return ladder(self.anchor, self.position, self.stream)
-
     def resume(
-        self, identity: Identity, pair: OffsetPair, *, alone: bool, is_open: bool = False, grown: int = 0
+        self,
+        pair: OffsetPair,
+        *,
+        is_open: bool = False,
+        epoch_run: EpochRun = UNKNOWN_RUN,
+        was_cut_off: bool = False,
     ) -> None:
         """Continues copying behind *pair*, the last record on the target.
 
-        *is_open* and *grown* are passed to `TransactionMember.found`.
+        *is_open*: the task's open transaction has the partition. *was_cut_off*: its last writer has not left.
         """
+        assert self.form is not None
         if self.stream is None:
-            self.stream = Stream(pair, counts_strays=self.form is not None)
-        elif self.form is not None:
-            self.form.rewind(pair.source_offset + 1)
-        keeps = bool(self.packer) and pair[:3] == self.stream.delivered[:3]
-        if keeps:
-            grown -= self.stream.markers
+            self.stream = Stream(pair, epoch_run)
         else:
-            self.stream.align(pair)
-            self._forget()
-            self.cursor.seek(self.stream.next_offset, pair.source_epoch)
-        if pair.ordinal + 1 == self.refused_next:
-            self.pin.refused_by_a_leader_that_expects_it(self.refused_next)
+            self.form.rewind(pair.source_offset + 1)
+        self.stream.align(pair)
+        self.cursor.seek(self.stream.next_offset, pair.source_epoch)
         self.refused_next = -1
-        for span in self.uncertain:
-            if span.last <= pair.ordinal:
-                self._count(span)
-        self.uncertain.clear()
-        self.packer.identity = identity
-        if self.form is not None:
-            self._number_by(self.form)
-        self.unanswered.clear()
-        self.alone = alone
+        self._number_by(self.form)
+        self.alone = True
         self.state = CopierState.COPYING
         self.around.look_at_clock()
         self.heard_ms = self.around.now_ms
-        self.pin.found(is_open=is_open, grown=grown)
+        self.pin.found(is_open=is_open)
         if not self.is_halted:
             self.error = None
         self.around.changed(self)
         if self.around.syncs is not None:
-            self.around.syncs.aligned(self, pair)
+            self.around.syncs.aligned(self, pair, was_cut_off=was_cut_off)
         if self.reader is not None:
             self.reader.changed(self.topic, self.partition)
-        if keeps and self.pipe is not None:
-            self.pipe.ready(self)
 
     def stop(self, error: MirrorFlowError) -> None:
         """Stops copying until *error* is resolved."""
@@ -468,13 +431,6 @@ class PartitionCopier:
         self.state = CopierState.LEAVING
         self._note_drained()
         self._forget()
-
-    def wait(self) -> None:
-        """Waits because another copier is active."""
-        if self.state is not CopierState.WAITING:
-            self.state = CopierState.WAITING
-            self._forget()
-            self.around.changed(self)
 
     def _recovered(self) -> None:
         """Clears the error: it copies again."""

@@ -13,36 +13,32 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from mirrorflow_core.errors import (
-    IdentityError,
     MirrorFlowError,
     NotAuthorizedError,
     PartitionError,
     RecordTooLargeError,
     SourceDataLostError,
     TargetDataLostError,
-    UndecidedError,
     accept_or_skip,
 )
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import error_for, name_of
 from mirrorflow_replicator.copy.batch_limits import BatchLimits
 from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState, DetectedLoss, RefusedRecords
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.resume.repeat_check import IdentityTakenError
-from mirrorflow_replicator.copy.resume.resumer import STOPPED_RETRY_S, Resumer
-from mirrorflow_replicator.copy.writer_resumer import WriterResumer
+from mirrorflow_replicator.copy.writer_resumer import STOPPED_RETRY_S, WriterResumer
 
 log = logging.getLogger("mirrorflow.task")
 
 # Errors that end only when a person decides and restarts the process. The cause of any other may be fixed
 # without any event here.
-_FINAL = (SourceDataLostError, TargetDataLostError, UndecidedError, IdentityError, IdentityTakenError)
+_FINAL = (SourceDataLostError, TargetDataLostError)
 # Codecs of a target that refuses zstd (it is older, or its topic's format is).
 BEFORE_ZSTD = frozenset({0, 1, 2, 3})
 
@@ -60,7 +56,7 @@ class Action(Enum):
 
 
 _MOVED = {3, 5, 6, 9, 13, 72, 74, 75, 78, 100, 103}
-# 53: `SharedTransaction` finds that the ACL is gone.
+# 53: the next request of the task's transaction ends its start.
 _AGAIN = {2, 7, 19, 20, 45, 46, 47, 48, 51, 53, 56, 59, 89}
 _TOO_LARGE = {10, 18}
 _CODEC = {76}
@@ -139,7 +135,7 @@ class PartitionErrors:
         source: Cluster,
         target: Cluster,
         wiring: BrokerRoutes,
-        aligner: Resumer | WriterResumer,
+        resumer: WriterResumer,
         errors: Counter[str],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         skips_refused: bool = False,
@@ -147,7 +143,7 @@ class PartitionErrors:
         self._source = source
         self._target = target
         self._wiring = wiring
-        self._aligner = aligner
+        self._resumer = resumer
         self._errors = errors
         self._spawn = spawn
         self._skips_refused = skips_refused
@@ -244,14 +240,14 @@ class PartitionErrors:
         if isinstance(error, RecordTooLargeError):
             self._spawn(self._wait_for_limit(lane))
         elif not isinstance(error, _FINAL):
-            self._aligner.retry_stopped(lane)
+            self._resumer.retry_stopped(lane)
 
     async def _wait_for_limit(self, lane: PartitionCopier) -> None:
         await asyncio.sleep(STOPPED_RETRY_S)
         if lane.state is not CopierState.STOPPED:
             return
         await self._limits.read_settings(lane)
-        self._aligner.retry_stopped(lane, pause_s=0.0)
+        self._resumer.retry_stopped(lane, pause_s=0.0)
 
     async def _look_for_loss(self, lane: PartitionCopier, doubts: int, wanted: int) -> None:
         """Determines what was lost where offset *wanted* cannot be read; the resumer applies the loss policy.

@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any
 
 from mirrorflow_core.reports import (
+    AcknowledgedPosition,
     Guarantee,
-    KnownEnd,
     PartitionPhase,
     PartitionReport,
     SideReport,
@@ -27,7 +27,6 @@ ALERT_SHOWN_MS = 3_600_000
 _PHASES = {
     CopierState.ASKING: PartitionPhase.STARTING,
     CopierState.COPYING: PartitionPhase.COPYING,
-    CopierState.WAITING: PartitionPhase.WAITING,
     CopierState.STOPPED: PartitionPhase.STOPPED,
     CopierState.LEAVING: PartitionPhase.COPYING,
 }
@@ -69,7 +68,7 @@ def partition_report(lane: PartitionCopier) -> PartitionReport:
         latency_ms=lane.latency_ms,
         reached_start_end=stream is not None and 0 <= lane.start_end <= next_offset,
         guarantee=guarantee_of(lane),
-        guarantee_reason=lane.guarantee_reason,
+        guarantee_reason=lane.around.unfenced_why,
         reason=reason,
         message=message,
         stalled_since_ms=-1 if lane.stalled is None else lane.stalled.since_ms,
@@ -83,7 +82,7 @@ def active_records(lanes: Iterable[PartitionCopier]) -> int:
 
 def guarantee_of(lane: PartitionCopier) -> Guarantee:
     """Returns what holds for *lane* now."""
-    return Guarantee.SINGLE_WRITER if lane.single_writer else Guarantee.EXACTLY_ONCE
+    return Guarantee.EXACTLY_ONCE if lane.around.is_fenced else Guarantee.AT_LEAST_ONCE
 
 
 def _said(lane: PartitionCopier) -> tuple[str, str]:
@@ -138,5 +137,5 @@ def decode_report(line: bytes) -> TaskReport:
         source=SideReport(**body["source"]),
         target=SideReport(**body["target"]),
         starts_ended=body["starts_ended"],
-        known_ends=tuple(KnownEnd(*one) for one in body["known_ends"]),
+        acknowledged=tuple(AcknowledgedPosition(*one) for one in body["acknowledged"]),
     )

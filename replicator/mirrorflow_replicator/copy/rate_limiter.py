@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
-PAUSE_S = 1.0  # clause 4: after a longer pause another copier may have written, so the target is asked
+PAUSE_S = 1.0  # after a longer pause another process may own the flow
 BURST_S = 0.25  # how far ahead of the rate one response may be
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
 

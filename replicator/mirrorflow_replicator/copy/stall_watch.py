@@ -32,8 +32,6 @@ from mirrorflow_replicator.copy.broker_routes import BrokerRoutes
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
-from mirrorflow_replicator.copy.resume.resumer import Resumer
-from mirrorflow_replicator.copy.writer_resumer import WriterResumer
 from mirrorflow_replicator.process.clock import now_ms
 
 LOOK_S = 1.0  # a small part of STALLED_AFTER_S
@@ -56,7 +54,6 @@ LOGGED_MAX = 5  # of one check, logged by name: a dead broker stalls thousands, 
 _PHASES = {
     CopierState.ASKING: PartitionPhase.STARTING,
     CopierState.COPYING: PartitionPhase.COPYING,
-    CopierState.WAITING: PartitionPhase.WAITING,
     CopierState.STOPPED: PartitionPhase.STOPPED,
     CopierState.LEAVING: PartitionPhase.STOPPED,
 }
@@ -90,7 +87,6 @@ class StallWatch:
         *,
         source: Cluster,
         target: Cluster,
-        aligner: Resumer | WriterResumer,
         wiring: BrokerRoutes,
         pace: RateLimiter,
         buffered_bytes_max: int,
@@ -100,7 +96,6 @@ class StallWatch:
         self._target = target
         self._pace = pace
         self._buffered_bytes_max = buffered_bytes_max
-        self._aligner = aligner
         self._wiring = wiring
         self._on_change = on_change
         self._seen: dict[PartitionCopier, _Seen] = {}
@@ -239,7 +234,7 @@ class StallWatch:
                 found.append(stall)
 
     def _facts(self, lane: PartitionCopier, seen: _Seen) -> CopyFacts:
-        error, position, identity = lane.error, lane.position, lane.packer.identity
+        error, producer = lane.error, lane.packer.producer
         obstacle = seen.obstacle if error is None else _failed(error, seen.obstacle)
         limited_s = time.monotonic() - LIMITED_S  # a wait that ended earlier explains nothing
         reader, pipe = lane.reader, lane.pipe
@@ -260,10 +255,8 @@ class StallWatch:
             and max(reader.held_until_s, self._pace.held_until_s(reader.node_id)) > limited_s,
             is_writing_limited=pipe is not None and pipe.held_until_s > limited_s,
             is_passed_over=reader is not None and _answers(lane) - seen.answers > TURNS_MIN * len(reader),
-            is_reading_logs=lane in self._aligner.reading_logs,
             awaits_commit=lane.pin.is_held or lane.packer.needs_pin,
-            transactional_id="" if identity is None else identity.transactional_id,
-            waits_for="" if position is None or position.left else position.copier,
+            transactional_id="" if producer is None else producer.transactional_id,
             source_has_leader=self._source.leader(*lane.source) is not None,
             target_has_leader=self._target.leader(*lane.target) is not None,
         )

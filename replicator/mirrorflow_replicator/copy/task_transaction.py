@@ -5,8 +5,8 @@
 Guarantees: no record is committed without its position, and no position without its records. A transaction is
 committed as soon as the source has no more, and otherwise after COMMIT_INTERVAL_MS; commits take at most a tenth of
 the time. A partition changes its form (`copy.form_tracker`) only when its position is committed. Nothing is committed
-after an answer that is lost, or after the leader of a partition has changed: then the task ends (`end_task`), and its
-next start finds in the logs what was written.
+after an answer that is lost, or after the leader of a partition has changed, for which the leaders are asked: then the
+task ends (`end_task`), and its next start finds in the logs what was written.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.broker_requests import Refused, Transaction
-from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, position_at
+from mirrorflow_core.writer.flow_plan import TaskStart, TopicIds, point_behind, position_at
 from mirrorflow_core.writer.form import ChangeForm, commit_interval_ms, commit_pause_ms
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_core.writer.start_end import why_start_ends
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
@@ -40,23 +40,13 @@ from mirrorflow_kafka.client.error_codes import (
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.position_writer import WRITES_AVERAGED, PositionWriter
+from mirrorflow_replicator.copy.task_writer import FINAL_CODES, TIMES_AVERAGED
 from mirrorflow_replicator.process.clock import now_ms
 
 DRAIN_S = 10.0  # for the answers to what is in flight; a leader that needs longer is being replaced
 CALL_S = (
     30.0  # for one request to the coordinator: an election takes seconds, the detection of a dead broker 9 s
 )
-REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
-DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID = 46, 59
-# Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
-_FINAL_CODES = {
-    REQUEST_TIMED_OUT,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    DUPLICATE_SEQUENCE_NUMBER,
-    UNKNOWN_PRODUCER_ID,
-    *EPOCH_IS_OVER,
-}
 # Error codes that concern the transactional id, whichever partition they are returned for.
 _OF_TRANSACTIONAL_ID = EPOCH_IS_OVER | {INVALID_PRODUCER_ID_MAPPING, TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
@@ -73,7 +63,6 @@ class TaskTransaction:
         pump: Callable[[], None],
         end_task: Callable[[str], None],
     ) -> None:
-        self.unavailable = ""  # there always is a transaction
         self.expires_s = 0.0  # transactional.id.expiration.ms, in seconds
         self._target = target
         self._transactions = transactions
@@ -93,7 +82,7 @@ class TaskTransaction:
         self._wake = asyncio.Event()
         self._began_s = self._ended_s = self._touched_s = time.monotonic()
         self._commit_s = 0.0  # duration of the last commit
-        self.took_ms: deque[float] = deque(maxlen=WRITES_AVERAGED)  # durations of the newest commits
+        self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)  # durations of the newest commits
         self._working = asyncio.Lock()
 
     # -- called by the partition copiers
@@ -120,7 +109,7 @@ class TaskTransaction:
 
     def refused(self, code: int) -> None:
         """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
-        if code in _FINAL_CODES:
+        if code in FINAL_CODES:
             self._end(f"the target answered {name_of(code)}")
 
     def ended_elsewhere(self) -> None:
@@ -138,20 +127,40 @@ class TaskTransaction:
                 if self._members:
                     await self._commit()
 
-    def store_soon(self, lanes: Iterable[PartitionCopier]) -> None:
-        """Store the positions of those *lanes* that write plain batches."""
+    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store that *lanes* are given up, or soon the positions of those that write plain batches.
+
+        All others are stored with their records. Raises ClusterError.
+        """
+        if left:
+            await self._store_left(lanes)
+            return
         self._due |= dict.fromkeys(lane for lane in lanes if lane.form is not None and lane.form.is_plain)
         self._wake.set()
 
-    async def store_left(self, lanes: Iterable[PartitionCopier]) -> None:
+    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
+        """Return how far plain batches of *lanes* are acknowledged, for the next start of the task.
+
+        It is marked as left where another producer has written a batch with our next number: none of ours follows.
+        """
+        return [
+            self._position(lane, is_left=lane.repeat is not None and lane.repeat.is_foreign)
+            for lane in lanes
+            if lane.form is not None and lane.form.is_plain and lane.source in self._points
+            if lane.stream is not None and not lane.stream.has_fallen_back
+        ]
+
+    async def _store_left(self, lanes: Iterable[PartitionCopier]) -> None:
         """Store that nothing was written behind the positions of *lanes*. Raises ClusterError."""
         async with self._working:
             if self._is_over or self._members:
                 return  # the next start asks the target
             known = [lane for lane in lanes if lane.source in self._points and lane.is_drained]
-            positions = [self._position(lane, is_left=True) for lane in known if not _has_doubts(lane)]
-            if positions:
+            lanes = [lane for lane in known if not _has_doubts(lane)]
+            await self._ask_leaders(lanes)
+            if lanes and not self._is_over:
                 transactional = self._producers.transactional
+                positions = [self._position(lane, is_left=True) for lane in lanes]
                 await self._transactions.store_positions(transactional, positions)
                 await self._transactions.end(transactional, commit=True)
 
@@ -223,7 +232,15 @@ class TaskTransaction:
     async def _join(self, lanes: Sequence[PartitionCopier]) -> None:
         """Add *lanes* to the transaction; returns when the markers of the previous one are written."""
         doubts = {lane: lane.doubts for lane in lanes if lane.state is CopierState.COPYING}
-        if doubts:
+        if not doubts:
+            return
+        if not self._members:
+            positions = [self._position(lane) for lane in doubts]
+            await self._transactions.begin_transaction(self._producers.transactional, positions)
+        # A partition that had no leader may miss the marker of the last transaction (KAFKA-20734). If it were in the
+        # next one, and that is aborted, its committed records would be aborted.
+        await self._ask_leaders(doubts)
+        if not self._is_over:
             self._admit(doubts, await self._add([lane.target for lane in doubts]))
 
     async def _add(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -267,14 +284,14 @@ class TaskTransaction:
         await self._drain(lanes)
         changes = self._ready_changes()
         doubts = {lane: lane.doubts for lane in lanes}
-        delivered = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
         due = [lane for lane in self._due if lane.stream is not None and not _has_doubts(lane)]
         self._due.clear()
+        begun = [lane for lane in lanes if lane.stream is not None]
         positions = {
-            lane: self._position(lane, changes.get(lane))
-            for lane in {**delivered, **changes} | dict.fromkeys(due)
+            lane: self._position(lane, changes.get(lane)) for lane in dict.fromkeys([*begun, *changes, *due])
         }
         transactional = self._producers.transactional
+        await self._ask_leaders(positions)
         if not self._has_problem([*lanes, *changes]) and positions:
             await self._transactions.store_positions(transactional, positions.values())
         if self._has_problem([*lanes, *changes]):
@@ -283,10 +300,11 @@ class TaskTransaction:
             await self._transactions.end(transactional, commit=True)
         self._members.clear()
         self._stored |= positions
-        for lane, pair in delivered.items():
-            lane.pin.commit(pair)
+        for lane, position in positions.items():
+            lane.committed(position.next_source_offset)
         for lane in lanes:
-            lane.pin.release(marked=doubts[lane] == lane.doubts)
+            # A plain batch does not wait for the marker, as the next batch in a transaction does.
+            lane.pin.release(marked=doubts[lane] == lane.doubts and lane not in changes)
         for lane, change in changes.items():
             if lane.form is not None and lane.form.change is change:
                 lane.change_form(change)
@@ -294,6 +312,18 @@ class TaskTransaction:
         self._ended_s = time.monotonic()
         self._commit_s = self._ended_s - began_s
         self.took_ms.append(self._commit_s * 1000)
+
+    async def _ask_leaders(self, lanes: Iterable[PartitionCopier]) -> None:
+        """End the task if a partition of *lanes* has another leader. Raises ClusterError if one has none.
+
+        The metadata may be older than an election that the same broker has won. A position with the epoch before
+        would look as if the target had lost the records behind the election.
+        """
+        asked = {lane.target: lane for lane in lanes}
+        epochs = await self._transactions.leader_epochs(asked)
+        for target, lane in asked.items():
+            if epochs[target] > lane.target_epoch and not self._is_over:
+                self._end(f"{target} has another leader")
 
     def _ready_changes(self) -> dict[PartitionCopier, ChangeForm]:
         """Return the changes of form that are still wanted; everything before them is acknowledged."""
@@ -320,14 +350,14 @@ class TaskTransaction:
     def _has_problem(self, lanes: Iterable[PartitionCopier]) -> bool:
         """Return whether the transaction of *lanes* must not be committed; the task ends then."""
         for lane in lanes:
-            if self._is_over:
-                break
-            if not lane.is_drained or lane.lost_batches:
-                self._end(f"what was written to {lane.target} was not answered")
-            elif lane.stream is not None and lane.stream.has_fallen_back:
-                self._end(f"{lane.target} has lost records")
-            elif self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch:
-                self._end(f"{lane.target} has another leader")
+            why = why_start_ends(
+                lane.target,
+                lane.stream,
+                has_lost_answers=not lane.is_drained or lane.lost_batches > 0,
+                has_new_leader=self._target.metadata.leader_epoch(*lane.target) > lane.target_epoch,
+            )
+            if why and not self._is_over:
+                self._end(why)
         return self._is_over
 
     def _position(
@@ -335,25 +365,22 @@ class TaskTransaction:
     ) -> WriterPosition:
         """Return the position behind what is acknowledged, or at *change*."""
         point, stored, form = self._points[lane.source], self._stored.get(lane), lane.form
+        point = replace(point, target_end=point.records_end)
         assert form is not None
         # Java also reads positions of aborted transactions, so its offset is that of the transaction before.
         java_offset = (point if stored is None else stored).next_source_offset - 1
         if lane.stream is not None:
             at = lane.stream.delivered
             java_offset = at.source_offset if is_left or form.is_plain else java_offset
-            # Behind a loss the epoch before it is kept until a record is copied, so that a second loss is found.
-            is_start = at.source_offset + 1 == point.next_source_offset
-            point = replace(
-                point,
-                next_source_offset=at.source_offset + 1,
-                source_epoch=point.source_epoch if is_start else at.source_epoch,
-                sequence=form.plain_sequence(at.ordinal),
-                target_end=at.target_offset + 1,
-                target_epoch=lane.target_epoch,
+            point = point_behind(
+                point, lane.stream, sequence=form.plain_sequence(at.ordinal), target_epoch=lane.target_epoch
             )
         if change is not None:
             point = replace(
-                point, next_source_offset=change.next_source_offset, source_epoch=change.source_epoch
+                point,
+                next_source_offset=change.next_source_offset,
+                source_epoch=change.source_epoch,
+                epoch_run=point.epoch_run.followed_by(change.source_epoch, change.next_source_offset),
             )
         return position_at(
             lane.source,
@@ -365,25 +392,6 @@ class TaskTransaction:
             topic_ids=self._topic_ids.get(lane.topic, TopicIds()),
             left=is_left,
         )
-
-
-class FencedPositionWriter(PositionWriter):
-    """Writes positions of plain batches and of partitions that are given up; all others are in the transactions."""
-
-    def __init__(self, transaction: TaskTransaction, **rest: Any) -> None:
-        super().__init__(**rest)
-        self._transaction = transaction
-        self._took_ms = transaction.took_ms
-
-    async def flush(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
-        """Store the positions of *lanes*, or have them stored soon if they are not given up. Raises ClusterError."""
-        lanes = list(lanes)
-        for lane in lanes:
-            self._dirty.pop(lane, None)
-        if left:
-            await self._transaction.store_left(lanes)
-        else:
-            self._transaction.store_soon(lanes)
 
 
 def _has_doubts(lane: PartitionCopier) -> bool:

@@ -30,7 +30,7 @@ class ReplicatingState(Enum):
         "SourceDataLost"  # a partition stopped because records were gone before they were copied
     )
     PAUSED = "Paused"
-    WAITING = "Waiting"  # starting, lag not known yet, or another copier of the flow is active
+    WAITING = "Waiting"  # starting, lag not known yet, or another process owns the flow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ A node with no part keeps ready to take over what other nodes may lose.
 
 Guarantees: a part that stays is not disturbed by one that comes or goes, and neither are the other partitions
 of a task. A task that goes has written its offsets and stopped before `settled` returns. What cannot start is
-reported and retried. The identity is decided in Kafka (docs/exactly-once.md), so any node may be the first to
-need it.
+reported and retried.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ from mirrorflow_core.connect import task_configs
 from mirrorflow_core.connect.group_assignment import Units
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.errors import MirrorFlowError
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
@@ -32,7 +30,6 @@ from mirrorflow_replicator.connectors.source_connector import SourceConnector
 from mirrorflow_replicator.connectors.source_host import SourceHost
 from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.connectors.task_supervisor import Spawn, TaskSupervisor
-from mirrorflow_replicator.copy.resume.identity_resolution import ResolvedIdentity
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.task_fencing import NotAssignedError, TaskFencing
 
@@ -172,8 +169,7 @@ class SharedConnector(SourceHost, SharedSource):
         """Stops what runs here gracefully."""
         self._share, self._is_over = TaskShare(), True
         await asyncio.gather(*(child.stop(grace_s) for child in self._children.values()))
-        if self._owner is not None:
-            await self._owner.leave()
+        await self._owner.leave()
         self._end_share()
 
     async def _unless_changed(self, job: Coroutine[Any, Any, None]) -> None:
@@ -197,8 +193,7 @@ class SharedConnector(SourceHost, SharedSource):
         if self._leading is not None and not self._share.leads:
             await cancel_and_wait(self._leading)
             self._leading = None
-            if self._owner is not None:
-                await self._owner.leave()
+            await self._owner.leave()
             # Its connections were closed with it; tasks that stay have their own.
             self._discovery = self._discover()
 
@@ -216,39 +211,24 @@ class SharedConnector(SourceHost, SharedSource):
             self._leading = asyncio.create_task(self._lead(), name=f"leading-{self._connector.name}")
             self._leading.add_done_callback(lambda _: self._changed.set())
         share = self._share
-        # Also where there is nothing to do yet, so that this is done before a task arrives.
-        identity = None
-        if self._owner is None:
-            identity = self._identity or await self._establish(may_change=True)
-        await self._discovery.connect()
+        await self._discovery.connect()  # also where there is nothing to do yet
         self._is_connected = True
         limit = self._settings.bytes_per_second
         bytes_per_s = None if limit is None else max(1, limit // max(1, share.count))
         for task, partitions in share.tasks.items():
-            message = Assign(
-                identity=identity,
-                partitions=partitions,
-                initial=share.initial,
-                gone=False,
-                bytes_per_s=bytes_per_s,
-            )
+            message = Assign(partitions=partitions, initial=share.initial, bytes_per_s=bytes_per_s)
             if self._given.get(task) != message:
                 self._given[task] = message
-                child = self._child(task)
-                if self._owner is not None or self._claiming.is_needed:
-                    child.claim = self._claim
-                child.assign(message)
+                self._child(task).assign(message)
 
     async def _claim(self, task: int, message: Assign) -> Assign:
         """Returns the claimed *message* when no earlier task can write to its partitions any more."""
-        claimed = message
         if self._claiming.is_needed:
-            claimed = await self._claiming.claim(task, message)
-        if self._owner is not None:
-            self._claiming.check(task)
-            await self._discovery.connect()
-            claimed = await self._owner.start_in_group(self._discovery.clusters, task, claimed)
-            self._claiming.check(task)
+            await self._claiming.claim(task)
+        self._claiming.check(task)
+        await self._discovery.connect()
+        claimed = await self._owner.start_in_group(self._discovery.clusters, task, message)
+        self._claiming.check(task)
         if self._share.tasks.get(task) != message.partitions:
             raise NotAssignedError(self._connector.name, task)
         return claimed
@@ -264,22 +244,11 @@ class SharedConnector(SourceHost, SharedSource):
                 job.cancel()
 
     async def _hand(self, assignment: Assignment) -> None:
-        if self._owner is not None:
-            await self._owner.own(self._discovery.clusters, assignment)
-        elif self._identity is None:
-            await self._establish(may_change=True)
+        await self._owner.own(self._discovery.clusters, assignment)
         # A node that has waited since the flow began sees in the stored tasks that another has begun it.
         await self._publish(assignment, self._initial and not self._share.known)
         # Partitions that appear later are read from their beginning, wherever the first ones started.
         self._initial = False
-
-    async def _establish(self, *, may_change: bool, fenced: int = 0) -> Identity:
-        await self._discovery.connect()
-        return await super()._establish(may_change=may_change, fenced=fenced)
-
-    def _begins_with(self, established: ResolvedIdentity) -> bool:
-        # The node that came first has decided the identity: any node, while none has been given a partition.
-        return established.is_unused
 
     @property
     def heard_of_all(self) -> bool:

@@ -13,14 +13,12 @@ stored now.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
-from mirrorflow_replicator.connectors.task_messages import Assign
 from mirrorflow_replicator.worker.group_member import GroupMember
 from mirrorflow_replicator.worker.peer_client import FENCE_TIMEOUT_MS, PeerClient
 
@@ -73,8 +71,8 @@ class TaskFencing:
         """Whether Java's tasks may have, or may have had, a part of the connector."""
         return self._fences_java and self._name in self._configs.configs.fenced
 
-    async def claim(self, task: int, message: Assign) -> Assign:
-        """Returns *message* as claimed. Raises MirrorFlowError if the task must not begin yet."""
+    async def claim(self, task: int) -> None:
+        """Fence the earlier owners of *task*. Raises MirrorFlowError if it must not begin yet."""
         name = self._name
         self.check(task)
         await self._fence()
@@ -95,7 +93,6 @@ class TaskFencing:
                 name,
             )
         log.info("task %d of %s is claimed, epoch %d of producer %d", task, name, epoch, producer_id)
-        return replace(message, claimed=True)
 
     async def _fence(self) -> None:
         node, name, configs = self._node, self._name, self._configs.configs

@@ -9,17 +9,15 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from mirrorflow_core.errors import ClusterError, MirrorFlowError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import KnownEnd, TaskReport
+from mirrorflow_core.reports import AcknowledgedPosition, TaskReport
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
-from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.source import for_task
@@ -51,13 +49,12 @@ class TaskProcess:
         self._task: CopyTask | None = None
         self._failure: MirrorFlowError | None = None
         self._clusters: tuple[Cluster, Cluster] | None = None
-        self._store: PositionStore | None = None
         self._sides = ClusterClients(begin.settings.source_alias, begin.settings.target_alias)
         self._changing = asyncio.Lock()
         self._starts_ended = 0
         self._earlier: dict[TopicPartition, PartitionCopier] = {}
         self._ended_why = ""
-        self._known_ends: tuple[KnownEnd, ...] = ()
+        self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._stamped: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -98,9 +95,7 @@ class TaskProcess:
             else:
                 await self._assign(message)
 
-    async def _end_start(
-        self, number: int, *, leaves: bool, why: str, known_ends: Sequence[KnownEnd] = ()
-    ) -> None:
+    async def _end_start(self, number: int, *, leaves: bool, why: str) -> None:
         """Ends start *number* of the task, unless it has ended; the worker sends the next start then.
 
         It was fenced, or cannot know what of its writing is in the target. *leaves*: it finishes first.
@@ -110,32 +105,28 @@ class TaskProcess:
             if task is None or number != self._starts_ended:
                 return
             if why:
-                log.warning("The task begins again behind its last commit: %s", why)
+                log.warning("The task begins again: %s", why)
             self._earlier |= task.lanes
-            await task.end(leaves=leaves)
-            self._task, self._ended_why, self._known_ends = None, why, tuple(known_ends)
+            # Where nothing can be fenced, the next start finds only what is stored.
+            await task.end(leaves=leaves or not task.is_fenced)
+            self._task, self._ended_why, self._acknowledged = None, why, task.acknowledged()
             self._starts_ended += 1
 
-    def _end_soon(self, number: int, why: str, known_ends: Sequence[KnownEnd] = ()) -> None:
-        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why, known_ends=known_ends))
+    def _end_soon(self, number: int, why: str) -> None:
+        ending = asyncio.create_task(self._end_start(number, leaves=False, why=why))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def _connect(self) -> None:
-        settings = self._settings
         pause_s = RETRY_MIN_S
         while True:
             try:
                 self._clusters = await self._both()
-                store = position_store(settings, self._clusters[1])
-                if not settings.has_owner:
-                    await store.open()
             except MirrorFlowError as error:
                 self._note(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
-            self._store = store
             self._failure = None
             return
 
@@ -170,12 +161,7 @@ class TaskProcess:
                 async with self._changing:
                     task = self._task or await self._begin_task(message)
                     self._task = task
-                await task.assign(
-                    message.partitions,
-                    initial=message.initial,
-                    gone=message.gone,
-                    bytes_per_s=message.bytes_per_s,
-                )
+                await task.assign(message.partitions, bytes_per_s=message.bytes_per_s)
             except MirrorFlowError as error:
                 self._note(error)
                 await asyncio.sleep(pause_s)
@@ -186,28 +172,24 @@ class TaskProcess:
 
     async def _begin_task(self, message: Assign) -> CopyTask:
         assert self._clusters is not None
-        assert self._store is not None
-        fenced = None
-        if message.start is not None:
-            topics = flow_topics(self._settings)
-            transactions = ProducerTransactions(self._clusters[1], topics, sequences=message.sequences)
-            end = partial(self._end_soon, self._starts_ended)
-            fenced = FencedStart(
-                start=message.start,
-                transactions=transactions,
-                earlier=self._earlier,
-                stamped=self._stamped,
-                end=end,
-            )
+        assert message.start is not None, "the worker sends an assignment with its start"
+        topics = flow_topics(self._settings)
+        store = position_store(self._settings, self._clusters[1])
+        if message.start.unfenced_why:
+            await store.open()
+        fenced = FencedStart(
+            start=message.start,
+            transactions=ProducerTransactions(self._clusters[1], topics, sequences=message.sequences),
+            earlier=self._earlier,
+            stamped=self._stamped,
+            end=partial(self._end_soon, self._starts_ended),
+        )
         return await begin(
             self._settings,
             self._clusters,
-            self._store,
-            message.identity,
+            store,
             resolve=self._resolver.resolve_client,
             task=self._begin.task,
-            copier=self._begin.copier,
-            claimed=message.claimed,
             fenced=fenced,
         )
 
@@ -231,8 +213,10 @@ class TaskProcess:
 
     def _tell(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters or ())
-        ended, known_ends = self._starts_ended, self._known_ends if self._task is None else ()
-        self._send(replace(report, source=source, target=target, starts_ended=ended, known_ends=known_ends))
+        ended, acknowledged = self._starts_ended, self._acknowledged if self._task is None else ()
+        self._send(
+            replace(report, source=source, target=target, starts_ended=ended, acknowledged=acknowledged)
+        )
 
     def _send(self, report: TaskReport) -> None:
         sys.stdout.buffer.write(encode_report(report))

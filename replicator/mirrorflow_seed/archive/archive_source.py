@@ -1,7 +1,7 @@
 """Lets an archive stand in for the source cluster: it answers the requests that a copier sends to brokers.
 
-So a restore is normal copying: anchors, sequence numbers and stored offsets are the same as for the source,
-and the live connector continues where the archive ends. There is no socket; requests are answered within the
+So a restore is normal copying: stored positions are the same as for the source, and the live connector continues
+where the archive ends. There is no socket; requests are answered within the
 process. An archive never changes its leader and never loses records.
 """
 
@@ -16,7 +16,7 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.cursor import Cursor, uvarint
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import ANSWER_TIMEOUT_S, Answer, Connection, Part
 from mirrorflow_kafka.client.metadata import (
@@ -81,6 +81,8 @@ class ArchiveCluster(Cluster):
         name = type(request).__name__
         if name == "ListOffsetsRequest":
             return self._listed(request)
+        if name == "OffsetForLeaderEpochRequest":
+            return _without_epochs(request)
         if name == "DescribeConfigsRequest":
             return self._described(request)
         if name == "MetadataRequest":
@@ -171,6 +173,22 @@ class _ArchiveConnection(Connection):
 
     def close(self) -> None:
         """Does nothing: there is no socket."""
+
+
+def _without_epochs(request: Any) -> Any:
+    """Answers, as a broker does for an epoch that it does not know, that no epoch has an end."""
+    return SimpleNamespace(
+        topics=[
+            SimpleNamespace(
+                topic=topic.topic,
+                partitions=[
+                    SimpleNamespace(partition=one.partition, leader_epoch=-1, end_offset=-1, error_code=0)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _give(answer: Answer, body: bytearray) -> None:

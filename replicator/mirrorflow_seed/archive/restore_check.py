@@ -1,8 +1,9 @@
 """Checks after a restore that the target holds the archive's records, by digests from the manifest.
 
-The flow's records on the target, from where it began there, are the archive's records in the same order. So
-they are cut by the record counts of the files, and each part is compared with the digests of its file. One
-task reads one partition and stops where the archive ends.
+The flow has copied nothing behind the archive, so each copy ends with the archive's records, in the same
+order. They are cut by the record counts of the files, and each part is compared with the digests of its file. One
+task reads one partition. If the copy has another number of records, it is read twice: the archive's records may be
+the first or the last ones of it.
 """
 
 import asyncio
@@ -11,18 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrorflow_core.exactly_once.identity import Decisions
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.batch import Batch
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.copy.resume.source_scan import stream_batches
 from mirrorflow_seed.archive.manifest import ArchivedPartition, Manifest
 from mirrorflow_seed.archive.tally import TallyBuilder
 from mirrorflow_seed.settings import FlowFiles
+from mirrorflow_seed.verify.stretch_reader import StretchReader
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,8 +36,6 @@ class ArchivedCopy:
 
     archived: ArchivedPartition
     target: TopicPartition
-    start: int  # the target offset at which the flow began
-    producer_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +44,7 @@ class RestoreComparison:
 
     equal: int
     different: tuple[str, ...]
-    undecided: (
-        int  # partitions where the flow and the archive begin at different offsets, or headers are edited
-    )
+    undecided: int  # partitions that the flow has copied beyond the archive, or whose headers it edits
 
     @property
     def summary(self) -> str:
@@ -68,28 +64,22 @@ def compare(
     context: "SparkContext",
     manifest: Manifest,
     names: Mapping[str, str],
-    decisions: Decisions,
+    next_offsets: Mapping[TopicPartition, int],
     files: FlowFiles,
 ) -> RestoreComparison:
-    """Compares the partitions of *names*, which maps source to target topics."""
+    """Compares the partitions of *names*, which maps source to target topics.
+
+    *next_offsets*: how far the flow has copied each partition.
+    """
     edited = bool(files.load().header_words)
     copies, undecided = [], 0
     for key, archived in manifest.partitions.items():
         if key.topic not in names or not archived.files:
             continue
-        anchor = decisions.first_anchor(key)
-        if edited or anchor is None or anchor.source_offset != archived.start:
+        if edited or next_offsets.get(key, 0) > archived.end:
             undecided += 1
             continue
-        target = TopicPartition(names[key.topic], key.partition)
-        copies.append(
-            ArchivedCopy(
-                archived=archived,
-                target=target,
-                start=anchor.target_offset,
-                producer_ids=decisions.producer_ids,
-            )
-        )
+        copies.append(ArchivedCopy(archived=archived, target=TopicPartition(names[key.topic], key.partition)))
     found: list[tuple[str, bool]] = []
     if copies:
         task = partial(_compared, files=files, archive_id=manifest.archive_id)
@@ -114,46 +104,74 @@ async def _compare(copy: ArchivedCopy, files: FlowFiles, archive_id: str) -> lis
     resolve = Resolver(settings.providers).resolve_client
     cluster = await Cluster.connect(settings.target_admin, resolve=resolve)
     try:
-        ends = await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True)
-        checker = FileDigestChecker(copy, archive_id)
-        batches = stream_batches(cluster, copy.target, copy.start, ends[copy.target], read_committed=True)
-        async for batch in batches:
-            if batch.producer_id in copy.producer_ids and checker.take(batch):
-                break
-        return checker.verdicts
+        checker = await _checked(cluster, copy, archive_id)
+        found = [checker.verdicts]
+        if surplus := checker.records - copy.archived.records:
+            found.append((await _checked(cluster, copy, archive_id, skip=surplus)).verdicts)
+        return max(found, key=lambda verdicts: sum(is_equal for _, is_equal in verdicts))
     finally:
         await cluster.close()
 
 
+async def _checked(
+    cluster: Cluster, copy: ArchivedCopy, archive_id: str, *, skip: int = 0
+) -> "FileDigestChecker":
+    """Returns the checker after it has taken all committed records of *copy*."""
+    start = (await admin.offsets_at(cluster, [copy.target], EARLIEST))[copy.target]
+    end = (await admin.offsets_at(cluster, [copy.target], LATEST, read_committed=True))[copy.target]
+    checker = FileDigestChecker(copy.archived, archive_id, start=start, skip=skip)
+    reader = StretchReader(cluster, copy.target, start, end, read_committed=True)
+    try:
+        while (batches := await reader.more()) is not None:
+            for batch in batches:
+                checker.take(batch)
+    finally:
+        await reader.close()
+    return checker
+
+
 class FileDigestChecker:
-    """Assigns the target's records to the archive's files by their record counts, and compares digests."""
+    """Assigns a copy's records from offset *start* on to the archive's files by their record counts, and compares digests.
 
-    def __init__(self, copy: ArchivedCopy, archive_id: str) -> None:
+    The first *skip* records are not the archive's. If it is negative, the copy lacks as many of the first ones.
+    """
+
+    def __init__(self, archived: ArchivedPartition, archive_id: str, *, start: int, skip: int = 0) -> None:
+        self.records = 0  # of the copy
         self._archive_id = archive_id
-        self._partition = copy.archived.number
-        self._start = copy.start
-        self._pending = list(reversed(copy.archived.files))
-        self._tally_builder = TallyBuilder(archive_id, self._partition)
-        self._left = self._pending[-1].tally.records
+        self._partition = archived.number
+        self._start = start
+        self._pending = list(reversed(archived.files))
         self._compared: list[tuple[str, bool]] = []
+        missing = -skip
+        while missing > 0 and self._pending:
+            file = self._pending.pop()
+            self._compared.append((file.path, False))
+            missing -= file.tally.records
+        self._skip = -missing
+        self._begin_file()
 
-    def take(self, batch: Batch) -> bool:
-        """Adds the records of *batch*; returns whether all files are compared."""
+    def _begin_file(self) -> None:
+        self._tally_builder = TallyBuilder(self._archive_id, self._partition)
+        self._left = self._pending[-1].tally.records if self._pending else 0
+
+    def take(self, batch: Batch) -> None:
+        """Adds the records of *batch*."""
+        is_counted = batch.magic == 2 and batch.base_offset >= self._start
+        if is_counted and (not self._pending or self.records + batch.count <= self._skip):
+            self.records += batch.count
+            return
         for record in decode(batch):
             if record.offset < self._start:
                 continue
-            self._tally_builder.add(record)
-            self._left -= 1
-            if not self._left and not self._next():
-                return True
-        return False
-
-    def _next(self) -> bool:
-        file = self._pending.pop()
-        self._compared.append((file.path, self._tally_builder.tally == file.tally))
-        self._tally_builder = TallyBuilder(self._archive_id, self._partition)
-        self._left = self._pending[-1].tally.records if self._pending else 0
-        return bool(self._pending)
+            self.records += 1
+            if self.records > self._skip and self._pending:
+                self._tally_builder.add(record)
+                self._left -= 1
+                if not self._left:
+                    file = self._pending.pop()
+                    self._compared.append((file.path, self._tally_builder.tally == file.tally))
+                    self._begin_file()
 
     @property
     def verdicts(self) -> list[tuple[str, bool]]:

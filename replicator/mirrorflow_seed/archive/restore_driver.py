@@ -1,8 +1,9 @@
 """The driver of a restore: checks the archive, prepares the target, copies file after file and compares.
 
-    manifest and files ──> topics, identity ──> for each partition its files, one Spark job after the other ──> compare
+    manifest and files ──> topics, flow ──> for each partition its files, one Spark job after the other ──> compare
 
-Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. Several
+Guarantees: it writes nothing from an archive without a manifest, or whose files differ from the manifest. It owns the
+flow as a seed does, so a running connector waits meanwhile, and continues behind the archive. Several
 partitions are restored at once, the files of one in order: a file starts only when the previous one is completely
 on the target. If the target has lost its tail, the files that hold it are restored again. A damaged file, or a
 partition that cannot continue, fails the restore. After a kill, the next start continues from the target's state,
@@ -20,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mirrorflow_core.errors import FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_seed.archive.job_reporter import JobReporter
 from mirrorflow_seed.archive.manifest import (
@@ -41,6 +43,7 @@ from mirrorflow_seed.errors import (
     EXIT_STOPPED,
     ArchiveDamagedError,
     ArchiveIncompleteError,
+    FlowLostError,
     JobFailedError,
 )
 from mirrorflow_seed.job_status_server import Display
@@ -102,16 +105,18 @@ async def _restore(
     *,
     compares: bool,
 ) -> int:
-    survey = await restoration.open()
+    survey = await restoration.open(f"restore-{job.run_id}")
     try:
         prepared = await restoration.prepare(survey, accept_foreign=job.accept_foreign)
         restorer = FileRestorer(
             context, location, restoration.manifest, prepared, files, coordinator, reporter
         )
+        shares = restoration.shares(prepared)
         retention = RetentionHolder(survey, follows=False)
-        await retention.begin(prepared.names, restoration.shares(prepared))
+        await retention.begin(prepared.names, shares)
         with _signals(restorer.stop):
             try:
+                await survey.store_starts(shares)
                 await asyncio.to_thread(restorer.run)
             finally:
                 await retention.end()
@@ -120,9 +125,9 @@ async def _restore(
             return EXIT_STOPPED
         message = f"{restorer.files_done} files are restored."
         if compares:
-            decisions = await survey.decisions.read()
+            await survey.read_positions()
             compared = await asyncio.to_thread(
-                compare, context, restoration.manifest, prepared.names, decisions, files
+                compare, context, restoration.manifest, prepared.names, survey.next_offsets, files
             )
             message += f" {compared.summary}"
             if compared.different:
@@ -198,7 +203,7 @@ class FileRestorer:
         self._reporter = reporter
         self._wave = WaveSettings(
             files=files,
-            identity=prepared.identity,
+            group=prepared.group,
             initial=prepared.initial,
             seconds=NO_END_S,
             url=driver_url(context, reporter.port, coordinator.path),
@@ -248,6 +253,8 @@ class FileRestorer:
                 with self._lock:
                     self.files_done += 1
                 continue
+            elif result.reason == FlowTakenError.reason:
+                raise FlowLostError
             elif result.outcome is PartitionOutcome.FAILED:
                 raise JobFailedError(f"{key} cannot be restored: {result.message}")
             tries += 1

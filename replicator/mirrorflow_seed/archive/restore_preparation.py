@@ -1,9 +1,8 @@
-"""Prepares a restore: creates topics, decides the flow's identity, and checks archive and target."""
+"""Prepares a restore: creates topics, takes the flow, and checks archive and target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_kafka.client.cluster import Cluster
@@ -21,12 +20,11 @@ NAMED_MAX = 10  # topics in an error
 class PreparedRestore:
     """The input of the restore's tasks; `names` maps source to target topics."""
 
-    identity: Identity
-    initial: bool
+    group: str  # the job's name in the claim of the flow
+    initial: bool  # the flow begins with this job
     names: Mapping[str, str]
-    next_offsets: Mapping[
-        TopicPartition, int
-    ]  # source offsets where the flow continues, for partitions it has copied
+    # Source offsets where the flow continues, for partitions it has copied.
+    next_offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +35,18 @@ class ArchiveRestore:
     manifest: Manifest
     location: str
 
-    async def open(self) -> SeedSurvey:
-        """Connects to the target; returns a survey with the archive as source, which the caller closes."""
+    async def open(self, job: str) -> SeedSurvey:
+        """Connects to the target; returns a survey with the archive as source, which the caller closes.
+
+        *job* is its kind and run id.
+        """
         settings = self.settings
         resolve = Resolver(settings.providers).resolve_client
         target = await Cluster.connect(settings.target_admin, resolve=resolve)
-        return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target)
+        return SeedSurvey.over(settings, ArchiveCluster(settings.source_alias, self.manifest), target, job)
 
     async def prepare(self, survey: SeedSurvey, *, accept_foreign: bool) -> PreparedRestore:
-        """Creates the target topics, decides the identity and checks that the restore is possible.
+        """Creates the target topics, takes the flow and checks that the restore is possible.
 
         Raises ArchiveUnfitError, ForeignRecordsError, JobFailedError, MirrorFlowError.
         """
@@ -59,22 +60,20 @@ class ArchiveRestore:
                 problem="the flow copies none of its topics",
                 action="check spec.topics of the flow",
             )
-        identity, initial = await survey.identify()
-        assert identity is not None, "a restore is of the first writer; the flow's next owner moves it"
+        initial = await survey.take_flow()
         if not accept_foreign:
             await survey.require_no_foreign_records(arrangement)
-        positions = survey.store.positions
         found = PreparedRestore(
-            identity=identity,
+            group=survey.group,
             initial=initial,
             names=arrangement.names,
-            next_offsets={key: one.source_offset + 1 for key, one in positions.items()},
+            next_offsets=survey.next_offsets,
         )
         self._require_no_gap(found)
         return found
 
     def shares(self, found: PreparedRestore) -> tuple[SeedShare, ...]:
-        """Returns the partitions as shares of a seed, for the retention hold."""
+        """Returns the partitions as shares of a seed, for their starts and the retention hold."""
         archived = self.manifest.partitions
         return tuple(
             SeedShare(

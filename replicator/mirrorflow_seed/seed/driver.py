@@ -2,9 +2,9 @@
 
     survey ──> plan ──> tasks ──> Spark ──> remaining shares ──> plan ... until the lag is small or the waves are used up
 
-The end offsets of a wave are frozen; the next wave takes what has been written since. A run keeps no state of
-its own: after a kill, the next run reads from the target where to continue. SIGTERM or Ctrl-C ends the tasks
-gracefully.
+The driver owns the flow, so a running connector waits meanwhile. The end offsets of a wave are frozen; the next wave
+takes what has been written since. A run keeps no state of its own: after a kill, the next run reads from the target
+where to continue. SIGTERM or Ctrl-C ends the tasks gracefully.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from functools import partial
 from statistics import median
 from typing import Final, TypeVar
 
-from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, SettingError
-from mirrorflow_core.exactly_once.identity import Identity
+from mirrorflow_core.errors import FlowTakenError, MirrorFlowError, NotAuthorizedError, SettingError
 from mirrorflow_core.settings import LossPolicy, SourceSettings
 from mirrorflow_replicator.connectors.topic_sync import Arrangement
 from mirrorflow_seed.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
+    FlowLostError,
     JobFailedError,
     StalledError,
 )
@@ -84,7 +84,6 @@ class SeedJob:
         self._cancel = cancel
         self._slots = slots
         self._url = url
-        self._group = f"seed {job.run_id}"
         self._progress = SeedProgress(job.run_id)
         self._phase = JobPhase.PREPARING
         self._message = ""
@@ -118,17 +117,19 @@ class SeedJob:
         log.info("stopping: tasks finish their in-flight requests")
 
     async def _seed(self) -> int:
-        survey = await self._retry_transient(lambda: SeedSurvey.open(self._settings, self._group))
+        survey = await self._retry_transient(
+            lambda: SeedSurvey.open(self._settings, f"seed-{self._job.run_id}")
+        )
         try:
             arrangement = await self._arrange(survey)
-            identity, initial = await self._retry_transient(survey.identify)
+            initial = await self._retry_transient(survey.take_flow)
             await self._require_no_foreign_records(survey, arrangement)
             shares = await self._plan(survey, arrangement, initial=initial)
             retention = RetentionHolder(survey)
             await self._retry_transient(lambda: retention.begin(arrangement.names, shares))
             self._phase = JobPhase.RUNNING
             try:
-                await self._waves(survey, arrangement, shares, identity, initial=initial)
+                await self._waves(survey, arrangement, shares, initial=initial)
             finally:
                 await retention.end()
         finally:
@@ -155,7 +156,6 @@ class SeedJob:
         survey: SeedSurvey,
         arrangement: Arrangement,
         shares: tuple[SeedShare, ...],
-        identity: Identity | None,
         *,
         initial: bool,
     ) -> None:
@@ -165,8 +165,8 @@ class SeedJob:
             tasks = tasks_of((one for one in shares if one.index not in failed), slots=self._slots())
             if tasks:
                 before = self._progress.lag
-                await self._retry_transient(partial(survey.decide_beginnings, shares, identity))
-                await self._wave(survey, tasks, identity, initial=initial)
+                await self._retry_transient(partial(survey.store_starts, shares))
+                await self._wave(survey, tasks, initial=initial)
                 if self._coordinator.stop:
                     return
                 stalled = stalled + 1 if self._progress.lag >= before else 0
@@ -191,7 +191,7 @@ class SeedJob:
         await self._retry_transient(survey.read_positions)
         logs = await self._retry_transient(lambda: survey.logs(arrangement.partitions))
         begins = await self._retry_transient(lambda: survey.begins(logs, initial=initial))
-        shares = shares_of(logs, survey.known(), begins)
+        shares = shares_of(logs, survey.next_offsets, begins)
         if progress.shares:
             shares = tuple(self._advanced(share) for share in shares)
         progress.plan(shares)
@@ -200,18 +200,13 @@ class SeedJob:
     def _advanced(self, share: SeedShare) -> SeedShare:
         """Returns *share*, starting at the next offset of its copy."""
         at = max(share.start, self._progress.next_offsets.get(share.index, -1))
-        return replace(
-            share, start=at, is_new=share.is_new and share.index not in self._progress.partition_results
-        )
+        return replace(share, start=at)
 
-    async def _wave(
-        self, survey: SeedSurvey, tasks: Sequence[SeedTask], identity: Identity | None, *, initial: bool
-    ) -> None:
+    async def _wave(self, survey: SeedSurvey, tasks: Sequence[SeedTask], *, initial: bool) -> None:
         """Runs *tasks* on Spark and follows their progress until they end."""
         wave = WaveSettings(
             files=self._files,
-            identity=identity,
-            group=self._group,
+            group=survey.group,
             initial=initial,
             seconds=self._job.wave_s,
             url=self._url,
@@ -281,13 +276,12 @@ class SeedJob:
             self._coordinator.stop = True
 
     async def _read_positions(self, survey: SeedSurvey) -> None:
-        """Reads the offsets stored on the target, whichever copier wrote them."""
+        """Reads how far each partition is copied, as its task has stored it."""
         with contextlib.suppress(MirrorFlowError):
             await survey.read_positions()
-        known = survey.known()
         for share in self._progress.shares:
-            if share.source in known:
-                self._progress.reached(share.index, known[share.source])
+            if share.source in survey.next_offsets:
+                self._progress.reached(share.index, survey.next_offsets[share.source])
 
     async def _require_no_foreign_records(self, survey: SeedSurvey, arrangement: Arrangement) -> None:
         if not self._job.accept_foreign:
@@ -304,6 +298,8 @@ class SeedJob:
             except MirrorFlowError as error:
                 is_transient = error.retriable and not isinstance(error, NotAuthorizedError | SettingError)
                 if not is_transient or tries == TRIES_MAX or self._coordinator.stop:
+                    if isinstance(error, FlowTakenError):
+                        raise FlowLostError from error
                     raise
                 log.warning("%s", error)
                 await asyncio.sleep(RETRY_S)

@@ -32,7 +32,6 @@ class SeedShare:
     start: int  # next offset of the copy, or the first of the source, when it was planned
     end: int  # frozen: later records are left to the next wave or the live connector
     bytes: int  # estimated, from start to end
-    is_new: bool = False  # no copier has copied it yet
 
     @property
     def source(self) -> TopicPartition:
@@ -84,7 +83,6 @@ def shares_of(
                 start=start,
                 end=log.end,
                 bytes=size,
-                is_new=known is None,
             )
         )
     return tuple(shares)
@@ -125,7 +123,7 @@ def foreign_topics(
     """Returns target topics with records in partitions that neither this flow nor its Java MM2 has written to.
 
     *ends* maps source partitions to the first and end offset of their copies; *known* are the source
-    partitions with a stored offset or an anchor; *names* maps source topics to target topics.
+    partitions with a stored position; *names* maps source topics to target topics.
     """
     ours = set(known)
     return tuple(

@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mirrorflow_core.reports import Guarantee
 from mirrorflow_seed.report import Cost, JobPhase, SeedReport
 from mirrorflow_seed.seed.plan import SeedShare, lag_of
 from mirrorflow_seed.seed.seed_task import PartitionOutcome, PartitionResult
@@ -86,9 +85,6 @@ class SeedProgress:
         """
         records, size, seconds = totals
         records_per_s, bytes_per_s = self._rates(records, size, now_s)
-        weakest = any(
-            one.guarantee == Guarantee.SINGLE_WRITER.value for one in self.partition_results.values()
-        )
         return SeedReport(
             run_id=self._run_id,
             phase=phase,
@@ -102,7 +98,6 @@ class SeedProgress:
             bytes_per_second=bytes_per_s,
             estimated_seconds=self._estimate(records_per_s, active) if phase is JobPhase.RUNNING else None,
             gap_records=self.gap_records,
-            guarantee=(Guarantee.SINGLE_WRITER if weakest else Guarantee.EXACTLY_ONCE).value,
             cost=Cost(executor_seconds=seconds, bytes_read=size, bytes_written=size),
             message=message or _message(self.failed, held_up or {}),
         )

@@ -1,9 +1,9 @@
 """Copies the partitions of one seed task in a Spark task, with the replicator's own copy task.
 
-Guarantees: it writes with the flow's identity, so the target refuses what Spark runs again or too late. It
-resumes where the target's state says. It ends when each partition has reached its frozen end, when its time
-is over, when the driver stops it, or when nothing more can be copied, and it then releases its partitions
-gracefully. Its result is used only for the report.
+Guarantees: each attempt of the task first fences the earlier ones, and only while the job owns the flow; so the
+target refuses what Spark runs twice or too late. An attempt continues where the last one ended. It ends when each
+partition has reached its frozen end, when its time is over, when the driver stops it, or when nothing more can be
+copied, and it then stores that it has left its partitions. Its result is used only for the report.
 """
 
 import asyncio
@@ -11,23 +11,21 @@ import logging
 import secrets
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from mirrorflow_core.errors import (
-    FencedError,
+    FlowUnfencedError,
     IdentityError,
     MirrorFlowError,
     SettingError,
     SourceDataLostError,
 )
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.reports import Guarantee, KnownEnd
-from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.reports import AcknowledgedPosition
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
@@ -37,11 +35,8 @@ from mirrorflow_kafka.writer.producer_transactions import ProducerTransactions
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.task_messages import Assign
-from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
-from mirrorflow_replicator.copy.partition_reports import guarantee_of
-from mirrorflow_replicator.copy.resume.identity_resolution import identify
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
 from mirrorflow_replicator.process import memory_tuning
 from mirrorflow_replicator.worker.task_factory import begin
@@ -57,8 +52,6 @@ from mirrorflow_seed.settings import FlowFiles
 POLL_S: Final = 0.05
 START_S: Final = 60.0  # upper bound for a start; added to the time of a task
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 15.0  # while a cluster cannot be used
-RESUME_SPREAD_S: Final = 1.0  # tasks that were fenced together spread their resumption over this time
-_BEGINNINGS: Final = frozenset(start.value for start in StartPosition)
 
 log = logging.getLogger("mirrorflow.seed")
 
@@ -76,12 +69,11 @@ class WaveSettings:
     """The input that all tasks of a wave share. It holds no secret and no resolved reference."""
 
     files: FlowFiles
-    identity: Identity | None  # None: the flow has an owner, which is the driver of this job
+    group: str  # the job's name in the claim of the flow
     initial: bool  # the flow began with this job
     seconds: float
     url: str  # where the driver answers tasks
     bytes_per_second: int | None
-    group: str = ""  # the job's name in the claim, where the flow has an owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,6 @@ class PartitionResult:
     outcome: PartitionOutcome
     next_offset: int = -1
     gap_records: int = 0
-    guarantee: str = Guarantee.EXACTLY_ONCE.value
     reason: str = ""
     message: str = ""
 
@@ -130,13 +121,13 @@ class SeedTaskRunner:
         self._settings: SourceSettings = wave.files.load()
         self._resolve = Resolver(self._settings.providers).resolve_client
         self._chain = min(share.index for share in seed_task.shares)
-        # What this process has learned in earlier starts, where the flow has an owner.
+        # What this process has learned in earlier starts.
         self._earlier: dict[TopicPartition, PartitionCopier] = {}
         self._stamped: set[str] = set()
-        self._known_ends: Sequence[KnownEnd] = ()
+        self._acknowledged: tuple[AcknowledgedPosition, ...] = ()
         self._ended_why = ""
         self._open: dict[int, SeedShare] = {share.index: share for share in seed_task.shares}
-        self._copiers: dict[int, PartitionCopier] = {}  # of the current connection
+        self._copiers: dict[int, PartitionCopier] = {}  # the newest one of each share; it inherits all counts
         self._partition_results: dict[int, PartitionResult] = {}
         self._attempt = secrets.token_hex(8)
         self._progress = SeedTaskReport(attempt=self._attempt)
@@ -146,8 +137,6 @@ class SeedTaskRunner:
         self._until_s = self._began_s + START_S + wave.seconds
         self._has_copied = False
         self._start_s = 0.0
-        self._counted = (0, 0)  # records and bytes copied over earlier connections
-        self._lost: Counter[int] = Counter()  # source offsets lost over earlier connections, by share
         self._bug: BaseException | None = None
         self._connection_error: MirrorFlowError | None = None
 
@@ -176,10 +165,10 @@ class SeedTaskRunner:
 
     async def _run_until_done(self) -> None:
         """Connects and copies, again after each error, until all shares are done or the time is over."""
-        identity, failures = self._wave.identity, 0
+        failures = 0
         while self._open and not self._must_end():
             try:
-                identity = await self._run_once(identity)
+                await self._run_once()
             except (SettingError, IdentityError) as error:
                 for share in list(self._open.values()):
                     self._end(share, PartitionOutcome.FAILED, error)
@@ -191,33 +180,27 @@ class SeedTaskRunner:
             else:
                 self._connection_error, failures = None, 0
 
-    async def _run_once(self, identity: Identity | None) -> Identity | None:
-        """Copies with *identity* until the end; returns the identity to continue with, newer if fenced."""
+    async def _run_once(self) -> None:
+        """Takes the open partitions over and copies them, until the end or until this start of the task ends."""
         self._ended_why = ""
         clusters = await self._connect()
         task = None
         try:
-            store = position_store(self._settings, clusters[1])
-            fenced_start = None
-            if self._settings.has_owner:
-                fenced_start = await self._fenced_start(clusters)
-            else:
-                await store.open()
+            fenced = await self._start(clusters)
             task = await begin(
                 self._settings,
                 clusters,
-                store,
-                identity,
+                position_store(self._settings, clusters[1]),
                 resolve=self._resolve,
                 task=0,
-                copier=self._attempt,
-                fenced=fenced_start,
+                fenced=fenced,
             )
-            fenced = await self._copy(task)
-            self._earlier |= task.lanes
+            await self._copy(task)
         finally:
             if task is not None:
+                self._earlier |= task.lanes
                 await task.stop()
+                self._acknowledged = task.acknowledged()
             else:
                 await asyncio.gather(*(cluster.close() for cluster in clusters))
             self._count()
@@ -225,22 +208,21 @@ class SeedTaskRunner:
             raise self._bug
         for share in list(self._open.values()):
             self._settle(share)  # acknowledgements may have arrived during the stop
-        return await self._next_identity(identity) if fenced and identity is not None else identity
 
-    async def _fenced_start(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
+    async def _start(self, clusters: tuple[Cluster, Cluster]) -> FencedStart:
         """Takes the open partitions over from earlier attempts, and returns where each of them starts."""
         settings = self._settings
         ids = TransactionalIds(settings.source_alias).seed(self._wave.group, self._chain)
         owner = FlowOwner(settings, on_lost=lambda: None, group=self._wave.group)
         wanted = Assign(
-            identity=None,
             partitions=tuple(share.source for share in self._open.values()),
             initial=self._wave.initial,
-            gone=False,
-            known_ends=tuple(self._known_ends),
+            acknowledged=self._acknowledged,
         )
         given = await owner.start_in_group(clusters, 0, wanted, ids=ids)
         assert given.start is not None
+        if given.start.unfenced_why:
+            raise FlowUnfencedError(source=settings.source_alias, why=given.start.unfenced_why)
         transactions = ProducerTransactions(clusters[1], flow_topics(settings), sequences=given.sequences)
         return FencedStart(
             start=given.start,
@@ -250,58 +232,42 @@ class SeedTaskRunner:
             end=self._end_start,
         )
 
-    def _end_start(self, why: str, known_ends: Sequence[KnownEnd] = ()) -> None:
+    def _end_start(self, why: str) -> None:
         log.warning("the task begins again behind its last commit: %s", why)
-        self._ended_why, self._known_ends = why, known_ends
+        self._ended_why = why
 
-    async def _copy(self, task: CopyTask) -> bool:
-        """Copies until nothing is left to do on this connection; returns whether the epoch was fenced."""
-        self._lost.update({index: copier.lost_records for index, copier in self._copiers.items()})
-        self._counted, self._copiers = (self._progress.records, self._progress.bytes), {}
+    async def _copy(self, task: CopyTask) -> None:
+        """Copies until nothing is left to do in this start of the task."""
         assigned: frozenset[int] = frozenset()
         while self._open and not self._must_end() and self._bug is None and not self._ended_why:
             wanted = frozenset(self._open)
             limit = self._instructions.bytes_per_second
             if wanted != assigned:
-                await task.assign(
-                    [share.source for share in self._open.values()],
-                    initial=self._wave.initial,
-                    bytes_per_s=limit,
-                )
+                await task.assign([share.source for share in self._open.values()], bytes_per_s=limit)
                 assigned = wanted
-                self._copiers = {index: task.lanes[share.source] for index, share in self._open.items()} | {
-                    index: copier for index, copier in self._copiers.items() if index not in wanted
-                }
+                self._copiers |= {index: task.lanes[share.source] for index, share in self._open.items()}
             task.pace.bytes_per_s = limit
             await asyncio.sleep(POLL_S)
             self._count()
-            if not self._has_copied and any(
-                copier.records or copier.state is CopierState.WAITING for copier in self._copiers.values()
-            ):
+            if not self._has_copied and any(copier.records for copier in self._copiers.values()):
                 self._has_copied = True
                 self._start_s = time.monotonic() - self._began_s
                 self._until_s = min(self._until_s, time.monotonic() + self._wave.seconds)
             for share in list(self._open.values()):
-                if self._settle(share):
-                    return True
+                self._settle(share)
             if all(_delivered(self._copiers[index]) >= share.end for index, share in self._open.items()):
-                break  # the stop commits what is left; the caller then checks the shares once more
-        return False
+                return  # the stop commits what is left; the caller then checks the shares once more
 
-    def _settle(self, share: SeedShare) -> bool:
-        """Records the outcome of *share* if it has ended; returns whether its epoch was fenced."""
+    def _settle(self, share: SeedShare) -> None:
+        """Records the outcome of *share* if it has ended."""
         copier = self._copiers.get(share.index)
         if copier is None:
-            return False
-        if _next_offset(copier) >= share.end:
-            self._end(share, PartitionOutcome.DONE, None)
-            return False
+            return
         error = copier.error
-        if isinstance(error, FencedError):
-            return True
-        if copier.is_halted and error is not None and not error.retriable:
+        if copier.settled_next_offset >= share.end:
+            self._end(share, PartitionOutcome.DONE, None)
+        elif copier.is_halted and error is not None and not error.retriable:
             self._end(share, PartitionOutcome.FAILED, error)
-        return False
 
     def _end(self, share: SeedShare, outcome: PartitionOutcome, error: MirrorFlowError | None) -> None:
         self._open.pop(share.index)
@@ -309,9 +275,8 @@ class SeedTaskRunner:
         self._partition_results[share.index] = PartitionResult(
             index=share.index,
             outcome=outcome,
-            next_offset=-1 if copier is None else _next_offset(copier),
-            gap_records=self._lost[share.index] + _gap_records(share, copier, error),
-            guarantee=(guarantee_of(copier) if copier is not None else Guarantee.EXACTLY_ONCE).value,
+            next_offset=-1 if copier is None else copier.settled_next_offset,
+            gap_records=_gap_records(copier, error),
             reason="" if error is None else error.reason,
             message="" if error is None else str(error),
         )
@@ -320,16 +285,6 @@ class SeedTaskRunner:
         """The error that holds up *share* now: its own, else that of the whole connection."""
         copier = self._copiers.get(share.index)
         return self._connection_error if copier is None or copier.error is None else copier.error
-
-    async def _next_identity(self, identity: Identity) -> Identity:
-        """Returns the identity of the generation that replaced ours."""
-        await asyncio.sleep(secrets.randbelow(1000) / 1000 * RESUME_SPREAD_S)
-        clusters = await self._connect()
-        try:
-            found = await identify(self._settings, *clusters, may_change=False, fenced=identity.generation)
-            return found.identity
-        finally:
-            await asyncio.gather(*(cluster.close() for cluster in clusters))
 
     async def _connect(self) -> tuple[Cluster, Cluster]:
         settings = self._settings
@@ -348,10 +303,10 @@ class SeedTaskRunner:
         copiers = self._copiers
         self._progress = SeedTaskReport(
             attempt=self._attempt,
-            records=self._counted[0] + sum(copier.records for copier in copiers.values()),
-            bytes=self._counted[1] + sum(copier.bytes for copier in copiers.values()),
+            records=sum(copier.records for copier in copiers.values()),
+            bytes=sum(copier.bytes for copier in copiers.values()),
             seconds=time.monotonic() - self._began_s,
-            next_offsets={index: _next_offset(copier) for index, copier in copiers.items()},
+            next_offsets={index: copier.settled_next_offset for index, copier in copiers.items()},
         )
 
     async def _report_periodically(self) -> None:
@@ -386,26 +341,14 @@ class SeedTaskRunner:
             self._bug = error
 
 
-def _next_offset(copier: PartitionCopier) -> int:
-    """The first source offset not known to be settled on the target, by this copier or by the active one."""
-    settled = copier.pin.settled
-    ours = -1 if settled is None else settled.source_offset + 1
-    position = copier.position
-    theirs = -1 if position is None or copier.state is not CopierState.WAITING else position.source_offset + 1
-    return max(ours, theirs)
-
-
 def _delivered(copier: PartitionCopier) -> int:
     """The first source offset not known to be delivered; an open transaction may still be aborted."""
     return -1 if copier.stream is None else copier.stream.delivered.source_offset + 1
 
 
-def _gap_records(share: SeedShare, copier: PartitionCopier | None, error: MirrorFlowError | None) -> int:
-    """Number of source offsets that existed at planning and were deleted before they were copied."""
+def _gap_records(copier: PartitionCopier | None, error: MirrorFlowError | None) -> int:
+    """Number of source offsets that were deleted before they were copied."""
     gap = 0 if copier is None else copier.lost_records
     if isinstance(error, SourceDataLostError):
         gap += max(0, error.found - error.wanted)
-    anchor = None if copier is None else copier.anchor
-    if share.is_new and anchor is not None and anchor.ordinal == 0 and anchor.why in _BEGINNINGS:
-        gap += max(0, anchor.source_offset - share.start)
     return gap

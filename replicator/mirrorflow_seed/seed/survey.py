@@ -1,21 +1,23 @@
-"""Reads from both clusters what the driver needs to plan a wave. Raises ClusterError."""
+"""Takes the flow for a seed or a restore, and reads from both clusters what its driver needs. Raises MirrorFlowError.
+
+The driver owns the flow in the name of its job (`connectors.flow_owner`): a running connector waits meanwhile, and
+continues behind the job. The job's tasks are the only writers of their partitions, as long as the driver has the flow.
+"""
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mirrorflow_core.errors import ClusterError
-from mirrorflow_core.exactly_once.identity import Beginning, Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings, StartPosition
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.decision_log import DecisionLog
-from mirrorflow_kafka.stores.offset_stores import position_store
-from mirrorflow_kafka.stores.position_store import PositionStore
 from mirrorflow_replicator.config.offset_sync_settings import offset_syncs_topic
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.providers import Resolver
@@ -23,62 +25,56 @@ from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner
 from mirrorflow_replicator.connectors.topic_sync import Arrangement, TopicSync
 from mirrorflow_replicator.copy.offset_sync_writer import SyncsTopic
-from mirrorflow_replicator.copy.resume.identity_resolution import identify
-from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_seed.errors import ForeignRecordsError
 from mirrorflow_seed.seed.plan import SeedLog, SeedShare, foreign_topics
 
 NAMED_MAX = 10  # topics in an error
-PLANNED = "seed"  # the reason stored with a beginning
 
 log = logging.getLogger("mirrorflow.seed")
 
 
 @dataclass(slots=True, kw_only=True)
 class SeedSurvey:
-    """The driver's own connections to both clusters, and the stores it has read over them."""
+    """The driver's own connections to both clusters, and its ownership of the flow."""
 
     settings: SourceSettings
     source: Cluster
     target: Cluster
-    store: PositionStore
-    decisions: DecisionLog
-    owner: FlowOwner | None  # None: the first writer, whose processes share the flow
-    # By partition, as stored by owners when last read.
-    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    decisions: DecisionLog  # for retention holds
+    group: str  # the job's name in the claim of the flow
+    owner: FlowOwner
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)  # as stored when last read
+    copied: set[TopicPartition] = field(default_factory=set)  # whose copies this flow may have written
 
     @classmethod
-    async def open(cls, settings: SourceSettings, group: str) -> "SeedSurvey":
-        """Connects to both clusters with the flow's admin clients; *group* is the job's name in claims."""
+    async def open(cls, settings: SourceSettings, job: str) -> "SeedSurvey":
+        """Connects to both clusters with the flow's admin clients; *job* is its kind and run id."""
         source, target = await connect_both(
             settings.source_admin,
             settings.target_admin,
             resolve=Resolver(settings.providers).resolve_client,
         )
-        return cls.over(settings, source, target, group)
+        return cls.over(settings, source, target, job)
 
     @classmethod
-    def over(
-        cls, settings: SourceSettings, source: Cluster, target: Cluster, group: str = ""
-    ) -> "SeedSurvey":
+    def over(cls, settings: SourceSettings, source: Cluster, target: Cluster, job: str) -> "SeedSurvey":
         """Uses existing connections and takes ownership of them."""
+        # Unique, so that tasks of an earlier driver with the same run id do not continue under this one's claim.
+        group = f"{job}-{secrets.token_hex(4)}"
         return cls(
             settings=settings,
             source=source,
             target=target,
-            store=position_store(settings, target),
             decisions=DecisionLog(
                 target, settings.source_alias, replication_factor=settings.offsets.replication_factor
             ),
-            owner=FlowOwner(settings, on_lost=lambda: None, group=group)
-            if settings.has_owner and group
-            else None,
+            group=group,
+            owner=FlowOwner(settings, on_lost=lambda: None, group=group),
         )
 
     async def close(self) -> None:
-        """Gives the flow up and closes all connections."""
-        if self.owner is not None:
-            await self.owner.leave(with_group=True)
+        """Gives the flow up, so that its connector continues, and closes all connections."""
+        await self.owner.leave(with_group=True)
         await asyncio.gather(self.source.close(), self.target.close())
 
     async def arrange(self) -> Arrangement:
@@ -105,63 +101,25 @@ class SeedSurvey:
             report_only=self.settings.configs_report_only,
         )
 
-    async def identify(self) -> tuple[Identity | None, bool]:
-        """Returns the identity that all tasks write with, and whether the flow begins with this job.
-
-        Where the flow has owners there is no identity: this job takes the flow, and its connector waits.
-        """
-        if self.owner is not None:
-            await self.owner.own((self.source, self.target), ((),), preempts=True)
-            await self.decisions.ensure()
-            await self.read_positions()
-            return None, self.owner.is_first
-        found = await identify(self.settings, self.source, self.target, may_change=True)
-        await asyncio.gather(self.store.open(), self.decisions.ensure())
-        await self.decisions.read()
-        return found.identity, found.is_first
+    async def take_flow(self) -> bool:
+        """Takes the flow, also from a running process; returns whether it begins with this job."""
+        await self.owner.own((self.source, self.target), ((),), preempts=True)
+        await self.decisions.ensure()
+        await self.read_positions()
+        return self.owner.is_first
 
     async def read_positions(self) -> None:
-        """Reads new positions, whichever process has stored them."""
-        if self.owner is not None:
-            self.next_offsets = await self.owner.next_offsets()
-        else:
-            await self.store.read_new()
+        """Reads how far each partition is copied, whichever process has stored it."""
+        positions = await self.owner.positions()
+        self.next_offsets = {one: position.next_source_offset for one, position in positions.items()}
+        self.copied = {one for one, position in positions.items() if not position.is_of_empty_copy}
 
-    def known(self) -> dict[TopicPartition, int]:
-        """Next source offset of each partition ever copied, as stored; 0 if only its anchor is known."""
-        if self.owner is not None:
-            return dict(self.next_offsets)
-        known = dict.fromkeys(self.decisions.decisions.partitions(), 0)
-        return known | {partition: one.source_offset + 1 for partition, one in self.store.positions.items()}
-
-    async def decide_beginnings(self, shares: Iterable[SeedShare], identity: Identity | None) -> None:
-        """Decides that partitions no copier has begun begin at the start of their share.
+    async def store_starts(self, shares: Iterable[SeedShare]) -> None:
+        """Stores where partitions start that were never copied.
 
         Otherwise a task that begins hours later would not notice records that the source deleted meanwhile.
         """
-        if self.owner is not None:
-            await self.owner.store_starts({one.source: one.start for one in shares if one.start < one.end})
-            return
-        assert identity is not None
-        # Decisions of earlier generations precede that of our identity, so this read finds them.
-        decisions = await self.decisions.read()
-        begun = {*decisions.partitions(), *self.store.positions}
-        beginnings = [
-            Beginning(
-                generation=identity.generation,
-                topic=share.topic,
-                partition=share.partition,
-                source_offset=share.start,
-                why=PLANNED,
-                source_topic_id=self.source.metadata.topic_id(share.topic),
-            )
-            for share in shares
-            if share.start < share.end
-            and share.source not in begun
-            and decisions.beginning(share.source, after=0) is None
-        ]
-        if beginnings:
-            await self.decisions.decide(beginnings, now_ms=now_ms())
+        await self.owner.store_starts({one.source: one.start for one in shares if one.start < one.end})
 
     async def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, SeedLog]:
         """Returns current offsets and size of *partitions* on the source, up to what this flow may read."""
@@ -201,5 +159,5 @@ class SeedSurvey:
         starts = await admin.offsets_at(self.target, tuple(copies.values()), EARLIEST)
         ends = await admin.offsets_at(self.target, tuple(copies.values()), LATEST)
         held = {source: (starts[copy], ends[copy]) for source, copy in copies.items()}
-        if foreign := foreign_topics(held, self.known(), names):
+        if foreign := foreign_topics(held, self.copied, names):
             raise ForeignRecordsError(topics=foreign[:NAMED_MAX], more=len(foreign[NAMED_MAX:]))

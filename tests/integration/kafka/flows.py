@@ -1,4 +1,4 @@
-"""One flow under attack: its own alias, so that its decisions, positions and copies are its own.
+"""One flow under attack: its own alias, so that its claims, positions and copies are its own.
 
 The verdict is always a Java consumer's: what it reads on the target must be, record by record, what it reads on the
 source. Attacks need to look at what a leader remembers, or to write bytes that no Java producer writes: `asking` does it
@@ -17,15 +17,12 @@ from typing import Any, TypeVar
 
 from kafka.protocol.admin.topics import AlterPartitionReassignmentsRequest
 
-from mirrorflow_core.exactly_once.identity import Decisions, Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_core.wire.records import Record as WireRecord
 from mirrorflow_core.wire.records import encode
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_producers import ActiveProducer
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.decision_log import DecisionLog
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import Record, digest, records
@@ -101,17 +98,50 @@ class Flow:
             worker=self.worker,
         )
 
-    def assert_exact(self, topic: str, *, isolation: str = "read_uncommitted") -> None:
-        """Each record of *topic* once, in order, and nothing else."""
-        expected = digest(self.source, topic, isolation=isolation)
-        found = digest(self.target, self.remote(topic))
-        if expected != found:
-            raise AssertionError(self._difference(topic, isolation))
+    def copied(self, topic: str) -> int:
+        """How many records of the copy of *topic* readers of committed records see."""
+        if not self.target.has_topic(self.remote(topic)):
+            return 0
+        found = digest(self.target, self.remote(topic), isolation="read_committed")
+        return sum(count for count, _ in found.values())
 
-    def _difference(self, topic: str, isolation: str) -> str:
+    def wait_until_committed(self, *topics: str) -> None:
+        """Until readers of committed records may read the copies of *topics* to the end."""
+
+        def committed() -> bool:
+            return all(
+                self.target.end_offsets(self.remote(topic), isolation="read_committed")
+                == self.target.end_offsets(self.remote(topic))
+                for topic in topics
+            )
+
+        wait_until("all is committed", committed)
+
+    def assert_exact(
+        self, topic: str, *, isolation: str = "read_uncommitted", reader: str = "read_uncommitted"
+    ) -> None:
+        """Each record of *topic* once, in order, and nothing else, for readers of isolation *reader*.
+
+        *isolation* is that of the reader of the source.
+        """
+        expected = digest(self.source, topic, isolation=isolation)
+        found = digest(self.target, self.remote(topic), isolation=reader)
+        if expected != found:
+            raise AssertionError(self._difference(topic, isolation, reader))
+
+    def assert_committed(self, topic: str, *, isolation: str = "read_uncommitted") -> None:
+        """As `assert_exact`, for readers of committed records, once as many are committed as the source has.
+
+        The process that copies must still run: what it has not committed is lost when it is killed.
+        """
+        expected = sum(count for count, _ in digest(self.source, topic, isolation=isolation).values())
+        wait_until(f"{expected} records of {topic} are committed", lambda: self.copied(topic) >= expected)
+        self.assert_exact(topic, isolation=isolation, reader="read_committed")
+
+    def _difference(self, topic: str, isolation: str, reader: str) -> str:
         lines = []
         sent = by_partition(records(self.source, topic, isolation=isolation, payload="sha256"))
-        copied = by_partition(records(self.target, self.remote(topic), payload="sha256"))
+        copied = by_partition(records(self.target, self.remote(topic), isolation=reader, payload="sha256"))
         for partition in sorted(sent.keys() | copied.keys()):
             wanted, got = sent.get(partition, []), copied.get(partition, [])
             missing, repeated = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
@@ -123,63 +153,6 @@ class Flow:
                 f"{repeated.total()} too many, first difference at {first}"
             )
         return "\n".join(lines)
-
-    def decisions(self) -> Decisions:
-        """What has been decided so far."""
-
-        async def read(cluster: Cluster) -> Decisions:
-            log = DecisionLog(cluster, self.alias, replication_factor=1)
-            await log.ensure()
-            return await log.read()
-
-        return asking(self.target, read)
-
-    def identity(self) -> Identity:
-        """The newest generation; there has to be one."""
-        identity = self.decisions().identity
-        assert identity is not None
-        return identity
-
-    def memory(self, topic: str, partition: int = 0) -> tuple[int, int] | None:
-        """Epoch and last sequence that the target's leader remembers of this flow; None if it does not."""
-        identity = self.identity()
-        return remembered(self.target, self.remote(topic), partition, identity.producer_id)
-
-    def remembered_since_ms(self, topic: str, partition: int = 0) -> int | None:
-        """The timestamp from which on the target's leader counts until it forgets this flow; None if it has."""
-        producer = producer_state(self.target, self.remote(topic), partition, self.identity().producer_id)
-        return None if producer is None else producer.last_timestamp
-
-    def memory_at(self, bootstrap: str, topic: str, producer_id: int) -> tuple[int, int] | None:
-        """The same by one broker, where others would not answer."""
-        return remembered(self.target, self.remote(topic), 0, producer_id, bootstrap=bootstrap)
-
-
-@contextmanager
-def rolled(
-    flow: Flow,
-    topic: str,
-    old: Replicator,
-    lines: Mapping[str, str],
-    *,
-    copy_more: Callable[[], None],
-    steps: int = 20,
-) -> Iterator[Replicator]:
-    """A newcomer with *lines*, started while *old* copies, as a rollout with `maxSurge: 1` does; *old* is stopped then.
-
-    *copy_more* returns when some more is copied: it is called until the newcomer reports the partition, and *steps* times
-    after that. One that reports nothing as long as another is at work is not waited for longer.
-    """
-    with flow.replicator(topic, lines) as new:
-        assert new.url  # it runs
-        for _ in range(3 * steps):
-            copy_more()
-            if new.partition(topic):
-                break
-        for _ in range(steps):
-            copy_more()
-        assert old.stop() == 0
-        yield new
 
 
 def contents(found: list[Record]) -> list[tuple[object, ...]]:
@@ -213,26 +186,16 @@ def asking(cluster: KafkaCluster, use: Callable[[Cluster], Awaitable[T]], *, boo
     return asyncio.run(main())
 
 
-def remembered(
-    cluster: KafkaCluster, topic: str, partition: int, producer_id: int, *, bootstrap: str = ""
-) -> tuple[int, int] | None:
-    """What the leader says of a producer: epoch and last sequence, or None."""
-    producer = producer_state(cluster, topic, partition, producer_id, bootstrap=bootstrap)
-    return None if producer is None else (producer.epoch, producer.last_sequence)
+def producers(cluster: KafkaCluster, topic: str, partition: int = 0, *, bootstrap: str = "") -> set[int]:
+    """The ids of the producers that the leader remembers (KIP-664)."""
 
-
-def producer_state(
-    cluster: KafkaCluster, topic: str, partition: int, producer_id: int, *, bootstrap: str = ""
-) -> ActiveProducer | None:
-    """What the leader says of a producer (KIP-664); None if it remembers none."""
-
-    async def ask(connected: Cluster) -> ActiveProducer | None:
+    async def ask(connected: Cluster) -> set[int]:
         await connected.refresh([topic])
         answer = (await admin.describe_producers(connected, [TopicPartition(topic, partition)]))[
             TopicPartition(topic, partition)
         ]
         assert not answer.error, answer.error
-        return next((one for one in answer.producers if one.producer_id == producer_id), None)
+        return {one.producer_id for one in answer.producers}
 
     return asking(cluster, ask, bootstrap=bootstrap)
 
@@ -271,40 +234,6 @@ def write_to_each(cluster: KafkaCluster, topic: str, batches: Sequence[list[Wire
     asking(cluster, write)
 
 
-def write_as(
-    flow: Flow,
-    topic: str,
-    batch: list[WireRecord],
-    *,
-    sequence: int,
-    transactional: bool = False,
-    partition: int = 0,
-    epoch: int | None = None,
-) -> int:
-    """Append a batch to the copy of *topic* with the flow's identity; the error code of the answer, 0 if it was appended.
-
-    *epoch* replaces the identity's epoch. *transactional* marks the batch and the request, and begins no transaction.
-    """
-    identity = flow.identity()
-    data = encode(
-        batch,
-        codec=0,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch if epoch is None else epoch,
-        base_sequence=sequence,
-        transactional=transactional,
-    )
-    target = TopicPartition(flow.remote(topic), partition)
-
-    async def write(connected: Cluster) -> int:
-        await connected.refresh([target.topic])
-        name = identity.transactional_id if transactional else None
-        answers = await admin.produce(connected, {target: data}, timeout_ms=30_000, transactional_id=name)
-        return answers[target]
-
-    return asking(flow.target, write)
-
-
 def numbered(first: int, count: int, *, timestamp: int, key: bytes | None = None) -> list[WireRecord]:
     """Records that carry their number."""
     return [WireRecord(0, timestamp, key, b"%012d" % number) for number in range(first, first + count)]
@@ -322,6 +251,11 @@ def large(stage: int, *, timestamp: int) -> list[list[WireRecord]]:
 def now_ms() -> int:
     """The wall clock, as Kafka writes it into records."""
     return time.time_ns() // 1_000_000
+
+
+def wait_until_ready(replicator: Replicator) -> None:
+    """Until a process is ready: it copies, or waits because another one owns the flow."""
+    wait_until(f"{replicator.name} is ready", lambda: replicator.rest("/readyz")[0] == 200)
 
 
 def wait_for_outcome(replicator: Replicator, topic: str, end: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.installation import java_command, write_properties
 from tests.harness.kafka.processes import HarnessError, wait_until
 from tests.harness.kafka.tool_service import run_alone
+from tests.harness.kafka.tools import records
 
 GROUP_WAIT_S = 120.0
 Offsets = Mapping[tuple[str, int], int]
@@ -85,7 +86,8 @@ def member(cluster: KafkaCluster, group: str, topic: str, **more: str | int | bo
 
 def consume(cluster: KafkaCluster, group: str, topic: str) -> list[tuple[int, int, bytes]]:
     """What a consumer of *group* gets until the end of *topic*: partition, offset, value. It commits nothing."""
-    ends = cluster.end_offsets(topic)
+    # Behind the last record there may be markers.
+    ends = {one.partition: one.offset + 1 for one in records(cluster, topic)}
     start = group_offsets(cluster, group)
     open_ = {part for part, end in ends.items() if start[topic, part] < end}
     consumer = member(cluster, group, topic)

@@ -5,25 +5,32 @@ taken from the real broker, or compared only in kind.
 """
 
 import asyncio
-import itertools
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any, NamedTuple
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.produce import API_KEY, VERSION, produce_request
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.target_probe import LATEST
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import CONCURRENT_TRANSACTIONS
-from tests.model.broker import SimulatedCluster
-from tests.model.coordinator import PREPARING
+from tests.model.coordinator import PREPARING, Coordinator, Marker
+from tests.model.errors import (
+    INVALID_PRODUCER_EPOCH,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    PRODUCER_FENCED,
+    RefusedError,
+)
+from tests.model.leader import PartitionLeader
 from tests.model.producer_state import Rules
-from tests.model.wire import Produced
 
 COORDINATOR = 1  # FindCoordinator's key type
 OLD_VERSION = 1
@@ -31,15 +38,18 @@ TIMEOUT_MS = 600_000
 SETTLED_S, STUCK_S = 20.0, 1.0
 RELOADED_S = 5.0  # a coordinator that was started anew writes what it has to write within a second
 MARKERS_APART_MS = 2_000  # the model and a broker write a marker
+NOW = -2
 _ANSWER = struct.Struct(">ihqqqi")
+# The error that the producer receives for the coordinator's error (ReplicaManager.handleProduceAppend).
+_TRANSLATED = {PRODUCER_FENCED: INVALID_PRODUCER_EPOCH, CONCURRENT_TRANSACTIONS: NOT_ENOUGH_REPLICAS}
 
 
 class Answered(NamedTuple):
-    """What is compared of a produce answer; `log_append_time` "now" where it is of this append."""
+    """What is compared of a produce answer; `log_append_time` is `NOW` where it is of this append."""
 
     error: int
     base_offset: int
-    log_append_time: int | str
+    log_append_time: int
 
 
 class Known(NamedTuple):
@@ -50,26 +60,65 @@ class Known(NamedTuple):
     txn_first_offset: int
 
 
-class Immediate:
-    """A world in which what is to happen soon happens when it is asked for."""
+class ModelCluster:
+    """The leaders of topics with one partition each, and the transaction coordinator."""
 
-    def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
+    def __init__(self, rules: Rules) -> None:
+        self.coordinator = Coordinator(self)
+        self.leaders: dict[TopicPartition, PartitionLeader] = {}
         self.fixed_ms: int | None = None
+        self._rules = rules
+        self._markers: deque[Callable[[], None]] = deque()
 
     @property
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000 if self.fixed_ms is None else self.fixed_ms
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._waiting.append((delay_s, next(self._order), action))
+    def create_topic(self, name: str, configs: dict[str, str]) -> None:
+        self.leaders[TopicPartition(name, 0)] = PartitionLeader(self._rules, configs)
 
-    def run(self) -> None:
-        """Do all that is due within a second."""
-        while soon := sorted(one for one in self._waiting if one[0] < 1.0):
-            self._waiting.remove(soon[0])
-            soon[0][2]()
+    def produce(self, at: TopicPartition, data: bytes, transactional_id: str | None) -> Answered:
+        """The answer to one batch. A leader asks the coordinator about the first one of a transaction."""
+        batch = split(bytearray(data))[0]
+        leader, guard = self.leaders[at], None
+        try:
+            if batch.is_transactional and self._rules.verifies:
+                guard = leader.start_verification(batch, self.wall_ms)
+            if guard is not None:
+                self._verify(at, batch, transactional_id)
+            found = leader.append(batch, self.wall_ms, guard)
+        except RefusedError as error:
+            return Answered(error.code, -1, -1)
+        return Answered(NONE, found.base_offset, found.log_append_time)
+
+    def _verify(self, at: TopicPartition, batch: Batch, transactional_id: str | None) -> None:
+        assert transactional_id is not None
+        code = self.coordinator.verify(transactional_id, batch.producer_id, batch.producer_epoch, at)
+        if code:
+            raise RefusedError(_TRANSLATED.get(code, code))
+
+    def write_marker(self, partition: TopicPartition, marker: Marker, done: Callable[[int], None]) -> None:
+        """See `coordinator.Markers`; it is written by `write_markers`."""
+        self._markers.append(partial(self._write_marker, self.leaders[partition], marker, done))
+
+    def write_markers(self) -> None:
+        """Write the markers of all transactions that were ended."""
+        while self._markers:
+            self._markers.popleft()()
+
+    def _write_marker(self, leader: PartitionLeader, marker: Marker, done: Callable[[int], None]) -> None:
+        try:
+            leader.append_marker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                kind=marker.kind,
+                coordinator_epoch=marker.coordinator_epoch,
+                now_ms=self.wall_ms,
+            )
+        except RefusedError as error:
+            done(error.code)
+        else:
+            done(NONE)
 
 
 class Pair:
@@ -77,8 +126,7 @@ class Pair:
 
     def __init__(self, real: Cluster, rules: Rules) -> None:
         self.real = real
-        self.world = Immediate()
-        self.model = SimulatedCluster("model", self.world, rules=rules)
+        self.model = ModelCluster(rules)
         self.tolerance_ms = 0  # of times that both have taken from clocks of their own
 
     # -- produce
@@ -93,20 +141,18 @@ class Pair:
             {at.topic: [(at.partition, data)]}, timeout_ms=10_000, transactional_id=transactional_id
         )
         connection = await self.real.connection(node_id)
-        before_ms = self.world.wall_ms
+        before_ms = self.model.wall_ms
         body = bytes(await connection.send(API_KEY, VERSION, parts, flexible=False))
-        appended_ms = _answer(at, body).log_append_time
+        real = _answer(at, body)
+        appended_ms = real.log_append_time
         # The model appends in the same millisecond: it is asked for again when the batch is repeated.
-        self.world.fixed_ms = appended_ms if before_ms <= appended_ms <= self.world.wall_ms else None
-        answers: list[bytes] = []
-        self.model.handle(1, "Produce", VERSION, b"".join(bytes(part) for part in parts), answers.append)
-        self.world.run()
-        self.world.fixed_ms = None
-        after_ms = self.world.wall_ms
-        real, model = (_answer(at, one) for one in (body, answers[0]))
-        if 0 < abs(real.log_append_time - model.log_append_time) <= self.tolerance_ms:
-            model = model._replace(log_append_time=real.log_append_time)
-        return tuple(_timeless(one, before_ms, after_ms) for one in (real, model))  # type: ignore[return-value]
+        self.model.fixed_ms = appended_ms if before_ms <= appended_ms <= self.model.wall_ms else None
+        model = self.model.produce(at, data, transactional_id)
+        self.model.fixed_ms = None
+        after_ms = self.model.wall_ms
+        if 0 < abs(appended_ms - model.log_append_time) <= self.tolerance_ms:
+            model = model._replace(log_append_time=appended_ms)
+        return _timeless(real, before_ms, after_ms), _timeless(model, before_ms, after_ms)
 
     # -- transactions
 
@@ -123,10 +169,10 @@ class Pair:
         if self.model.coordinator.known(transactional_id) is None:
             self.model.coordinator._next_producer_id = answer.producer_id
         while True:
-            found = self.model.coordinator.init_producer_id(transactional_id, TIMEOUT_MS, self.world.wall_ms)
+            found = self.model.coordinator.init_producer_id(transactional_id, TIMEOUT_MS, self.model.wall_ms)
             if found[0] != CONCURRENT_TRANSACTIONS:
                 return (answer.error_code, answer.producer_id, answer.producer_epoch), found
-            self.world.run()
+            self.model.write_markers()
 
     async def add_partition(
         self, transactional_id: str, producer: tuple[int, int], at: TopicPartition
@@ -142,7 +188,7 @@ class Pair:
             max_version=OLD_VERSION,
         )
         answer = await self._call(transactional_id, request, codes_of=_partition_codes)
-        model = self.model.coordinator.add_partitions(transactional_id, *producer, [at], self.world.wall_ms)
+        model = self.model.coordinator.add_partitions(transactional_id, *producer, [at], self.model.wall_ms)
         return next(iter(_partition_codes(answer))), model
 
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> tuple[int, int]:
@@ -160,9 +206,9 @@ class Pair:
         )
         real = (await self._call(transactional_id, request)).error_code
         model = self.model.coordinator.end(
-            transactional_id, *producer, commit=commit, now_ms=self.world.wall_ms
+            transactional_id, *producer, commit=commit, now_ms=self.model.wall_ms
         )
-        self.world.run()
+        self.model.write_markers()
         await self._settled(transactional_id, request)
         return real, model
 
@@ -196,11 +242,11 @@ class Pair:
             one.producer_id: Known(one.epoch, one.last_sequence, one.current_txn_start_offset)
             for one in real.producers
         }
-        request = SimpleNamespace(topics=[SimpleNamespace(name=at.topic, partition_indexes=[at.partition])])
-        answer = self.model.answer(1, "DescribeProducers", 0, request).topics[0].partitions[0]
         model = {
-            one.producer_id: Known(one.producer_epoch, one.last_sequence, one.current_txn_start_offset)
-            for one in answer.active_producers
+            one.producer_id: Known(
+                one.epoch, one.last_sequence, -1 if one.txn_first_offset is None else one.txn_first_offset
+            )
+            for one in self.model.leaders[at].producers.producers.values()
         }
         return found, model
 
@@ -208,9 +254,8 @@ class Pair:
         """High watermark and last stable offset of both."""
         high = (await admin.list_offsets(self.real, [at], LATEST))[at].offset
         stable = (await admin.list_offsets(self.real, [at], LATEST, read_committed=True))[at].offset
-        found = self.model.partition(at)
-        assert found is not None
-        return (high, stable), (found.leader.log.high_watermark, found.leader.last_stable_offset)
+        leader = self.model.leaders[at]
+        return (high, stable), (leader.log.high_watermark, leader.last_stable_offset)
 
     async def restarted(self) -> None:
         """The real broker was killed and started; the model's log leads on, with what a log says of producers.
@@ -227,25 +272,24 @@ class Pair:
             ):
                 break
             await asyncio.sleep(0.1)
-        for topic in self.model.topics.values():
-            for one in topic.partitions:
-                one.leader.elect(one.leader.log.end, is_restarted=True)
+        for leader in self.model.leaders.values():
+            leader.elect(leader.log.end, is_restarted=True)
         if await self._writes_markers_again():
             self.model.coordinator.fail_over()
-            self.world.run()
+            self.model.write_markers()
         # The real one does so, too, as soon as it has read its own log.
         until_s = time.monotonic() + SETTLED_S
-        for topic_name in self.model.topics:
-            while (ends := await self.ends(TopicPartition(topic_name, 0)))[0] != ends[1]:
-                assert time.monotonic() < until_s, (topic_name, ends)
+        for at in self.model.leaders:
+            while (ends := await self.ends(at))[0] != ends[1]:
+                assert time.monotonic() < until_s, (at.topic, ends)
                 await asyncio.sleep(0.05)
 
     async def _writes_markers_again(self) -> bool:
         """Whether the markers of a transaction that is never over come again: a coordinator that knows no leader yet drops them."""
         until_s = time.monotonic() + RELOADED_S
         while time.monotonic() < until_s:
-            for topic in self.model.topics:
-                real, model = await self.ends(TopicPartition(topic, 0))
+            for at in self.model.leaders:
+                real, model = await self.ends(at)
                 if real[0] > model[0]:
                     return True
             await asyncio.sleep(0.1)
@@ -260,14 +304,14 @@ def _partition_codes(answer: Any) -> set[int]:
     }
 
 
-def _answer(at: TopicPartition, body: bytes) -> Produced:
+def _answer(at: TopicPartition, body: bytes) -> Answered:
     """The only answer in a produce response."""
     start = 4 + 2 + len(at.topic.encode()) + 4
-    partition, error, base_offset, append_time, log_start, _ = _ANSWER.unpack_from(body, start)
+    partition, error, base_offset, append_time, *_ = _ANSWER.unpack_from(body, start)
     assert partition == at.partition
-    return Produced(error, base_offset, append_time, log_start)
+    return Answered(error, base_offset, append_time)
 
 
-def _timeless(one: Produced, before_ms: int, after_ms: int) -> Answered:
+def _timeless(one: Answered, before_ms: int, after_ms: int) -> Answered:
     is_now = before_ms - 2 <= one.log_append_time <= after_ms + 2
-    return Answered(one.error, one.base_offset, "now" if is_now else one.log_append_time)
+    return one._replace(log_append_time=NOW) if is_now else one

@@ -211,12 +211,12 @@ def test_the_grants_that_acls_prints_are_enough_and_nothing_is_made_before_the_f
 
     first = checked.command("check")
     assert (0, "") == (first.returncode, first.stderr), first.stdout
-    assert "gives exactly-once, for old records too, in transactions of mirrorflow." in first.stdout
+    assert "ok    gated gives exactly-once to readers of committed records" in first.stdout
     assert before == (checked.source.topics(), checked.target.topics())
     created = {
         line.partition("would create: ")[2] for line in first.stdout.splitlines() if "would create" in line
     }
-    names = ("identity", "offsets", "offset-syncs", "offset-map")
+    names = ("claims", "identity", "offsets", "offset-syncs", "offset-map")
     internal = {f"mm2-{name}.{checked.alias}.internal" for name in names}
     beside = {f"{checked.alias}.checkpoints.internal"}
     beside |= {f"heartbeats of {checked.alias}"} if "heartbeats" not in before[0] else set()
@@ -298,8 +298,8 @@ MISSING = [
     ),
     (
         "READ",
-        ("TOPIC", "mm2-identity.{alias}.internal", "CREATE"),
-        "Create on topic mm2-identity.{alias}.internal",
+        ("TOPIC", "mm2-claims.{alias}.internal", "CREATE"),
+        "Create on topic mm2-claims.{alias}.internal",
     ),
     (
         "READ",
@@ -310,11 +310,6 @@ MISSING = [
         "READ",
         ("TOPIC", "mm2-offset-syncs.{alias}.internal", "WRITE"),
         "Write on topic mm2-offset-syncs.{alias}.internal",
-    ),
-    (
-        "READ",
-        ("TRANSACTIONAL_ID", "mirrorflow.{alias}", "WRITE"),
-        "Write on transactional id mirrorflow.{alias}",
     ),
     ("READ", ("GROUP", "{topic}-readers", "READ"), "Read on group {topic}-readers"),
 ]
@@ -351,8 +346,21 @@ def test_a_grant_that_is_missing_is_named_with_its_side(
         f"fail  Cluster {checked.alias} does not authorize {words} on topic {checked.topic}",
         f"fail  Cluster gated does not authorize {what}",
     ] == found
-    weaker = "only exactly-once-single-writer for records older than 12 h, because Write on transactional id"
-    assert (kind == "TRANSACTIONAL_ID") == (weaker in done.stdout)
+
+
+def test_a_flow_that_may_not_use_its_transactional_ids_is_at_least_once(checked: Checked) -> None:
+    """It can run, also without the claims topic; a note names the ACL."""
+    checked.grant(
+        [one for one in checked.grants() if one.kind != "TRANSACTIONAL_ID" and "mm2-claims" not in one.name]
+    )
+
+    done = checked.command("check")
+
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert (
+        f"note  gated gives at-least-once, because gated does not grant Write on transactional ids that begin with "
+        f"mirrorflow:{checked.alias}:"
+    ) in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -495,21 +503,21 @@ def test_a_renamed_flow_is_accepted_where_it_names_its_earlier_name(checked: Che
         ("DESCRIBE_CONFIGS", 0, "note  How long topic {name} on gated keep records cannot be seen without"),
     ],
 )
-def test_an_identity_topic_that_loses_its_records_is_named_with_the_cure(
+def test_a_claims_topic_that_loses_its_records_is_named_with_the_cure(
     checked: Checked, denied: str, status: int, said: str
 ) -> None:
-    """It was created with a retention; the command changes nothing."""
+    """It was created without compaction; the command changes nothing."""
     checked.grant(checked.grants())
-    name = f"mm2-identity.{checked.alias}.internal"
-    checked.target.create_topic(name, config={"retention.ms": "604800000"})
+    name = f"mm2-claims.{checked.alias}.internal"
+    checked.target.create_topic(name, config={"cleanup.policy": "delete"})
     checked.target.allow(denied, "TOPIC", name, deny=True)
 
     done = checked.command("check")
 
     assert (status, "") == (done.returncode, done.stderr), done.stdout
     assert said.format(name=name) in done.stdout
-    assert ("--add-config retention.ms=-1." in done.stdout) == bool(status)
-    assert checked.target.topic_config(name)["retention.ms"] == "604800000"
+    assert ("--add-config cleanup.policy=compact." in done.stdout) == bool(status)
+    assert checked.target.topic_config(name)["cleanup.policy"] == "delete"
 
 
 def test_a_target_that_cannot_coordinate_transactions_is_reported_with_what_holds_there(
@@ -529,6 +537,6 @@ def test_a_target_that_cannot_coordinate_transactions_is_reported_with_what_hold
 
     assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert (
-        "note  target gives exactly-once, but only exactly-once-single-writer for records older than 12 h, because its"
-        " brokers are fewer than transaction.state.log.replication.factor"
+        "note  target gives at-least-once, because target has fewer brokers than "
+        "transaction.state.log.replication.factor, so it has no transactions"
     ) in done.stdout

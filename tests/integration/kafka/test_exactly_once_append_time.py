@@ -1,4 +1,4 @@
-"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): what was copied cannot be known by its time."""
+"""Targets that replace timestamps (`message.timestamp.type=LogAppendTime`): a record is not known by its time."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 Content = tuple[object, ...]
 
 
-def without_times(cluster: KafkaCluster, topic: str) -> list[Content]:
-    return [(one.key, one.value, one.headers) for one in records(cluster, topic)]
+def without_times(cluster: KafkaCluster, topic: str, *, isolation: str = "read_uncommitted") -> list[Content]:
+    return [(one.key, one.value, one.headers) for one in records(cluster, topic, isolation=isolation)]
 
 
 def in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Content]:
@@ -37,10 +37,7 @@ def in_transactions(cluster: KafkaCluster, topic: str, *, first: int) -> list[Co
 def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """kill -9 before a position. Neither source can be counted: one is compacted, of one retention took the beginning.
-
-    Nor by offsets: markers of transactions take some.
-    """
+    """kill -9. One source is compacted, of one retention took the beginning; markers of transactions take offsets."""
     stem = unique_topic()
     compacted = flow.source.create_topic(f"{stem}-compacted", config={"cleanup.policy": "compact"})
     shortened = flow.source.create_topic(f"{stem}-shortened")
@@ -55,8 +52,11 @@ def test_a_copy_with_times_of_its_own_is_resumed_without_a_repeat(
             sent[topic] += in_transactions(flow.source, topic, first=1_000)
         replicator.start()
         replicator.wait_until_caught_up(partitions=2)
+        flow.wait_until_committed(*sent)
 
-    found = {topic: without_times(flow.target, flow.remote(topic)) for topic in sent}
+    found = {
+        topic: without_times(flow.target, flow.remote(topic), isolation="read_committed") for topic in sent
+    }
     assert {topic: len(one) for topic, one in sent.items()} == {
         topic: len(one) for topic, one in found.items()
     }

@@ -1,4 +1,4 @@
-"""Compacted topics on either side, and kill -9 before a position was written.
+"""Compacted topics on either side, and kill -9.
 
 What is right for them: nothing is lost, both sides end with the same value of each key, and no record that is copied once is
 there twice. Values are unique unless a test says otherwise.
@@ -27,12 +27,21 @@ from tests.harness.kafka.compaction import (
     roll_segment,
     wait_until_cleaned,
 )
-from tests.harness.kafka.tools import digest, load, records
-from tests.integration.kafka.flows import Flow, asking, contents, now_ms, wait_for_outcome, write_batches
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.integration.kafka.flows import (
+    Flow,
+    asking,
+    contents,
+    now_ms,
+    numbered,
+    wait_for_outcome,
+    write_batches,
+)
 
 pytestmark = pytest.mark.more
 
-# Settings of the copy are the test's own, and no position says where the copier was.
+# Settings of the copy are the test's own, and positions are stored as rarely as possible.
 ALONE = {"sync.topic.configs.enabled": "false", "offset.flush.interval.ms": "3600000"}
 KEYS = 50
 MANY, MANY_PER_BATCH = 1_100_000, 10_000
@@ -60,9 +69,10 @@ def last_values(found: list[tuple[object, ...]]) -> dict[object, tuple[object, .
 
 
 def assert_copied_once(flow: Flow, topic: str) -> None:
-    """As the module says."""
+    """As the module says, while the process that copies still runs."""
+    flow.wait_until_committed(topic)
     sent = contents(records(flow.source, topic))
-    found = contents(records(flow.target, flow.remote(topic)))
+    found = contents(records(flow.target, flow.remote(topic), isolation="read_committed"))
     assert last_values(sent) == last_values(found)
     assert {} == {one: count for one, count in Counter(found).items() if count > 1}
     both = set(sent) & set(found)
@@ -87,10 +97,10 @@ def test_a_copy_that_was_compacted_before_the_restart_continues(
         write_batches(east, topic, keyed(2_000, 500))
         replicator.start()
         said = wait_for_outcome(replicator, topic, 2_501)
+        assert "copying" == said["phase"], said["message"]
+        assert_copied_once(flow, topic)
 
     assert left < 2_000
-    assert "copying" == said["phase"], said["message"]
-    assert_copied_once(flow, topic)
 
 
 def test_a_twin_of_what_was_copied_is_copied_when_it_is_the_last_of_its_key(
@@ -111,9 +121,12 @@ def test_a_twin_of_what_was_copied_is_copied_when_it_is_the_last_of_its_key(
         left = records(tidy, topic)
         replicator.start()
         replicator.wait_until_caught_up()
+        flow.wait_until_committed(topic)
 
     assert [(b"key", b"a", 2), (ROLL_KEY, b"", 3)] == [(one.key, one.value, one.offset) for one in left]
-    assert last_values(contents(left)) == last_values(contents(records(west, flow.remote(topic))))
+    assert last_values(contents(left)) == last_values(
+        contents(records(west, flow.remote(topic), isolation="read_committed"))
+    )
 
 
 def test_a_source_that_is_not_compacted_any_more_is_copied_whole(
@@ -133,9 +146,9 @@ def test_a_source_that_is_not_compacted_any_more_is_copied_whole(
         left = len(records(tidy, topic))
         replicator.start()
         replicator.wait_until_caught_up()
+        assert_copied_once(flow, topic)
 
     assert 50 + 1_500 + 1 == left
-    assert_copied_once(flow, topic)
 
 
 def write_many(cluster: KafkaCluster, topic: str) -> None:
@@ -168,16 +181,15 @@ def test_a_first_copy_that_was_killed_behind_a_million_records_continues(
         load(flow.source, topic, 1_000, keys=True)
         replicator.start()
         said = wait_for_outcome(replicator, topic, MANY + 1_000)
-
-    assert "copying" == said["phase"], said["message"]
-    assert digest(flow.source, topic) == digest(flow.target, flow.remote(topic))
+        assert "copying" == said["phase"], said["message"]
+        flow.assert_committed(topic)
 
 
 @pytest.mark.faults
-def test_what_cannot_be_decided_goes_by_policy(
+def test_a_target_emptied_behind_the_last_position_goes_by_policy(
     east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """No position, no map of offsets, nothing in the target's log, and a leader that was started anew and knows no producer."""
+    """After kill -9, neither the target's log nor its leader, which was started anew, shows what was copied."""
     topic = east.create_topic(unique_topic(), config={"cleanup.policy": "compact"})
     write_batches(east, topic, keyed(0, 500))
     flows = {
@@ -192,10 +204,6 @@ def test_what_cannot_be_decided_goes_by_policy(
             replicator.wait_until_caught_up()
             replicator.kill()
             tidy.delete_records(flows[policy].remote(topic), {0: 500})
-        east.delete_topic(f"mm2-offset-syncs.{tidy.name}.internal")
-        for flow in flows.values():
-            if (offset_map := f"mm2-offset-map.{flow.alias}.internal") in tidy.topics():
-                tidy.delete_topic(offset_map)
         tidy.broker(1).stop()
         tidy.broker(1).start()
         write_batches(east, topic, keyed(500, 200))
@@ -203,14 +211,56 @@ def test_what_cannot_be_decided_goes_by_policy(
             replicator.start()
         said = {policy: wait_for_outcome(one, topic, 700) for policy, one in running.items()}
         counted = {policy: running[policy].progress()["losses"] for policy in ("alert", "restart")}
+        for policy in counted:
+            flows[policy].wait_until_committed(topic)
 
     sent = contents(records(east, topic))
-    found = {policy: contents(records(tidy, flow.remote(topic))) for policy, flow in flows.items()}
-    assert ("stopped", "Undecided") == (said["fail"]["phase"], said["fail"]["reason"])
+    found = {
+        policy: contents(records(tidy, flow.remote(topic), isolation="read_committed"))
+        for policy, flow in flows.items()
+    }
+    assert ("stopped", "TargetDataLost") == (said["fail"]["phase"], said["fail"]["reason"])
     assert [] == found["fail"]
     assert {"alert": "copying", "restart": "copying"} == {policy: said[policy]["phase"] for policy in counted}
     assert {"alert": 1, "restart": 1} == counted
-    # What came since is there once, behind as much of the earlier as the best guess copies again.
+    # What came since is there once, behind what was copied after the last stored position.
     assert found["alert"][-200:] == sent[500:]
     assert found["alert"] == sent[len(sent) - len(found["alert"]) :]
     assert found["restart"] == sent
+
+
+@pytest.mark.faults
+def test_a_compacted_target_is_continued_after_kill_9_of_both_sides(
+    east: KafkaCluster, tidy: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The cleaner removes every record of ours and leaves one empty batch header; the broker has lost its snapshots."""
+    flow = Flow.new(east, tidy, tmp_path, connector=ALONE)
+    topic = east.create_topic(unique_topic())
+    remote = tidy.create_topic(flow.remote(topic), config=COMPACTED)
+    now = now_ms()
+    write_batches(east, topic, [numbered(at * 10, 10, timestamp=now, key=b"one") for at in range(100)])
+    with flow.replicator(topic) as replicator:
+        replicator.wait_for_copy(tidy, remote, 1_000)
+        replicator.kill()
+    number = iter(range(100_000, 200_000))
+
+    def compacted() -> bool:
+        # A segment is as old as its records say.
+        newer = WireRecord(0, now_ms(), b"one", b"%012d" % next(number))
+        write_batches(tidy, remote, [[newer]])
+        return all((one.value or b"") >= b"%012d" % 100_000 for one in records(tidy, remote))
+
+    wait_until("the cleaner has taken all of ours", compacted, poll_s=1.0)
+    broker = tidy.broker(1)
+    broker.kill()
+    for snapshot in broker.folder.glob(f"data/{remote}-0/*.snapshot"):
+        snapshot.unlink()
+    broker.start()
+    new = [WireRecord(0, now, b"key-%d" % at, b"%012d" % at) for at in range(50)]
+    write_batches(east, topic, [new])
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        flow.wait_until_committed(topic)
+
+    found = contents(records(tidy, remote, isolation="read_committed"))
+    assert contents(records(east, topic))[1_000:] == [one for one in found if one[1] != b"one"]

@@ -1,4 +1,4 @@
-"""`mirrorflow.writer`: one process owns the flow, and its tasks are the only writers of their partitions.
+"""One process owns the flow, and its tasks are the only writers of their partitions.
 
 Readers of committed records see each record once, whatever is stopped or killed; with plain batches, all readers do.
 """
@@ -17,50 +17,22 @@ from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_
 
 PARTITIONS = 3
 
-NewFlow = Callable[[], Flow]
-
-
-def with_writer(writer: str) -> dict[str, str]:
-    return {"mirrorflow.writer": writer, "tasks.max": "2"}
-
-
-@pytest.fixture(params=["transactions", "fenced"])
-def new_flow(
-    request: pytest.FixtureRequest, east: KafkaCluster, west: KafkaCluster, tmp_path: Path
-) -> NewFlow:
-    return lambda: Flow.new(east, west, tmp_path, connector=with_writer(request.param))
-
 
 @pytest.fixture
-def plain_flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
-    """A flow that writes young records without gaps in plain batches."""
-    return Flow.new(east, west, tmp_path, connector=with_writer("fenced"))
+def flow(east: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Flow:
+    return Flow.new(east, west, tmp_path, connector={"tasks.max": "2"})
 
 
-def assert_committed_once(flow: Flow, topic: str) -> None:
-    """Each record once, in order, for readers of committed records; the last ones may be committed a little later."""
-    expected = digest(flow.source, topic)
-
-    def committed() -> dict[int, tuple[int, str]]:
-        return dict(digest(flow.target, flow.remote(topic), isolation="read_committed"))
-
-    wait_until(
-        "everything is committed",
-        lambda: (
-            sum(count for count, _ in committed().values()) >= sum(count for count, _ in expected.values())
-        ),
-    )
-    assert committed() == expected
-
-
+@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
 def test_an_orderly_restart_repeats_nothing_for_any_reader(
-    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str], age_ms: int
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
-    load(east, topic, 3_000)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
+    timestamp_ms = now_ms() - age_ms
+    load(east, topic, 3_000, timestamp_ms=timestamp_ms)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up(partitions=PARTITIONS)
-        load(east, topic, 3_000, first=3_000)
+        load(east, topic, 3_000, first=3_000, timestamp_ms=timestamp_ms)
         assert replicator.stop() == 0
         replicator.start()
         replicator.wait_until_caught_up(partitions=PARTITIONS)
@@ -68,25 +40,26 @@ def test_an_orderly_restart_repeats_nothing_for_any_reader(
     flow.assert_exact(topic)
 
 
-def test_kill_9_repeats_nothing_for_readers_of_committed_records(
-    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+def test_kill_9_repeats_no_old_records_for_readers_of_committed_ones(
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
-    load(east, topic, 50_000)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
+    load(east, topic, 50_000, timestamp_ms=now_ms() - 2 * DAY_MS)
     with flow.replicator(topic) as replicator:
         replicator.wait_for_copy(west, flow.remote(topic), 1)
         replicator.kill()
         replicator.start()
         replicator.wait_until_caught_up(partitions=PARTITIONS)
-        assert_committed_once(flow, topic)
+        flow.assert_committed(topic)
 
 
-def test_the_first_position_of_a_task_is_stored(
-    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+def test_the_first_position_of_a_task_in_transactions_is_stored(
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """The process that owns the flow stores positions under the same producer before the task does."""
-    flow, topic = new_flow(), east.create_topic(unique_topic())
-    load(east, topic, 10)
+    topic = east.create_topic(unique_topic(), config=FOREVER)
+    old_ms = now_ms() - 2 * DAY_MS
+    load(east, topic, 10, timestamp_ms=old_ms)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
         wait_until(
@@ -96,32 +69,30 @@ def test_the_first_position_of_a_task_is_stored(
         replicator.kill()
         replicator.start()
         replicator.wait_until_caught_up()
-        load(east, topic, 10, first=10)
+        load(east, topic, 10, first=10, timestamp_ms=old_ms)
         replicator.wait_until_caught_up()
 
     flow.assert_exact(topic)
 
 
 def test_old_and_fresh_records_are_copied_in_turns(
-    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow = new_flow()
     topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
     with flow.replicator(topic) as replicator:
         for number in range(10):
             age_ms = 2 * DAY_MS if number % 3 == 0 else 0
             batches = [numbered(number * 10, 10, timestamp=now_ms() - age_ms)] * PARTITIONS
             write_to_each(east, topic, batches)
-            replicator.wait_for_copy(west, flow.remote(topic), (number + 1) * 10 * PARTITIONS)
-        replicator.wait_until_caught_up(partitions=PARTITIONS)
+            replicator.wait_until_caught_up(partitions=PARTITIONS)
 
     flow.assert_exact(topic)
 
 
 def test_a_topic_that_appears_later_is_copied_beside_the_others(
-    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, name = new_flow(), unique_topic()
+    name = unique_topic()
     first = east.create_topic(f"{name}.first", partitions=PARTITIONS)
     load(east, first, 1_000)
     with flow.replicator(f"{name}.*", {"refresh.topics.interval.seconds": "1"}) as replicator:
@@ -137,9 +108,9 @@ def test_a_topic_that_appears_later_is_copied_beside_the_others(
 
 
 def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
-    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 1_000)
     with ExitStack() as running:
         owner = running.enter_context(flow.replicator(topic))
@@ -156,10 +127,10 @@ def test_a_second_process_is_ready_and_takes_over_when_the_first_stops(
 
 
 def test_a_source_topic_that_was_created_again_is_a_loss(
-    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Its offsets name other records, although it has as many."""
-    flow, topic = new_flow(), east.create_topic(unique_topic())
+    topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -174,9 +145,9 @@ def test_a_source_topic_that_was_created_again_is_a_loss(
 
 
 def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
-    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic())
+    topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic, {"mirrorflow.source.loss.policy": "restart"}) as replicator:
         replicator.wait_until_caught_up()
@@ -189,70 +160,11 @@ def test_a_target_topic_that_was_created_again_is_filled_again_with_restart(
     flow.assert_exact(topic)
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
-def test_a_flow_of_the_first_writer_moves_without_loss_or_repeat(
-    east: KafkaCluster,
-    west: KafkaCluster,
-    unique_topic: Callable[[], str],
-    tmp_path: Path,
-    age_ms: int,
-    is_killed: bool,  # noqa: FBT001
-):
-    flow = Flow.new(east, west, tmp_path, connector={"tasks.max": "2", "offset.flush.interval.ms": "600000"})
-    topic = east.create_topic(unique_topic(), partitions=PARTITIONS, config=FOREVER)
-    timestamp_ms = now_ms() - age_ms
-    load(east, topic, 3_000, timestamp_ms=timestamp_ms)
-    with flow.replicator(topic) as first:
-        first.wait_until_caught_up(partitions=PARTITIONS)
-        load(east, topic, 3_000, first=3_000, timestamp_ms=timestamp_ms)
-        first.wait_until_caught_up(partitions=PARTITIONS)
-        if is_killed:
-            first.kill()
-        else:
-            assert first.stop() == 0
-    with flow.replicator(topic, with_writer("fenced")) as moved:
-        load(east, topic, 1_000, first=6_000)
-        moved.wait_until_caught_up(partitions=PARTITIONS)
-        moved.kill()
-        moved.start()
-        load(east, topic, 1_000, first=7_000)
-        moved.wait_until_caught_up(partitions=PARTITIONS)
-
-    flow.assert_exact(topic)
-
-
-def test_a_moved_flow_returns_to_the_first_writer_after_an_orderly_stop(
-    east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
-):
-    flow, topic = Flow.new(east, west, tmp_path), east.create_topic(unique_topic(), partitions=PARTITIONS)
-    total = 0
-    for writer in ("sequences", "fenced", "sequences", "fenced"):
-        load(east, topic, 1_000, first=total)
-        total += 1_000
-        with flow.replicator(topic, with_writer(writer)) as replicator:
-            replicator.wait_until_caught_up(partitions=PARTITIONS)
-            assert replicator.stop() == 0
-
-    flow.assert_exact(topic)
-
-
-def test_the_first_writer_is_refused_beside_an_owner(
-    plain_flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
-):
-    flow, topic = plain_flow, east.create_topic(unique_topic())
-    load(east, topic, 10)
-    with flow.replicator(topic) as owner:
-        owner.wait_until_caught_up()
-        with flow.replicator(topic, with_writer("sequences")) as first:
-            wait_until("the first writer is refused", lambda: "WrittenOtherwise" in str(first.progress()))
-
-
 @pytest.mark.faults
 def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
-    new_flow: NewFlow, east: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic(), partitions=PARTITIONS)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 1_000)
     with ExitStack() as running:
         frozen = running.enter_context(flow.replicator(topic))
@@ -268,13 +180,13 @@ def test_a_frozen_owner_is_fenced_and_waits_after_it_thaws(
         assert frozen.partitions() == []
         load(east, topic, 1_000, first=21_000)
         successor.wait_until_caught_up(partitions=PARTITIONS)
-        assert_committed_once(flow, topic)
+        flow.assert_committed(topic)
 
 
 def test_a_new_name_of_the_copy_begins_behind_the_old_one(
-    new_flow: NewFlow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = new_flow(), east.create_topic(unique_topic())
+    topic = east.create_topic(unique_topic())
     load(east, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -287,10 +199,10 @@ def test_a_new_name_of_the_copy_begins_behind_the_old_one(
     assert len(records(west, f"{flow.alias}__{topic}")) == 5
 
 
-def test_kill_9_repeats_nothing_for_any_reader_of_plain_batches(
-    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+def test_kill_9_repeats_nothing_for_any_reader(
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = plain_flow, east.create_topic(unique_topic(), partitions=PARTITIONS)
+    topic = east.create_topic(unique_topic(), partitions=PARTITIONS)
     load(east, topic, 100_000)
     with flow.replicator(topic) as replicator:
         for records_copied in (1, 20_000, 60_000):
@@ -303,9 +215,9 @@ def test_kill_9_repeats_nothing_for_any_reader_of_plain_batches(
 
 
 def test_plain_batches_leave_source_and_target_offsets_equal(
-    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = plain_flow, east.create_topic(unique_topic())
+    topic = east.create_topic(unique_topic())
     load(east, topic, 1_000)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
@@ -316,10 +228,10 @@ def test_plain_batches_leave_source_and_target_offsets_equal(
 
 
 def test_a_source_with_gaps_is_copied_once_across_kills(
-    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
     """Each transaction of the source leaves a marker, which is an offset without a record."""
-    flow, topic = plain_flow, east.create_topic(unique_topic())
+    topic = east.create_topic(unique_topic())
     total = 0
     with flow.replicator(topic) as replicator:
         for _ in range(3):
@@ -332,13 +244,13 @@ def test_a_source_with_gaps_is_copied_once_across_kills(
             replicator.kill()
             replicator.start()
         replicator.wait_until_caught_up()
-        assert_committed_once(flow, topic)
+        flow.assert_committed(topic)
 
 
 def test_a_target_that_sets_timestamps_gets_each_record_once_across_a_kill(
-    plain_flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
+    flow: Flow, east: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str]
 ):
-    flow, topic = plain_flow, east.create_topic(unique_topic(), config=FOREVER)
+    topic = east.create_topic(unique_topic(), config=FOREVER)
     west.create_topic(flow.remote(topic), config={"message.timestamp.type": "LogAppendTime"})
     east_old = numbered(0, 100, timestamp=now_ms() - 2 * DAY_MS)
     write_to_each(east, topic, [east_old])

@@ -127,7 +127,7 @@ def test_a_flow_keeps_its_bytes_per_second(
     copy = f"limited.{topic}"
     began = time.monotonic()
     with flow(east, west, topic, "limited", tmp_path, mirrorflow_bytes_per_second="2000000"):
-        wait_until("it is copied", lambda: west.total_end_offset(copy) == 24_000)
+        wait_until("it is copied", lambda: west.total_end_offset(copy) >= 24_000)
         took_s = time.monotonic() - began
 
     assert took_s > 10

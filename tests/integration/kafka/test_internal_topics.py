@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_core.exactly_once.identity import identity_topic
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from tests.harness.kafka.cluster import KafkaCluster
@@ -14,12 +15,12 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.flows import Flow, asking
+from tests.integration.kafka.test_connector import alter
 
 pytestmark = pytest.mark.more
 
 WEEK = {"cleanup.policy": "delete", "retention.ms": "604800000"}
 MIRROR = User(name="mirror", password="secret")
-WAIT_S = 120.0  # it takes seconds on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def settings_of(cluster: KafkaCluster, topic: str) -> Mapping[str, str | None]:
     return asking(cluster, ask)
 
 
-def warnings_of(replicator: Replicator, about: str = "identity") -> list[str]:
+def warnings_of(replicator: Replicator, about: str) -> list[str]:
     connectors = replicator.rest("/progress/partitions")[1]["connectors"]
     return [text for one in connectors for text in one["warnings"] if about in text]
 
@@ -53,20 +54,19 @@ def said_of(replicator: Replicator) -> str:
     return str(replicator.rest("/connectors/MirrorSourceConnector/status")[1])
 
 
-def forget_decisions(flow: Flow, how: str) -> None:
-    name = identity_topic(flow.alias)
+def forget_claims(flow: Flow, how: str) -> None:
+    name = claims_topic(flow.alias)
     if how == "retention":
+        alter(flow.target, name, "cleanup.policy", "delete")
         flow.target.delete_records(name, {0: flow.target.end_offsets(name)[0]})
         return
-    flow.target.admin.delete_topics([name])[name].result(WAIT_S)
-    wait_until("the topic is gone", lambda: not flow.target.has_topic(name))
+    flow.target.delete_topic(name)
 
 
 @pytest.mark.parametrize("how", ["retention", "deletion"])
-def test_a_flow_without_its_decisions_continues_behind_its_positions(
+def test_a_flow_without_its_claims_continues_behind_its_positions(
     flow: Flow, unique_topic: Callable[[], str], how: str
 ):
-    """And from then on as ever, without another generation."""
     topic = flow.source.create_topic(unique_topic())
     load(flow.source, topic, 300)
     with flow.replicator(topic) as replicator:
@@ -74,42 +74,24 @@ def test_a_flow_without_its_decisions_continues_behind_its_positions(
             replicator.wait_until_caught_up()
             assert replicator.stop() == 0
             if number == 1:
-                forget_decisions(flow, how)
+                forget_claims(flow, how)
             load(flow.source, topic, 100, first=200 + 100 * number)
             replicator.start()
         replicator.wait_until_caught_up()
 
     flow.assert_exact(topic)
-    assert flow.identity().generation == 2
 
 
-def test_a_target_topic_made_anew_is_not_continued_behind_positions_without_decisions(
+def test_a_claims_topic_that_would_lose_claims_is_given_compaction(
     flow: Flow, unique_topic: Callable[[], str]
 ):
-    """Without the copy and the decisions the flow begins from the beginning."""
     topic = flow.source.create_topic(unique_topic())
-    load(flow.source, topic, 300)
+    name = flow.target.create_topic(claims_topic(flow.alias), config=WEEK)
+    load(flow.source, topic, 10)
     with flow.replicator(topic) as replicator:
         replicator.wait_until_caught_up()
-        assert replicator.stop() == 0
-        forget_decisions(flow, "deletion")
-        flow.target.admin.delete_topics([flow.remote(topic)])[flow.remote(topic)].result(WAIT_S)
-        wait_until("the copy is gone", lambda: not flow.target.has_topic(flow.remote(topic)))
-        replicator.start()
-        replicator.wait_until_caught_up()
 
-    flow.assert_exact(topic)
-
-
-def test_settings_that_would_lose_decisions_are_mended(flow: Flow, unique_topic: Callable[[], str]):
-    topic = flow.source.create_topic(unique_topic())
-    name = flow.target.create_topic(identity_topic(flow.alias), config=WEEK)
-    with flow.replicator(topic) as replicator:
-        wait_until(
-            "decisions are kept for ever",
-            lambda: settings_of(flow.target, name)["retention.ms"] == "-1",
-        )
-        assert warnings_of(replicator) == []
+    assert settings_of(flow.target, name)["cleanup.policy"] == "compact"
 
 
 def test_an_offsets_topic_that_would_lose_positions_is_given_compaction(
@@ -154,27 +136,24 @@ def test_a_topic_of_somebodys_data_is_not_compacted_where_it_is_named_for_positi
     assert settings_of(west, data)["cleanup.policy"] == "delete"
 
 
-def test_settings_that_may_not_be_mended_are_a_warning_at_once(
+def test_settings_that_may_not_be_mended_stop_the_connector(
     east: KafkaCluster, locked: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
+    """Claims would be lost with time."""
     way = locked.java_client("SASL_PLAINTEXT", user=MIRROR)
     connector = {f"target.cluster.{key}": value for key, value in way.items()}
     flow = Flow.new(east, locked, tmp_path, connector=connector, worker=dict(way))
+    locked.allow("ALL", "TRANSACTIONAL_ID", TransactionalIds(flow.alias).prefix, prefixed=True)
     topic = east.create_topic(unique_topic())
-    name = locked.create_topic(identity_topic(flow.alias), config=WEEK)
-    load(east, topic, 10)
+    name = locked.create_topic(claims_topic(flow.alias), config=WEEK)
     with flow.replicator(topic) as replicator:
-        replicator.wait_until_caught_up()
-        said = wait_until("it says so", lambda: warnings_of(replicator))
-
-    assert f"--entity-name {name} --add-config retention.ms=-1." in str(said)
-    flow.assert_exact(topic)
+        wait_until("it says so", lambda: f"topic {name} has cleanup.policy=delete" in said_of(replicator))
 
 
 def test_settings_that_may_not_be_read_are_a_warning(
     east: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
 ):
-    """It is unknown then whether decisions are kept."""
+    """It is unknown then whether claims are kept."""
     with KafkaCluster(
         name="silent", authorizer=True, listeners=("SASL_PLAINTEXT",), users=(MIRROR,)
     ) as silent:
@@ -183,8 +162,10 @@ def test_settings_that_may_not_be_read_are_a_warning(
         way = silent.java_client("SASL_PLAINTEXT", user=MIRROR)
         connector = {f"target.cluster.{key}": value for key, value in way.items()}
         flow = Flow.new(east, silent, tmp_path, connector=connector, worker=dict(way))
+        silent.allow("ALL", "TRANSACTIONAL_ID", TransactionalIds(flow.alias).prefix, prefixed=True)
         topic = east.create_topic(unique_topic())
         with flow.replicator(topic) as replicator:
-            said = wait_until("it says so", lambda: warnings_of(replicator))
-
-    assert "grant DescribeConfigs" in str(said)
+            wait_until(
+                "it says so",
+                lambda: warnings_of(replicator, f"Whether topic {claims_topic(flow.alias)} on"),
+            )

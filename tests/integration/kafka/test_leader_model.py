@@ -126,9 +126,7 @@ class Fuzz:
     def batch(self, one: Producer, topic: str) -> tuple[bytes, str | None, str]:
         """A batch that may be right or wrong in several ways."""
         chance, at = self.chance, self.at(topic)
-        found = self.pair.model.partition(at)
-        assert found is not None
-        entry = found.leader.producers.producers.get(one.producer_id)
+        entry = self.pair.model.leaders[at].producers.producers.get(one.producer_id)
         last = entry.last_sequence if entry is not None else chance.choice((-1, 41, SEQUENCES - 3))
         sequence = (last + 1 + chance.choice((0, 0, 0, 0, 0, 0, 1, -1, 7, -9))) % SEQUENCES
         if chance.random() < 0.08:
@@ -139,7 +137,7 @@ class Fuzz:
         if is_transactional and transactional_id is None and one.transactional_id is None:
             is_transactional = False  # a broker refuses that as unauthorized; a flow always has one
         count, codec = chance.randint(1, 4), chance.choice((0, 0, 4))
-        when = self.pair.world.wall_ms - chance.choice((0, 5_000, DAY_MS // 3))
+        when = self.pair.model.wall_ms - chance.choice((0, 5_000, DAY_MS // 3))
         keys = (None, b"k") if chance.random() < 0.1 else (b"a", b"b")
         size = chance.choice((1, 1, 1, 500))
         records = [Record(0, when + i, chance.choice(keys), b"v" * size, ()) for i in range(count)]
@@ -184,7 +182,7 @@ async def fuzzing(broker: KafkaCluster, seed: int, then: Callable[[Fuzz], Awaita
         await cluster.refresh([f"{topic}-{seed}" for topic in TOPICS])
         pair = Pair(cluster, RULES[broker.version])
         for topic, configs in TOPICS.items():
-            pair.model.create_topic(f"{topic}-{seed}", 1, dict(configs))
+            pair.model.create_topic(f"{topic}-{seed}", dict(configs))
         fuzz = Fuzz(pair, seed)
         await fuzz.run()
         await then(fuzz)

@@ -204,7 +204,7 @@ def assert_not_in_topics(places: Places) -> None:
         for topic, data in everything_in(cluster):
             found[topic] = found.get(topic, 0) + 1
             assert MARK.encode() not in data, f"{topic} of {cluster.name}: {data!r}"
-    written = ("mm2-offset-syncs.", "mm2-identity.", "mm2-offsets.", "hidden.checkpoints.", "heartbeats")
+    written = ("mm2-offset-syncs.", "mm2-claims.", "mm2-offsets.", "hidden.checkpoints.", "heartbeats")
     assert all(any(topic.startswith(name) for topic in found) for name in written), found
 
 

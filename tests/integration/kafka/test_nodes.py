@@ -4,13 +4,15 @@ and work of a node that dies, or is stopped, continues elsewhere, each record on
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load
+from tests.harness.kafka.tools import FOREVER, load
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.distributed import (
     NAME,
@@ -21,6 +23,7 @@ from tests.integration.kafka.distributed import (
     wait_for_copies,
     wait_for_state,
 )
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
 from tests.integration.kafka.internal_calls import ask, session_key, signed
 from tests.integration.kafka.nodes import Pulse, Torrent, address, nodes, wait_until_shared, workers
 
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.faults
 # On a machine that runs a whole suite; alone it is a tenth of a second, and eight seconds after kill -9.
 UNDISTURBED_S = 4.0
 MOVED_S = 40.0
+BACKLOG, BACKLOG_PER_S = 40_000, 4_000  # ten seconds
 
 
 @pytest.fixture
@@ -68,6 +72,42 @@ def test_three_nodes_share_tasks_and_lose_none(site: Site, unique_topic: Callabl
         change(third, "DELETE", f"/connectors/{NAME}", expect=204)
         assert (200, []) == third.rest("/connectors")
         wait_until("all know", lambda: second.rest("/connectors") == (200, []))
+
+
+@pytest.mark.parametrize("is_claimant", [True, False], ids=["claimed the flow", "did not claim the flow"])
+def test_a_node_killed_under_a_backlog_repeats_nothing(
+    site: Site,
+    unique_topic: Callable[[], str],
+    is_claimant: bool,  # noqa: FBT001
+) -> None:
+    """The nodes own the flow together. The node with the connector claims it, and both of them write."""
+    flow = Flow(
+        source=site.source, target=site.target, alias=site.alias, folder=site.folder, connector={}, worker={}
+    )
+    stem = unique_topic()
+    ages_ms = {f"{stem}-young": 0, f"{stem}-old": 2 * DAY_MS}
+    with nodes(site, 2) as (first, second), ExitStack() as stack:
+        for topic in ages_ms:
+            site.source.create_topic(topic, partitions=2, config=FOREVER)
+        config = site.connector(f"{stem}-.*", tasks_max="4")
+        change(first, "PUT", f"/connectors/{NAME}/config", config, expect=201)
+        wait_until_shared([first, second], 4)
+        claimant = first.rest(f"/connectors/{NAME}/status")[1]["connector"]["worker_id"]
+        killed, left = (first, second) if (address(first) == claimant) is is_claimant else (second, first)
+        pool = stack.enter_context(ThreadPoolExecutor())
+        writers = [
+            pool.submit(load, site.source, topic, BACKLOG, rate=BACKLOG_PER_S, timestamp_ms=now_ms() - age_ms)
+            for topic, age_ms in ages_ms.items()
+        ]
+        wait_until("some is copied", lambda: all(flow.copied(topic) > BACKLOG // 4 for topic in ages_ms))
+        killed.kill()
+        wait_until_shared([left], 4)
+        for writer in writers:
+            writer.result()
+        for topic in ages_ms:
+            flow.assert_committed(topic)
+
+    flow.assert_exact(f"{stem}-young")
 
 
 def test_nothing_pauses_but_what_moves(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -37,13 +38,9 @@ async def offsets_log(
         await cluster.close()
 
 
-def position(partition: TopicPartition, offset: int, **more: object) -> Position:
-    known = {"sequence": offset, "target_offset": offset, "epoch": 1, "copier": "c", **more}
+def position(partition: TopicPartition, offset: int, *, epoch: int = 1) -> Position:
     return Position(
-        topic=partition.topic,
-        partition=partition.partition,
-        source_offset=offset,
-        **known,  # type: ignore[arg-type]
+        topic=partition.topic, partition=partition.partition, source_offset=offset, source_epoch=epoch
     )
 
 
@@ -84,22 +81,19 @@ def test_a_topic_that_forgets_is_refused(west: KafkaCluster):
 
 
 def test_positions_outlive_the_process(west: KafkaCluster):
-    """A second process reads what the first wrote last, ladder included; what was reset is gone."""
+    """A second process reads what the first wrote last."""
 
     async def first(log: OffsetsLog) -> None:
         await log.write([position(FOO, 5), position(BAR, 1)], now_ms=1_000)
-        await log.write([position(FOO, 9, left=True)], now_ms=30_000)
-        await log.reset([BAR], now_ms=31_000)
+        await log.write([position(FOO, 9, epoch=2)], now_ms=30_000)
 
     run(west, "mm2-offsets.twice.internal", first)
     found = run(west, "mm2-offsets.twice.internal", nothing).positions
 
-    assert [FOO] == list(found)
-    assert (9, True, [5]) == (
-        found[FOO].source_offset,
-        found[FOO].left,
-        [rung.source_offset for rung in found[FOO].rungs],
-    )
+    assert found == {
+        FOO: replace(position(FOO, 9, epoch=2), written_ms=30_000),
+        BAR: replace(position(BAR, 1), written_ms=1_000),
+    }
 
 
 def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
@@ -114,10 +108,10 @@ def test_thousands_of_positions_are_written_at_once(west: KafkaCluster):
     assert len(many) == len(run(west, "mm2-offsets.many.internal", nothing).positions)
 
 
-def test_a_predecessor_that_leaves_is_noticed(west: KafkaCluster):
+def test_a_position_that_another_process_stores_is_noticed(west: KafkaCluster):
     """`read_new` gives what another process has appended since, and only for this connector."""
 
-    async def main() -> tuple[frozenset[TopicPartition], bool, frozenset[TopicPartition]]:
+    async def main() -> tuple[frozenset[TopicPartition], int, frozenset[TopicPartition]]:
         topic = "mm2-offsets.left.internal"
         async with (
             offsets_log(west, topic) as old,
@@ -126,12 +120,12 @@ def test_a_predecessor_that_leaves_is_noticed(west: KafkaCluster):
         ):
             for log in (old, new, other):
                 await log.open()
-            await old.write([position(FOO, 1, left=True)], now_ms=1)
+            await old.write([position(FOO, 1)], now_ms=1)
             await other.write([position(BAR, 1)], now_ms=1)
             changed = await new.read_new()
-            return changed, new.positions[FOO].left, await new.read_new()
+            return changed, new.positions[FOO].source_offset, await new.read_new()
 
-    assert (frozenset({FOO}), True, frozenset()) == asyncio.run(main())
+    assert (frozenset({FOO}), 1, frozenset()) == asyncio.run(main())
 
 
 def test_java_continues_from_our_positions_and_we_from_its(
@@ -147,7 +141,6 @@ def test_java_continues_from_our_positions_and_we_from_its(
 
     async def write(log: OffsetsLog) -> None:
         await log.write([position(first, 89), position(second, 49)], now_ms=now_ms())
-        await log.write([position(first, 89, left=True)], now_ms=now_ms())
 
     run(west, topic, write)
     with MirrorMaker(source=east, target=west, topics=orders) as java:

@@ -61,7 +61,7 @@ def fetch_quota(flow: Flow, bytes_per_s: float) -> Iterator[None]:
 
 
 def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: Names) -> None:
-    """kill -9 in the middle; finding the place again needs reads of both logs, and each side throttles them."""
+    """kill -9 in the middle; each side throttles what is read to find the place again, and to copy the rest."""
     topic = throttled.source.create_topic(unique_topic(), partitions=2)
     load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
     with throttled.replicator(topic) as first:
@@ -69,6 +69,8 @@ def test_a_connector_resumes_under_a_fetch_quota(throttled: Flow, unique_topic: 
         load(throttled.source, topic, 400, size_bytes=400, content="random", batch_bytes=8_000)
         first.wait_for_copy(throttled.target, throttled.remote(topic), 500)
         first.kill()
+    # More than the quota lets through at once: it is an average over ten seconds.
+    load(throttled.source, topic, 1_500, size_bytes=400, content="random", batch_bytes=8_000)
 
     with fetch_quota(throttled, SLOW_BYTES_PER_S), throttled.replicator(topic) as second:
         second.wait_until_caught_up(partitions=2)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.topics.retention_hold import LEASE_MS, RetentionLease
+from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.decision_log import DecisionLog
 from mirrorflow_replicator.connectors.retention_writer import RetentionWriter
@@ -164,17 +166,17 @@ def test_what_the_source_deletes_before_a_partition_was_begun_is_a_loss_as_well(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    """It was planned from there. Who begins it later is stopped, as in the middle, until a user has chosen to go on."""
+    """The start of the partition is stored before its task begins, which then stops until the loss policy is another one."""
     topic = flow.source.create_topic(unique_topic(), partitions=2)
     load(flow.source, topic, 2_000)
-    planned = SeedSurvey.decide_beginnings
+    store_starts = SeedSurvey.store_starts
 
     async def overtaken(self: SeedSurvey, *args: Any) -> None:
-        await planned(self, *args)
+        await store_starts(self, *args)
         flow.source.delete_records(topic, {0: 300})
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeedSurvey, "decide_beginnings", overtaken)
+        patch.setattr(SeedSurvey, "store_starts", overtaken)
         failed = seed(files_of(flow, topic), spark)
     again = seed(files_of(flow, topic), spark)
     copied = flow.target.end_offsets(flow.remote(topic))
@@ -256,7 +258,7 @@ def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused
     unique_topic: Callable[[], str],
     tmp_path: Path,
 ):
-    """All of it, the markers of its transactions, too, and its leader has forgotten who wrote there: as after weeks."""
+    """All of it, with the markers of its transactions, and its leader has forgotten all producers, as after weeks."""
     flow = Flow.new(east, eager, tmp_path)
     topic = flow.source.create_topic(unique_topic(), config=FOREVER)
     load(flow.source, topic, 8_000, size_bytes=1_000, timestamp_ms=now_ms() - 10 * DAY_MS)
@@ -273,7 +275,7 @@ def test_a_seed_continues_behind_what_the_target_has_deleted_while_it_was_paused
     finally:
         first.close()
     flow.target.delete_records(copy, flow.target.end_offsets(copy))
-    wait_until("it is forgotten", lambda: flow.memory(topic) is None)
+    wait_until("all producers are forgotten", lambda: not producers(flow, copy))
     ended, report = seed(files, spark)
 
     assert (paused["status"], paused["phase"]) == (3, JobPhase.PAUSED.value)
@@ -303,6 +305,17 @@ def test_the_connector_leaves_held_retention_alone_and_gives_it_back_when_the_le
         )
 
     assert held == "-1"
+
+
+def producers(flow: Flow, copy: str) -> int:
+    """How many producers the leader of the copy's first partition remembers (KIP-664)."""
+    first = TopicPartition(copy, 0)
+
+    async def ask(cluster: Cluster) -> int:
+        await cluster.refresh([copy])
+        return len((await admin.describe_producers(cluster, [first]))[first].producers)
+
+    return asking(flow.target, ask)
 
 
 def _hold(flow: Flow, copy: str, *, lease_over: bool = False) -> None:

@@ -73,7 +73,7 @@ def test_a_broker_that_is_lost_for_good_costs_time_alone(
             trio.broker(number).start()
 
     assert lost
-    assert (status, report.phase, report.guarantee) == (0, JobPhase.SUCCEEDED, "exactly-once")
+    assert (status, report.phase) == (0, JobPhase.SUCCEEDED)
     assert_once(flow, topics)
 
 
@@ -134,7 +134,7 @@ def test_a_full_target_ends_the_job_and_the_next_one_finishes_when_there_is_room
         topics = fresh_and_old(east, unique_topic(), records=14_000)
         files = files_of(flow, f"{topics[0].removesuffix('-fresh')}-.*")
         with pytest.raises(StalledError, match=r"No progress for \d+ s: .*Unreachable"):
-            seed(files, spark, watch=watch, stalled_ms="5000")
+            seed(files, spark, watch=watch, stalled_ms="20000")
         assert not narrow.broker(1).running
         disk.grow()
         narrow.broker(1).start()
@@ -167,8 +167,7 @@ def fresh_and_old(
 
 
 def assert_once(flow: Flow, topics: tuple[str, str]) -> None:
-    """Each record once: fresh ones for every reader, old ones for who reads committed records."""
-    fresh, old = topics
-    flow.assert_exact(fresh)
-    copied = digest(flow.target, flow.remote(old), isolation="read_committed")
-    assert copied == digest(flow.source, old)
+    """Each record once, for readers of committed records: a transaction that a broker's loss cut off is aborted."""
+    for topic in topics:
+        copied = digest(flow.target, flow.remote(topic), isolation="read_committed")
+        assert copied == digest(flow.source, topic), topic

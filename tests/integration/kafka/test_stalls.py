@@ -1,10 +1,8 @@
 """A partition that stands still says why after 30 s, everywhere a user looks, until it moves again.
 
-The causes here stay as long as the test wants: replicas that are out of sync, and a target topic that another program keeps
-writing to while the position of a dead copier is fresh.
+The causes here stay as long as the test wants: replicas that are out of sync, and partitions without a leader.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import pytest
 
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.processes import wait_until
-from tests.harness.kafka.tools import load, records
+from tests.harness.kafka.tools import load
 from tests.harness.replicator import Replicator
-from tests.integration.kafka.flows import Flow, contents, numbered, reassign, write_batches
+from tests.integration.kafka.flows import Flow, reassign
 
 pytestmark = pytest.mark.faults
 
@@ -122,38 +120,6 @@ def test_a_target_out_of_sync_is_a_reason_until_it_is_in_sync(
 
     for topic in (held, free):
         flow.assert_exact(topic)
-
-
-def test_a_wait_for_a_copier_that_is_gone_is_a_reason_while_another_producer_writes(
-    flow: Flow, unique_topic: Names
-):
-    """A stranger's records look like a copier at work. When they end, the copy continues."""
-    topic = flow.source.create_topic(unique_topic())
-    soon = {"offset.flush.interval.ms": "500"}
-    load(flow.source, topic, 1_000)
-    strange = iter(range(900_000, 1_000_000))
-
-    def disturb() -> None:
-        one = numbered(next(strange), 1, timestamp=time.time_ns() // 1_000_000)
-        write_batches(flow.target, flow.remote(topic), [one])
-
-    with flow.replicator(topic, soon) as first:
-        for start in (1_000, 2_000):
-            first.wait_until_caught_up()
-            load(flow.source, topic, 1_000, first=start)
-        first.kill()
-    with flow.replicator(topic) as second:
-        said = stalled(second, topic, "WaitingForCopier", meanwhile=disturb)
-        gauge = stalled_count(second, "WaitingForCopier")
-        second.wait_until_caught_up()
-
-    found = [
-        one for one in records(flow.target, flow.remote(topic)) if not (one.value or b"").startswith(STRANGE)
-    ]
-    assert (said["reason"], said["phase"]) == ("WaitingForCopier", "waiting")
-    assert "of this flow seems to be at work" in said["message"]
-    assert gauge == 1
-    assert contents(records(flow.source, topic)) == contents(found)
 
 
 def test_a_source_partition_without_a_leader_is_a_reason_although_it_was_idle(

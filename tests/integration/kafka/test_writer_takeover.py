@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.position import UNKNOWN, OffsetPair
 from mirrorflow_core.settings import ClientSettings, OffsetStorageSettings, OffsetStore
 from mirrorflow_core.wire import produce
 from mirrorflow_core.wire.batch import Batch, rewrite, split
@@ -34,22 +34,20 @@ from mirrorflow_core.writer.broker_requests import (
 )
 from mirrorflow_core.writer.claim import Claim, claims_topic
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, position_at
-from mirrorflow_core.writer.form import SourceBatch
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, WritePoint, point_behind, position_at
 from mirrorflow_core.writer.ownership import Ownership, recover_task, renew_claim, take_flow, wait_for_turn
 from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.resync import resync
-from mirrorflow_core.writer.write_window import Acknowledgement, Advanced, WritePoint, WriteWindow
+from mirrorflow_core.writer.stream import Span, Stream, sequence_of
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_offsets import LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between, read_once
-from mirrorflow_kafka.admin.target_probe import LATEST
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import INVALID_PRODUCER_EPOCH
 from mirrorflow_kafka.stores.compacted_topic import CompactedTopic
 from mirrorflow_kafka.writer.flow_topics import FlowTopics, open_claims_topic
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
 from tests.harness.kafka.tools import digest
-from tests.integration.kafka.flows import DAY_MS, Flow, now_ms, numbered, write_batches
+from tests.integration.kafka.flows import Flow, now_ms, numbered, write_batches
 
 pytestmark = pytest.mark.more
 
@@ -78,7 +76,8 @@ class Process:
     tasks: int = 2
     owned: Ownership | None = None
     starts: list[TaskStart] = field(default_factory=list)
-    windows: dict[TopicPartition, WriteWindow] = field(default_factory=dict)
+    points: dict[TopicPartition, WritePoint] = field(default_factory=dict)  # where the streams begin
+    streams: dict[TopicPartition, Stream] = field(default_factory=dict)
 
     @property
     def plan(self) -> FlowPlan:
@@ -110,7 +109,17 @@ class Process:
     def _start(self, start: TaskStart) -> None:
         assert start.problems == {}
         for partition, point in start.points.items():
-            self.windows[partition] = WriteWindow(acknowledged=point, depth=DEPTH, age_limit_ms=DAY_MS // 2)
+            self._begin(partition, point)
+
+    def _begin(self, partition: TopicPartition, point: WritePoint) -> None:
+        pair = OffsetPair(point.next_source_offset - 1, -1, point.target_end - 1, point.source_epoch)
+        self.points[partition], self.streams[partition] = point, Stream(pair)
+        self.streams[partition].align(pair)
+
+    def acknowledged(self, partition: TopicPartition) -> WritePoint:
+        """Where a partition continues behind its last acknowledged record."""
+        start, stream = self.points[partition], self.streams[partition]
+        return point_behind(start, stream, sequence=stream.delivered.ordinal, target_epoch=start.target_epoch)
 
     async def recover(self, task: int) -> None:
         """Take the partitions of a task over from ourselves."""
@@ -122,7 +131,7 @@ class Process:
         self._start(start)
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        return {one: window.acknowledged.next_source_offset for one, window in self.windows.items()}
+        return {one: self.acknowledged(one).next_source_offset for one in self.points}
 
     async def log_end(self, partition: TopicPartition) -> LogEnd:
         return await self.runner.run(send(ReadEnd(partition)))
@@ -142,28 +151,28 @@ class Process:
 
     async def copy_plain(self, partition: TopicPartition, task: int, end: int) -> int:
         """Copy plain batches up to a source offset, several in flight; return the first error code, 0 at the end."""
-        window = self.windows[partition]
+        stream = self.streams[partition]
         answers: deque[asyncio.Future[memoryview]] = deque()
         fetched: deque[Batch] = deque()
-        offset, code = window.acknowledged.next_source_offset, 0
+        offset, code = stream.next_offset, 0
         while not code and (answers or offset < end):
-            while offset < end and window.has_room(now_ms()):
+            while offset < end and len(stream.in_flight) < (DEPTH if stream.delivered.ordinal >= 0 else 1):
                 fetched = fetched or await self.batches_at(partition, offset)
                 if not fetched:
                     break
                 batch = fetched.popleft()
                 offset = batch.next_offset
-                answers.append(
-                    await self.send(partition, task, batch, window.send(in_source(batch)).base_sequence)
-                )
+                span = span_behind(stream, batch)
+                stream.take(span)
+                answers.append(await self.send(partition, task, batch, sequence_of(span.first)))
             if not answers:
                 await asyncio.sleep(POLL_S)
                 continue
             found = produced(await answers.popleft(), self.topics.on_target(partition))
             code = found.error
             if not code:
-                outcome = window.acknowledge(acknowledgement(found))
-                code = 0 if isinstance(outcome, Advanced) else FOREIGN_RECORDS
+                _, continues = stream.acknowledge(found.base_offset)
+                code = 0 if continues else FOREIGN_RECORDS
         await asyncio.gather(*answers)
         return code
 
@@ -191,7 +200,7 @@ class Process:
             homes = [self.topics.on_target(one) for one in self.starts[task].points]
             await transactions.add_partitions(producer, homes)
             for one in self.starts[task].points:
-                point = self.windows[one].acknowledged
+                point = self.acknowledged(one)
                 batch = (await self.batches_at(one, point.next_source_offset))[0]
                 await transactions.append(producer, self.topics.on_target(one), decode(batch))
                 log_end = await self.log_end(one)
@@ -208,14 +217,13 @@ class Process:
             if ends:
                 await transactions.end(producer, commit=True)
                 for one, point in points.items():
-                    self.windows[one].acknowledged = point
+                    self._begin(one, point)
 
     async def store(self, task: int, *, left: bool = False) -> Done | Refused:
         """Store the positions of a task's partitions."""
         start = self.starts[task]
         positions = tuple(
-            self.position(one, task, self.windows[one].acknowledged, Form.PLAIN, left=left)
-            for one in start.points
+            self.position(one, task, self.acknowledged(one), Form.PLAIN, left=left) for one in start.points
         )
         transaction = Transaction(start.producers.transactional, positions=positions)
         return await self.runner.run(send(transaction))
@@ -233,14 +241,16 @@ class Process:
         assert await self.runner.run(renew_claim(owned(self), left=True))
 
 
-def in_source(batch: Batch) -> SourceBatch:
-    return SourceBatch(
-        batch.base_offset, batch.next_offset, batch.count, batch.leader_epoch, batch.max_timestamp
+def span_behind(stream: Stream, batch: Batch) -> Span:
+    return Span(
+        stream.next_ordinal,
+        batch.count,
+        batch.base_offset,
+        batch.next_offset,
+        batch.max_timestamp,
+        batch.size_bytes,
+        source_epoch=batch.leader_epoch,
     )
-
-
-def acknowledgement(found: produce.Produced) -> Acknowledgement:
-    return Acknowledgement(found.base_offset, found.append_time_ms, UNKNOWN)
 
 
 def produced(body: memoryview, home: TopicPartition) -> produce.Produced:
@@ -393,7 +403,7 @@ def test_a_newcomer_continues_exactly_where_the_fence_cut_off_the_owner(
             for task, start in enumerate(owner.starts):
                 assert isinstance(await owner.store(task), Refused)
                 for one in start.points:
-                    point, home = owner.windows[one].acknowledged, newcomer.topics.on_target(one)
+                    point, home = owner.acknowledged(one), newcomer.topics.on_target(one)
                     end = (await newcomer.log_end(one)).end
                     late = (await owner.batches_at(one, point.next_source_offset))[0]
                     answer = await owner.send(one, task, late, point.sequence + 1)
@@ -434,12 +444,12 @@ def test_positions_of_transactions_and_of_an_orderly_stop_are_where_the_next_pro
             assert second.next_offsets() == first.next_offsets()
             await second.copy(8 * BATCH_RECORDS)
             await second.stop()
-            ends = {one: await second.log_end(one) for one in second.windows}
+            ends = {one: await second.log_end(one) for one in second.points}
         async with process(flow, topic, "c", tasks=1) as third:
             assert await third.runner.run(wait_for_turn(third.plan)) is None
             await third.take()
             assert third.next_offsets() == second.next_offsets()
-            assert {one: await third.log_end(one) for one in third.windows} == ends
+            assert {one: await third.log_end(one) for one in third.points} == ends
             await third.copy(12 * BATCH_RECORDS)
 
     asyncio.run(main())
@@ -499,30 +509,25 @@ def test_an_owner_that_is_replaced_while_it_takes_its_ids_again_is_out(
     flow.assert_exact(topic)
 
 
-def test_a_writer_continues_behind_a_batch_whose_answer_is_lost(flow: Flow, unique_topic: Callable[[], str]):
-    """The leader's last sequence number shows whether the batch is in the log, without a new epoch."""
+def test_a_task_continues_behind_a_batch_whose_answer_is_lost(flow: Flow, unique_topic: Callable[[], str]):
+    """Its next start finds in the log whether the batch is there."""
     topic = new_topic(flow, unique_topic, batches=6)
 
     async def main() -> None:
         async with process(flow, topic, "a", tasks=1) as owner:
             await owner.take()
             await owner.copy(2 * BATCH_RECORDS)
-            producers = owner.starts[0].producers
             for is_sent in (True, False):
-                for one, window in owner.windows.items():
-                    batch = (await owner.batches_at(one, window.acknowledged.next_source_offset))[0]
-                    sent = window.send(in_source(batch))
+                before = owner.next_offsets()
+                for one, offset in before.items():
+                    batch = (await owner.batches_at(one, offset))[0]
                     if is_sent:
-                        await (await owner.send(one, 0, batch, sent.base_sequence))
-                    window.lose(is_refused=False)
-                    before = window.acknowledged.next_source_offset
-                    assert (
-                        await owner.runner.run(resync(owned(owner).lock, producers.plain, one, window))
-                        is True
-                    )
-                    assert window.acknowledged.next_source_offset - before == BATCH_RECORDS * is_sent
+                        sequence = sequence_of(owner.streams[one].next_ordinal)
+                        await (await owner.send(one, 0, batch, sequence))
+                await owner.recover(0)
+                copied = BATCH_RECORDS * is_sent
+                assert owner.next_offsets() == {one: offset + copied for one, offset in before.items()}
             await owner.copy(6 * BATCH_RECORDS)
-            assert owner.starts[0].producers == producers
 
     asyncio.run(main())
     flow.assert_exact(topic)

@@ -5,9 +5,9 @@ of a point, nothing happens and the process that acted last acts again.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.model.explorer import successors
 from tests.model.writer.running import Outcome, Scenario, run
 
 PAIRS_MAX = 1500  # schedules with two disturbances
@@ -41,3 +41,8 @@ def explore(scenario: Scenario, *, depth: int = 2, pairs_max: int = PAIRS_MAX) -
                 return found
         level = further
     return found
+
+
+def successors(prefix: tuple[int, ...], taken: Sequence[int], ways: Sequence[int]) -> list[tuple[int, ...]]:
+    """The schedules that equal this one up to some point behind *prefix*, and go another way there."""
+    return [(*taken[:at], way) for at in range(len(prefix), len(taken)) for way in range(1, ways[at])]

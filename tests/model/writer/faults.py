@@ -96,15 +96,8 @@ def kill(world: World) -> None:
         connection.is_cut |= connection.process is victim
     world.events.append(f"{world.steps} {victim.name} dies")
     for actor in [one for one in world.actors if one.process is victim]:
-        operation = actor.operation
-        actor.is_over = True
         world.busy -= {one for one in world.busy if one[0] is victim}
-        if hasattr(operation, "execute") and world.random.random() < 0.5:
-            world.spawn(f"late {actor.name}", _late(operation))
-
-
-def _late(operation: Any) -> Any:
-    yield operation
+        world.abandon(actor)
 
 
 def freeze(world: World) -> None:
@@ -126,7 +119,8 @@ def elect(world: World) -> None:
     partition, leader = _any_leader(world)
     if leader.is_online:
         end = world.random.choice((leader.log.high_watermark, leader.log.end))
-        leader.elect(end, is_restarted=world.random.random() < 0.3)
+        is_restarted, is_same_broker = world.random.random() < 0.3, world.random.random() < 0.5
+        world.elect(partition, end, is_restarted=is_restarted, is_same_broker=is_same_broker)
         world.events.append(f"{world.steps} {partition} elects at {end}")
 
 
@@ -135,7 +129,7 @@ def elect_uncleanly(world: World) -> None:
     partition, leader = _data_leader(world)
     if leader.is_online:
         end = world.random.randint(max(leader.log.start, leader.log.end - 15), leader.log.end)
-        leader.elect(end)
+        world.elect(partition, end)
         world.events.append(f"{world.steps} {partition} elects uncleanly at {end}")
 
 
@@ -152,16 +146,26 @@ def _replicate(world: World, leader: ModelLeader) -> Any:
     leader.replicate()
 
 
+def delete_all_records(world: World) -> None:
+    """DeleteRecords, or retention, of all data partitions of the target."""
+    for partition in world.data:
+        leader = world.leaders[partition]
+        if leader.is_online:
+            leader.delete_before(leader.log.end)
+            world.events.append(f"{world.steps} {partition} begins at {leader.log.start}")
+
+
 def lack_replicas(world: World) -> None:
-    """The ISR is below min.insync.replicas for a few requests."""
+    """The ISR is below min.insync.replicas for a few requests, or falls below it while they wait."""
     _, leader = _data_leader(world)
-    leader.lacks_replicas = True
+    leader.loses_replicas = world.random.random() < 0.3
+    leader.lacks_replicas = not leader.loses_replicas
     world.spawn("isr", _regain(world, leader))
 
 
 def _regain(world: World, leader: ModelLeader) -> Any:
     yield Until(deadline_ms=world.now_ms + world.random.choice((1, 3, 10)))
-    leader.lacks_replicas = False
+    leader.lacks_replicas = leader.loses_replicas = False
 
 
 def go_offline(world: World) -> None:
@@ -170,18 +174,19 @@ def go_offline(world: World) -> None:
     if leader.is_online:
         leader.is_online = False
         world.events.append(f"{world.steps} {partition} has no leader")
-        world.spawn(f"broker of {partition}", _return(world, leader))
+        world.spawn(f"broker of {partition}", _return(world, partition))
 
 
-def _return(world: World, leader: ModelLeader) -> Any:
+def _return(world: World, partition: TopicPartition) -> Any:
     yield Until(deadline_ms=world.now_ms + world.random.choice((20, 100, 300)))
-    bring_back(leader)
+    bring_back(world, partition)
 
 
-def bring_back(leader: ModelLeader) -> None:
+def bring_back(world: World, partition: TopicPartition) -> None:
+    leader = world.leaders[partition]
     if not leader.is_online:
         leader.is_online = True
-        leader.elect(leader.log.high_watermark, is_restarted=True)
+        world.elect(partition, leader.log.high_watermark, is_restarted=True, is_same_broker=True)
 
 
 def expire_producers(world: World) -> None:

@@ -16,7 +16,8 @@ def _judge_partition(world: World, partition: TopicPartition) -> list[str]:
     leader, source = world.leaders[partition], world.sources[partition]
     found: list[str] = []
     is_reported = any(partition in one.losses or partition in one.problems for one in world.processes)
-    if is_reported and not source.truncations:
+    is_trimmed = any(partition in one.trimmed for one in world.processes)
+    if is_reported and not source.truncations and not is_trimmed:
         found.append(f"{partition}: a loss is reported, but the source has lost nothing")
     if leader.last_stable_offset < leader.log.high_watermark:
         found.append(f"{partition}: readers of committed records are stuck at {leader.last_stable_offset}")
@@ -24,6 +25,8 @@ def _judge_partition(world: World, partition: TopicPartition) -> list[str]:
     for committed in (True, False)[: 2 - has_transactions]:
         got = leader.delivered(committed=committed)
         reader = "read_committed" if committed else "read_uncommitted"
+        if is_trimmed:
+            got = sorted(set(got))
         if len(set(got)) != len(got):
             twice = sorted({one for one in got if got.count(one) > 1})
             found.append(f"{partition}: {reader} sees {twice} again")

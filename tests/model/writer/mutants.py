@@ -9,12 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirrorflow_core.writer import flow_lock, form, ownership, resync, takeover, write_window
-from mirrorflow_core.writer.broker_requests import Done, ReadPositions, Transaction
+from mirrorflow_core.writer import flow_lock, form, ownership, start_end, takeover
+from mirrorflow_core.writer.broker_requests import (
+    Done,
+    LeaderEpochEnd,
+    ReadEpochEnd,
+    ReadPositions,
+    Transaction,
+)
 from mirrorflow_core.writer.claim import ClaimWatch, ids_to_take
 from mirrorflow_core.writer.end_lookup import EndLookup
-from mirrorflow_core.writer.form import PartitionForm
-from mirrorflow_core.writer.write_window import WriteWindow
+from mirrorflow_core.writer.form import ChangeForm
+from mirrorflow_core.writer.stream import EpochRun, Stream
+from mirrorflow_replicator.copy import task_writer
+from mirrorflow_replicator.copy.form_tracker import FormTracker
 from tests.model.writer import process, world
 from tests.model.writer.running import Outcome, Scenario, run
 from tests.model.writer.scenarios import SCENARIOS
@@ -99,8 +107,69 @@ def _no_position_first() -> tuple[Replaced, ...]:
     return ((takeover, "_start_task", _answered(takeover._start_task, _transactions_succeed)),)
 
 
+def _no_reason(**ignored: Any) -> Callable[[], tuple[Replaced, ...]]:
+    """Nothing ends a start for the reason in *ignored*."""
+
+    def replaced() -> tuple[Replaced, ...]:
+        original = start_end.why_start_ends
+        return (
+            (
+                start_end,
+                "why_start_ends",
+                lambda target, stream, **fields: original(target, stream, **fields | ignored),
+            ),
+        )
+
+    return replaced
+
+
+def _leaders_are_not_asked() -> tuple[Replaced, ...]:
+    return ((process.Task, "_ask_leaders", _returns(None)),)
+
+
+def _new_leaders_do_not_end_it() -> tuple[Replaced, ...]:
+    return (*_no_reason(has_new_leader=False)(), *_leaders_are_not_asked())
+
+
 def _left_in_spite_of_lost_answers() -> tuple[Replaced, ...]:
-    return ((WriteWindow, "is_certain", property(lambda window: True)),)  # noqa: ARG005
+    return ((process.Task, "_has_doubts", lambda task, lane: False),)  # noqa: ARG005
+
+
+def _final_codes_are_harmless() -> tuple[Replaced, ...]:
+    return ((task_writer, "FINAL_CODES", frozenset()),)
+
+
+def _offsets_are_not_compared() -> tuple[Replaced, ...]:
+    """What is acknowledged counts, at whatever offset, also instead of a refused batch."""
+    original = Stream.acknowledge
+
+    def acknowledge(stream: Stream, base_offset: int) -> Any:
+        stream.has_refusals = False
+        found = original(stream, base_offset)
+        stream.has_fallen_back = False
+        return found
+
+    return ((Stream, "acknowledge", acknowledge),)
+
+
+def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
+    return ((takeover, "_is_decided", _returns(True)),)
+
+
+def _earlier_epochs_are_not_compared() -> tuple[Replaced, ...]:
+    original = takeover._end_in_source
+
+    def end_in_source(partition: Any, epoch: int, _: EpochRun) -> Steps:
+        return original(partition, epoch, EpochRun())
+
+    return ((takeover, "_end_in_source", end_in_source),)
+
+
+def _acknowledged_is_in_the_target() -> tuple[Replaced, ...]:
+    def unknown(request: Any) -> Any:
+        return LeaderEpochEnd(-1, -1) if isinstance(request, ReadEpochEnd) else None
+
+    return ((takeover, "_newer_position", _answered(takeover._newer_position, unknown)),)
 
 
 # -- rule 2
@@ -211,62 +280,86 @@ def _always(*, commit: bool) -> Callable[[], tuple[Replaced, ...]]:
 
 
 def _sequences_start_again() -> tuple[Replaced, ...]:
-    original = WriteWindow.move
+    return ((FormTracker, "first_ordinal", property(lambda tracker: tracker._began)),)
 
-    def move(window: Any, **fields: Any) -> None:
-        original(window, **fields)
-        window.acknowledged = replace(window.acknowledged, sequence=-1)
 
-    return ((WriteWindow, "move", move),)
+def _transactions_count_in_the_plain_sequence() -> tuple[Replaced, ...]:
+    return ((FormTracker, "plain_sequence", lambda tracker, ordinal: ordinal),)  # noqa: ARG005
 
 
 def _pipelines_at_once() -> tuple[Replaced, ...]:
-    return ((WriteWindow, "_is_remembered", lambda window, wall_ms: True),)  # noqa: ARG005
+    return ((process.Lane, "is_alone", property(lambda lane: False, lambda lane, value: None)),)  # noqa: ARG005
 
 
 # -- rule 5
 
 
-def _old_records_are_plain() -> tuple[Replaced, ...]:
-    return ((form, "plain_age_limit_ms", lambda expiration_ms: 10**15),)  # noqa: ARG005
+def _checked(alter: Callable[[Any, Any, int, dict[str, Any]], Any]) -> Callable[[], tuple[Replaced, ...]]:
+    """The form of a batch is checked after *alter* has changed the tracker or the arguments; it returns the batch."""
+
+    def replaced() -> tuple[Replaced, ...]:
+        original = FormTracker.check
+
+        def check(tracker: Any, batch: Any, from_offset: int, **fields: Any) -> ChangeForm | None:
+            return original(tracker, alter(tracker, batch, from_offset, fields), from_offset, **fields)
+
+        return ((FormTracker, "check", check),)
+
+    return replaced
+
+
+def _without_age(_tracker: Any, batch: Any, _from_offset: int, fields: dict[str, Any]) -> Any:
+    fields["is_stamped"] = True
+    return batch
+
+
+def _without_gap_before(tracker: Any, batch: Any, from_offset: int, _fields: dict[str, Any]) -> Any:
+    tracker._next_source_offset = max(batch.base_offset, from_offset)
+    return batch
+
+
+def _without_gap_inside(_tracker: Any, batch: Any, _from_offset: int, _fields: dict[str, Any]) -> Any:
+    return batch._replace(count=batch.next_offset - batch.base_offset)
+
+
+def _without_epoch(tracker: Any, batch: Any, _from_offset: int, _fields: dict[str, Any]) -> Any:
+    tracker._source_epoch = batch.leader_epoch
+    return batch
 
 
 def _plain_with_a_short_memory() -> tuple[Replaced, ...]:
     return ((form, "SHORTEST_EXPIRATION_MS", 0),)
 
 
-def _gaps_without_a_position() -> tuple[Replaced, ...]:
-    return ((PartitionForm, "_ends_stretch", lambda state, batch: batch.leader_epoch != state.source_epoch),)
+def _changes_without_a_position() -> tuple[Replaced, ...]:
+    original = process.Task._send_next
+
+    def send_next(task: Any, lane: Any) -> bool:
+        is_sent = original(task, lane)
+        if task.changing.pop(lane, None) is None:
+            return is_sent
+        task._change_form(lane, lane.form.change)
+        return True
+
+    return ((process.Task, "_send_next", send_next),)
 
 
-def _source_epochs_without_a_position() -> tuple[Replaced, ...]:
-    return ((PartitionForm, "_ends_stretch", PartitionForm._skips),)
+def _no_position_after_a_doubt() -> tuple[Replaced, ...]:
+    def rewind(tracker: Any, next_source_offset: int) -> None:
+        tracker._next_source_offset, tracker.change = next_source_offset, None
+
+    return ((FormTracker, "rewind", rewind),)
 
 
 def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
-    original = process.Task._commit_alone
+    original = process.Task._store_positions
 
-    def commit(task: Any, *, left: bool) -> Any:
+    def store(task: Any, positions: Any) -> Any:
         """Commit what is written before the position is added."""
-        transaction = task.producers.transactional
-        running, got = original(task, left=left), None
-        while True:
-            try:
-                asked = running.send(got)
-            except StopIteration as stop:
-                return stop.value
-            cells = (
-                dict(zip(asked.execute.__code__.co_freevars, asked.execute.__closure__ or (), strict=True))
-                if (isinstance(asked, world.Call) and hasattr(asked.execute, "__code__"))
-                else {}
-            )
-            partition = cells["partition"].cell_contents if "partition" in cells else None
-            if partition == world.POSITIONS and left is False:
-                yield from task.world.end_transaction(transaction, commit=True)
-                yield from task.world.add_partitions(transaction, {world.POSITIONS})
-            got = yield asked
+        yield from task.world.end_transaction(task.producers.transactional, commit=True)
+        yield from original(task, positions)
 
-    return ((process.Task, "_commit_alone", commit),)
+    return ((process.Task, "_store_positions", store),)
 
 
 # -- rule 7
@@ -274,7 +367,7 @@ def _positions_apart_from_their_records() -> tuple[Replaced, ...]:
 
 def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
     def answer(request: Any) -> Any:
-        return -1 if getattr(request, "on_target", None) is False else None
+        return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is False else None
 
     return (
         (takeover, "_start_of_partition", _answered(takeover._start_of_partition, answer)),
@@ -284,11 +377,12 @@ def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
 
 def _target_epochs_are_not_asked() -> tuple[Replaced, ...]:
     def answer(request: Any) -> Any:
-        return -1 if getattr(request, "on_target", None) is True else None
+        return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is True else None
 
     return (
         (takeover, "_start_of_partition", _answered(takeover._start_of_partition, answer)),
-        (resync, "has_lost_records", _returns(False)),
+        *_new_leaders_do_not_end_it(),
+        *_offsets_are_not_compared(),
     )
 
 
@@ -298,7 +392,7 @@ def _target_epochs_are_not_asked() -> tuple[Replaced, ...]:
 def _fenced_comes_back() -> tuple[Replaced, ...]:
     """A refused writer takes new epochs without asking whether the flow is still its own."""
     yes = _returns(True)
-    return ((ownership, "holds_lock", yes), (flow_lock, "holds_lock", yes), (resync, "holds_lock", yes))
+    return ((ownership, "holds_lock", yes), (flow_lock, "holds_lock", yes))
 
 
 def _forgotten_ids_are_not_waited_for() -> tuple[Replaced, ...]:
@@ -310,7 +404,13 @@ def _low_epochs() -> tuple[Replaced, ...]:
 
 
 def _repeats_are_not_noticed() -> tuple[Replaced, ...]:
-    return (*_low_epochs(), (write_window, "APPENDED_NOW", None))
+    """An answer about a batch that the leader had already counts as an answer to ours."""
+    original = process.Task._acknowledged
+
+    def acknowledged(task: Any, lane: Any, base_offset: int, _append_time_ms: int) -> None:
+        original(task, lane, base_offset, -1)
+
+    return (*_low_epochs(), (process.Task, "_acknowledged", acknowledged))
 
 
 MUTANTS = (
@@ -327,6 +427,37 @@ MUTANTS = (
         scenarios=("connections",),
         seeds=1000,
         is_quick=False,
+    ),
+    Mutant(
+        name="lost answers do not end the start",
+        rule="A lost answer ends the start of its task.",
+        replaced=_no_reason(has_lost_answers=False),
+        scenarios=("connections", "fresh_leaders"),
+    ),
+    Mutant(
+        name="new leaders do not end the start",
+        rule="Another leader of the target partition ends the start of its task.",
+        replaced=_new_leaders_do_not_end_it,
+        scenarios=("leaders", "unclean_target"),
+        is_quick=False,
+    ),
+    Mutant(
+        name="leaders are not asked",
+        rule="Before a commit, and before a partition joins a transaction, its leader is asked for its epoch.",
+        replaced=_leaders_are_not_asked,
+        scenarios=("leaders", "offline"),
+    ),
+    Mutant(
+        name="repeats do not end the start",
+        rule="An answer that another batch has our numbers ends the start.",
+        replaced=_no_reason(has_repeat=False),
+        scenarios=("stamped",),
+    ),
+    Mutant(
+        name="final refusals are harmless",
+        rule="A refusal that leaves open what was appended ends the start.",
+        replaced=_final_codes_are_harmless,
+        scenarios=("forgetful_leaders", "leaders"),
     ),
     Mutant(
         name="newcomers do not wait",
@@ -367,6 +498,7 @@ MUTANTS = (
         rule="The plain writers that positions without `left` name are fenced in their partitions.",
         replaced=_no_fence,
         scenarios=("race",),
+        is_quick=False,
     ),
     Mutant(
         name="fenced when the coordinator has answered",
@@ -388,6 +520,7 @@ MUTANTS = (
         rule="The lock is checked again after every InitProducerId of a task.",
         replaced=_no_second_check,
         scenarios=("recovery",),
+        seeds=1500,
         is_quick=False,
     ),
     Mutant(
@@ -414,8 +547,6 @@ MUTANTS = (
         rule="A missing marker aborts what the position does not count.",
         replaced=_always(commit=True),
         scenarios=("offline",),
-        seeds=1500,
-        is_quick=False,
     ),
     Mutant(
         name="missing markers are aborted",
@@ -425,10 +556,39 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
+        name="decided transactions are not awaited",
+        rule="A start waits until the markers of decided transactions are in the log.",
+        replaced=_decided_transactions_are_not_awaited,
+        scenarios=("offline",),
+        seeds=400,
+        is_quick=False,
+    ),
+    Mutant(
+        name="earlier epochs are not compared",
+        rule="A source without the epoch of the last copied record is compared by the epoch before it.",
+        replaced=_earlier_epochs_are_not_compared,
+        scenarios=("source",),
+        seeds=1500,
+        is_quick=False,
+    ),
+    Mutant(
+        name="acknowledged is in the target",
+        rule="What the last start acknowledged counts only if the target has not lost it.",
+        replaced=_acknowledged_is_in_the_target,
+        scenarios=("leaders", "fresh_leaders"),
+        is_quick=False,
+    ),
+    Mutant(
         name="sequences start again",
         rule="In an epoch that has written to the partition, sequences go on behind our last one.",
         replaced=_sequences_start_again,
         scenarios=("quiet",),
+    ),
+    Mutant(
+        name="transactions count in the plain sequence",
+        rule="A position has the last sequence of plain batches alone.",
+        replaced=_transactions_count_in_the_plain_sequence,
+        scenarios=("mixed_race",),
         is_quick=False,
     ),
     Mutant(
@@ -440,7 +600,7 @@ MUTANTS = (
     Mutant(
         name="old records are plain",
         rule="Old timestamps never go under the plain id.",
-        replaced=_old_records_are_plain,
+        replaced=_checked(_without_age),
         scenarios=("hours", "mixed_race"),
         seeds=1500,
         is_quick=False,
@@ -456,14 +616,32 @@ MUTANTS = (
     Mutant(
         name="gaps without a position",
         rule="A position is stored at every gap of the source's offsets.",
-        replaced=_gaps_without_a_position,
+        replaced=_checked(_without_gap_before),
         scenarios=("mixed_race",),
+    ),
+    Mutant(
+        name="gaps inside batches are plain",
+        rule="A batch with gaps between its records goes in a transaction.",
+        replaced=_checked(_without_gap_inside),
+        scenarios=("source",),
     ),
     Mutant(
         name="source epochs without a position",
         rule="A position is stored at every change of the source's leader epoch.",
-        replaced=_source_epochs_without_a_position,
+        replaced=_checked(_without_epoch),
         scenarios=("source",),
+    ),
+    Mutant(
+        name="changes without a position",
+        rule="A position is stored before the form changes, and before a new stretch of plain batches.",
+        replaced=_changes_without_a_position,
+        scenarios=("mixed_race",),
+    ),
+    Mutant(
+        name="no position after a doubt",
+        rule="After a doubt a position is stored before the next plain batch: a gap may have been passed.",
+        replaced=_no_position_after_a_doubt,
+        scenarios=("leaders", "strangers"),
     ),
     Mutant(
         name="positions apart from their records",
@@ -495,6 +673,12 @@ MUTANTS = (
         name="low epochs",
         rule="Ids begin at a high epoch: a stranger with our producer id has a low one.",
         replaced=_low_epochs,
+        scenarios=("strangers",),
+    ),
+    Mutant(
+        name="repeats are not noticed",
+        rule="An answer about a batch that the leader had already does not count as an answer to ours.",
+        replaced=_repeats_are_not_noticed,
         scenarios=("strangers",),
     ),
 )

@@ -5,11 +5,13 @@ values instead of bytes: record numbers in data partitions, claims and positions
 """
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from mirrorflow_core.writer.form import SourceBatch
+from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.writer.broker_requests import LeaderEpochEnd
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from tests.model.batches import LOG_APPEND_TIME, TRANSACTIONAL, LoggedBatch
 from tests.model.errors import MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, RefusedError
@@ -26,6 +28,7 @@ class ProducedBatch(NamedTuple):
     max_timestamp: int
     is_transactional: bool
     values: tuple[object, ...]
+    transactional_id: str = ""
 
 
 class ModelLeader(PartitionLeader):
@@ -36,6 +39,7 @@ class ModelLeader(PartitionLeader):
         self.key_of = key_of
         self.is_online = True
         self.max_records = 1000  # of a batch, after recompression
+        self.loses_replicas = False  # the ISR falls below min.insync.replicas behind an append
         self._read: dict[int, tuple[LoggedBatch, LogBatch]] = {}
         self.cleaned: list[LoggedBatch] = []  # what compaction removed; the judge counts it as delivered
 
@@ -59,6 +63,11 @@ class ModelLeader(PartitionLeader):
             data=b"",
             _records=[(base + at, value) for at, value in enumerate(batch.values)],  # type: ignore[misc]
         )
+
+    def last_sequence(self, producer_id: int, producer_epoch: int) -> int:
+        """DescribeProducers."""
+        entry = self.producers.producers.get(producer_id)
+        return entry.last_sequence if entry is not None and entry.epoch == producer_epoch else -1
 
     @property
     def batches(self) -> list[LogBatch]:
@@ -97,6 +106,16 @@ class ModelLeader(PartitionLeader):
                 left.append(replace(batch, count=len(kept), _records=cast("Any", kept)))
         self.log.batches = left
         return gone
+
+    def delete_before(self, offset: int) -> None:
+        """DeleteRecords, or retention; the judge counts what is gone as delivered."""
+        end = min(offset, self.last_stable_offset)
+        self.cleaned += [
+            one
+            for one in self.log.batches
+            if one.last_offset < end and not one.is_control and not self.log.is_aborted(one)
+        ]
+        self.log.delete_before(end)
 
     def elect(self, end: int, *, is_restarted: bool = False) -> None:
         """See `PartitionLeader.elect`; what was compacted and is now truncated is gone as well."""
@@ -142,6 +161,27 @@ class SourceRecord(NamedTuple):
     number: int
     timestamp: int
     leader_epoch: int
+    batch: tuple[int, int]  # where its batch begins and ends; compaction leaves that as it was
+
+
+class SkippedOffsets(NamedTuple):
+    """Offsets before *next_offset* that hold markers and aborted records."""
+
+    next_offset: int
+    leader_epoch: int
+
+
+class SourceRecords(NamedTuple):
+    """A fetched batch, with the offsets and numbers of its records."""
+
+    batch: Batch
+    offsets: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    def from_offset(self, offset: int, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The offsets and numbers from *offset* on, at most *most*."""
+        at = bisect_left(self.offsets, offset)
+        return self.offsets[at : at + most], self.numbers[at : at + most]
 
 
 @dataclass
@@ -149,6 +189,7 @@ class SourceLog:
     """One partition of the source."""
 
     records: list[SourceRecord] = field(default_factory=list)
+    skipped: list[tuple[int, SkippedOffsets]] = field(default_factory=list)  # with their first offset
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # epoch, first offset
     epoch: int = 0
     end: int = 0
@@ -156,19 +197,31 @@ class SourceLog:
     truncations: int = 0
 
     def append(self, count: int, timestamp: int) -> None:
+        """Append one batch."""
+        batch = self.end, self.end + count
         for _ in range(count):
-            self.records.append(SourceRecord(self.end, self.numbers, timestamp, self.epoch))
+            self.records.append(SourceRecord(self.end, self.numbers, timestamp, self.epoch, batch))
             self.end += 1
             self.numbers += 1
 
     def skip(self, count: int) -> None:
-        """Leave offsets without records, as transaction markers and aborted records do."""
+        """Append transaction markers and aborted records."""
+        self.skipped.append((self.end, SkippedOffsets(self.end + count, self.epoch)))
         self.end += count
 
     def elect(self, end: int) -> None:
         """Another leader, whose log ends at *end*."""
         self.truncations += end < self.end
-        self.records = [one for one in self.records if one.offset < end]
+        self.records = [
+            one._replace(batch=(one.batch[0], min(one.batch[1], end)))
+            for one in self.records
+            if one.offset < end
+        ]
+        self.skipped = [
+            (first, one._replace(next_offset=min(one.next_offset, end)))
+            for first, one in self.skipped
+            if first < end
+        ]
         self.end = min(self.end, end)
         self.epoch += 1
         self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
@@ -177,32 +230,45 @@ class SourceLog:
         """Remove some records, not the last."""
         self.records = [one for one in self.records[:-1] if rng.random() < 0.7] + self.records[-1:]
 
+    def epoch_end(self, epoch: int) -> LeaderEpochEnd:
+        """OffsetsForLeaderEpoch, with the epoch that it is about."""
+        known = max((one for one, _ in self.epochs if one <= epoch), default=-1)
+        return (
+            LeaderEpochEnd(known, self.end_of_epoch(epoch)) if epoch <= self.epoch else LeaderEpochEnd(-1, -1)
+        )
+
     def end_of_epoch(self, epoch: int) -> int:
         """OffsetsForLeaderEpoch."""
         if epoch > self.epoch:
             return -1
         return next((start for later, start in self.epochs if later > epoch), self.end)
 
-    def fetch(self, next_offset: int, most: int) -> tuple[SourceBatch, tuple[int, ...]] | None:
-        """The next batch: records of one leader epoch with consecutive offsets, at most *most*."""
-        found: list[SourceRecord] = []
-        for record in self.records:
-            if record.offset < next_offset:
-                continue
-            if found and (
-                record.offset != found[-1].offset + 1 or record.leader_epoch != found[0].leader_epoch
-            ):
-                break
-            found.append(record)
-            if len(found) == most:
-                break
-        if not found:
-            return None
-        batch = SourceBatch(
-            first_offset=found[0].offset,
-            next_offset=found[-1].offset + 1,
-            records=len(found),
-            leader_epoch=found[0].leader_epoch,
-            max_timestamp=max(one.timestamp for one in found),
+    def fetch(self, next_offset: int) -> SourceRecords | SkippedOffsets:
+        """What a fetch at *next_offset*, which is below the end, finds first: a batch, or what consumers never get."""
+        at = bisect_left(self.records, next_offset, key=lambda record: record.offset)
+        first = self.records[at] if at < len(self.records) else None
+        for begins, skipped in self.skipped:
+            if skipped.next_offset > next_offset and (first is None or begins < first.offset):
+                return skipped
+        if first is None:
+            return SkippedOffsets(self.end, self.epoch)
+        found = [one for one in self.records[max(0, at - 20) : at + 20] if one.batch == first.batch]
+        base, end = first.batch
+        batch = Batch(
+            base_offset=base,
+            batch_length=0,
+            leader_epoch=first.leader_epoch,
+            magic=2,
+            crc=0,
+            attributes=0,
+            last_offset_delta=end - base - 1,
+            base_timestamp=first.timestamp,
+            max_timestamp=first.timestamp,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            count=len(found),
+            data=memoryview(b""),
+            size_bytes=0,
         )
-        return batch, tuple(one.number for one in found)
+        return SourceRecords(batch, tuple(one.offset for one in found), tuple(one.number for one in found))

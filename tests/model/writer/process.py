@@ -1,63 +1,90 @@
-"""A process of the model: it takes a flow and copies, by the decisions of `mirrorflow_core.writer`.
+"""A process of the model: it takes a flow and copies, by the product's own decisions.
 
-What is here is the shell that `mirrorflow_replicator` has for real: it fetches, sends, and runs transactions. It decides
-nothing that the core can decide.
+`mirrorflow_core.writer` decides how the flow is taken and when a start of a task ends, `FormTracker` and `Stream` how each
+partition is written. What is here is the shell: it fetches, sends and runs transactions, as `mirrorflow_replicator.copy` does
+(`partition_copier`, `writer_resumer`, `task_transaction`).
 """
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN, OffsetPair
+from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.writer import flow_plan, ownership, start_end
 from mirrorflow_core.writer import form as forms
-from mirrorflow_core.writer import ownership
-from mirrorflow_core.writer import resync as resyncing
 from mirrorflow_core.writer.broker_requests import NO_ANSWER
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced
-from mirrorflow_core.writer.flow_plan import FlowPlan, LossPolicy, PartitionProblem, TaskStart, position_at
-from mirrorflow_core.writer.form import ChangeForm, PartitionForm, SourceBatch
+from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, TaskStart, WritePoint, position_at
+from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.ownership import Ownership
 from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.write_window import (
-    Acknowledgement,
-    ForeignProducer,
-    WritePoint,
-    WriteWindow,
-    after_transaction_batch,
+from mirrorflow_core.writer.start_end import NO_ORDINAL
+from mirrorflow_core.writer.stream import Span, Stream, sequence_of
+from mirrorflow_replicator.copy import task_writer
+from mirrorflow_replicator.copy.form_tracker import FormTracker
+from tests.model.errors import (
+    INVALID_TXN_STATE,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
-from tests.model.errors import MESSAGE_TOO_LARGE, NONE
-from tests.model.writer.partition_logs import ProducedBatch
-from tests.model.writer.world import POSITIONS, Connection, Coroutine, Until, World
+from tests.model.writer.partition_logs import ProducedBatch, SkippedOffsets, SourceRecords
+from tests.model.writer.world import POSITIONS, Call, Connection, Coroutine, Until, World
 
-POSITION_MS = (
-    25  # the product's five seconds, on the scale of a world where each request takes one millisecond
-)
+# The product's five seconds, 250 ms and so on, on the scale of a world where each request takes one millisecond.
+POSITION_MS = 25
+COMMIT_MS = 15
+DRAIN_MS = 10_000
 DEPTH = 4
 BATCH_RECORDS = 5
 
 
 @dataclass
 class Recover:
-    """The task must be taken over from ourselves."""
+    """The start has ended."""
 
-    known: dict[TopicPartition, WritePoint] = field(default_factory=dict)
+    acknowledged: list[WriterPosition]  # and not stored
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
-    """One partition while it is copied."""
+    """One partition in one start of its task."""
 
     partition: TopicPartition
-    window: WriteWindow
-    form: PartitionForm
-    stored: WriterPosition | None = None
-    change: ChangeForm | None = None
+    start: WritePoint
+    form: FormTracker
+    stream: Stream
+    read_epoch: int  # leader epoch of the source's record before the next one; -1: unknown
+    leader_epoch: int  # of the target, by the task's metadata
+    target_epoch: int
+    retry_ms: int = 0
     connection: Connection | None = None
     answers: deque[Any] = field(default_factory=deque)
-    leader_epoch: int = 0  # for which the target was found to have all records
-    unverified: int | None = None  # the leader epoch in which the last transaction wrote here
+    stored: WriterPosition | None = None
+    is_begun: bool = False
+    is_asking: bool = False  # nothing is sent before it is known where to continue
+    waits_for_answers: bool = False
+    is_held: bool = False
+    is_inside: bool = False  # of the open transaction
+    is_alone: bool = True  # one batch in flight: the leader may not remember the producer
+    doubts: int = 0
+    heard_ms: int = 0
+    sent_ms: int = 0
+    repeat_at: int | None = None
+    is_foreign: bool = False  # the batch there
+    refused_next: int = NO_ORDINAL
+    has_lost_answers: bool = False
+    has_diverged: bool = False
+    cut_to: int | None = None  # where the source's log ends, below what was read
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.stream.in_flight
 
 
 class Process:
@@ -91,8 +118,11 @@ class Process:
         self.steps_left = -1  # until it sleeps, for so many steps of the world
         self.sleep_steps = 0
         self.losses: set[TopicPartition] = set()
+        self.trimmed: set[TopicPartition] = set()  # of the losses; what was copied is unknown then
         self.problems: dict[TopicPartition, PartitionProblem] = {}
         self.batch_records: dict[TopicPartition, int] = {}  # what the target was found to take
+        # Whether it has found that the target sets timestamps; sometimes only the first answer shows it.
+        self.is_stamped = world.options.stamps_time and rng.random() < 0.7
         self.copied = 0
         self.recoveries = 0
         self.was_fenced = False
@@ -162,24 +192,29 @@ class Process:
             rank = self.world.ranks[taken.lock[1:]], self.world.ranks[start.producers.plain[1:]]
             self.world.own(partition, rank, (start.producers.transactional, start.producers.plain))
         self.losses.update(start.losses)
+        self.trimmed |= {
+            one for one, loss in start.losses.items() if loss.how == PartitionProblem.TARGET_TRIMMED.value
+        }
         self.problems |= start.problems
 
     def _task(self, taken: Ownership, start: TaskStart) -> Coroutine:
+        earlier: dict[TopicPartition, FormTracker] = {}
         try:
             while not self.is_out:
-                outcome = yield from Task(self, taken, start).copy()
-                if not isinstance(outcome, Recover):
-                    self.is_out |= isinstance(outcome, Fenced)
+                task = Task(self, start, earlier)
+                recover = yield from task.copy()
+                if recover is None:
                     return
                 self.recoveries += 1
                 is_disturbed = self.world.options.sleeps_in_recovery and self.world.faults_left > 0
                 if is_disturbed and len(self.world.processes) < 4:
                     # Another process comes just then.
-                    self.sleep_after(self.world.random.randint(2, 3))
-                    self.sleep_steps = self.world.random.randint(55, 130)
+                    self.sleep_after(self.world.random.randint(2, 4))
+                    self.sleep_steps = self.world.random.randint(55, 250)
                     Process(self.world, "XYZ"[len(self.world.processes) - 1], tasks=3)
+                earlier = {lane.partition: lane.form for lane in task.lanes}
                 again = yield from self.perform(
-                    ownership.recover_task(taken, start.producers.ids, start.points, outcome.known)
+                    ownership.recover_task(taken, start.producers.ids, start.points, recover.acknowledged)
                 )
                 if isinstance(again, Fenced):
                     self.is_out = True
@@ -191,332 +226,512 @@ class Process:
 
 
 class Task:
-    """One incarnation of a task: from the producers of *start* until the first refusal that a resync cannot resolve."""
+    """One start of a task: it copies until it stops or ends."""
 
-    def __init__(self, process: Process, taken: Ownership, start: TaskStart) -> None:
-        self.process, self.taken, self.producers = process, taken, start.producers
+    def __init__(
+        self, process: Process, start: TaskStart, earlier: dict[TopicPartition, FormTracker]
+    ) -> None:
+        self.process, self.start, self.producers = process, start, start.producers
         self.world = process.world
         self.random: random.Random = process.world.random
         self.age_limit_ms = forms.plain_age_limit_ms(self.world.options.producer_expiration_ms)
-        self.lanes = [self._lane(partition, point) for partition, point in start.points.items()]
+        self.lanes = [self._lane(partition, earlier.get(partition)) for partition in start.points]
+        self.why = ""  # it has ended
+        self.is_leaving = False  # nothing more is sent
+        self.has_left = False
+        self.members: dict[Lane, None] = {}  # of the open transaction
+        self.wanted: dict[Lane, None] = {}
+        self.changing: dict[Lane, int] = {}  # with their doubts
+        self.began_ms = 0
         self.due_ms = self.world.now_ms + POSITION_MS
 
-    def _lane(self, partition: TopicPartition, point: WritePoint) -> Lane:
-        window = WriteWindow(
-            acknowledged=point,
-            depth=DEPTH,
-            age_limit_ms=self.age_limit_ms,
-            stamps_time=self.world.options.stamps_time,
+    def _lane(self, partition: TopicPartition, earlier: FormTracker | None) -> Lane:
+        point = self.start.points[partition]
+        producers = {
+            Form.PLAIN: self.producers.plain,
+            Form.TRANSACTION: self.producers.transactional,
+        }
+        # The log that came back after a loss may not know the epoch: each fetch that names it would diverge again.
+        epoch = UNKNOWN if partition in self.start.losses else point.source_epoch
+        pair = OffsetPair(point.next_source_offset - 1, point.records - 1, point.records_end - 1, epoch)
+        return Lane(
+            partition,
+            point,
+            FormTracker(point, producers, earlier=earlier),
+            Stream(pair, point.epoch_run),
+            read_epoch=epoch,
+            leader_epoch=self.world.metadata[partition],
+            target_epoch=point.target_epoch,
+            heard_ms=self.world.now_ms,
         )
-        form = PartitionForm(
-            form=Form.PLAIN, next_source_offset=point.next_source_offset, source_epoch=point.source_epoch
-        )
-        return Lane(partition, window, form, leader_epoch=-1)
 
     def copy(self) -> Coroutine:
-        """Copy until the process stops: returns Recover, Fenced, or None after an orderly end."""
-        while True:
-            if self.process.is_out:
-                return Fenced()
-            moved = False
-            for lane in self.lanes:
-                outcome = yield from self._advance(lane)
-                if isinstance(outcome, Recover | Fenced):
-                    return outcome
-                moved |= outcome
-            if not moved and self.process.is_stopping:
-                return (yield from self._leave())
-            if any(lane.change and lane.window.is_idle and not lane.window.is_certain for lane in self.lanes):
-                return Recover()
-            if self.world.now_ms >= self.due_ms or any(lane.change for lane in self.lanes):
-                outcome = yield from self._commit()
-                if outcome is not None:
-                    return outcome
-                self.due_ms = self.world.now_ms + POSITION_MS
-            elif not moved:
-                yield Until(self._has_work, self.due_ms if self._must_commit() else None)
-
-    def _must_commit(self) -> bool:
-        return any(
-            lane.stored is None
-            or lane.form.form is Form.TRANSACTION
-            or lane.stored.next_source_offset != lane.window.acknowledged.next_source_offset
-            for lane in self.lanes
-        )
-
-    def _has_work(self) -> bool:
-        return (
-            self.process.is_out
-            or self.process.is_stopping
-            or any(
-                lane.answers or (self._can_send(lane) and (self._fetch(lane) or self._is_truncated(lane)))
+        """Copy until the process stops or is out: None; or until the start ends: Recover."""
+        name = f"{self.process.name} start"
+        actors = [
+            self.world.spawn(f"{name} copies", self._copy(), self.process),
+            self.world.spawn(f"{name} commits", self._commit_all(), self.process),
+        ]
+        yield Until(lambda: bool(self.why) or self.has_left or self.process.is_out)
+        for actor in actors:
+            self.world.abandon(actor)
+        self._close()
+        if not self.why or self.process.is_out or self.is_leaving:
+            return None
+        return Recover(
+            [
+                self._position(lane, is_left=lane.is_foreign)
                 for lane in self.lanes
-            )
-            or any(self._has_new_leader(lane) and not lane.window.in_flight for lane in self.lanes)
-            or any(lane.window.needs_resync and not lane.window.in_flight for lane in self.lanes)
+                if lane.is_begun and lane.form.is_plain and not lane.stream.has_fallen_back
+            ]
         )
 
-    def _has_new_leader(self, lane: Lane) -> bool:
-        leader = self.world.leaders[lane.partition]
-        return leader.is_online and lane.leader_epoch != leader.epoch
+    def _close(self) -> None:
+        """Close the connections; what is on its way may still arrive."""
+        self.world.busy.discard((self.process, self.producers.transactional.transactional_id))
+        for lane in self.lanes:
+            if lane.connection is not None:
+                lane.connection.is_cut = True
+                if lane.connection.actor is not None and self.random.random() < 0.3:
+                    self.world.slow_down(lane.connection.actor)
 
-    def _leave(self) -> Coroutine:
-        """An orderly end: everything is acknowledged, nothing can arrive late, the positions say so."""
-        if not all(lane.window.is_idle for lane in self.lanes):
-            yield Until(lambda: any(lane.answers for lane in self.lanes))
-            return (yield from self.copy())
-        if not all(lane.window.is_certain for lane in self.lanes):
-            return Recover()
-        return (yield from self._commit(left=True))
+    def _end(self, why: str) -> None:
+        if why and not self.why:
+            self.why = why
+            self.world.events.append(f"{self.world.steps} {self.process.name}: {why}")
 
-    # -- plain batches
+    # -- copying: `copy.partition_copier`, `copy.writer_resumer`
 
-    def _advance(self, lane: Lane) -> Coroutine:
-        """Take answers and send batches of one partition; returns whether anything happened."""
-        window = lane.window
-        moved = bool(lane.answers)
-        while lane.answers:
-            answer = lane.answers.popleft()
-            if isinstance(answer, int):
-                window.lose(is_refused=answer != NO_ANSWER)
-                if answer == MESSAGE_TOO_LARGE:
-                    self.process.batch_records[lane.partition] = max(1, self._batch_records(lane) // 2)
-                continue
-            appended, leader_epoch = answer
-            outcome = window.acknowledge(
-                Acknowledgement(appended.base_offset, appended.log_append_time, leader_epoch)
+    def _copy(self) -> Coroutine:
+        while not self.why:
+            for lane in self.lanes:
+                self._advance(lane)
+            asking = [] if self.is_leaving else self.lanes
+            waiting = [lane.retry_ms for lane in asking if lane.is_asking and lane.is_drained]
+            yield Until(
+                lambda: any(self._can_act(lane) for lane in self.lanes),
+                max(min(waiting), self.world.now_ms + 1) if waiting else None,
             )
-            self.process.copied += 1
-            if isinstance(outcome, ForeignProducer):
-                return Recover({lane.partition: window.acknowledged})
-        if self._has_new_leader(lane) and not window.in_flight:
-            # Nothing is sent to a new leader before all that was sent to the old one is answered.
-            lane.leader_epoch = self.world.leaders[lane.partition].epoch
-            if (
-                yield from self.process.perform(
-                    resyncing.has_lost_records(lane.partition, window.acknowledged)
-                )
-            ):
-                return Recover()
-        if window.needs_resync and not window.in_flight:
-            lane.connection = None
-            resumed = yield from self.process.perform(
-                resyncing.resync(self.taken.lock, self.producers.plain, lane.partition, window)
-            )
-            if resumed is not True:
-                return resumed or Recover()
-            point = window.acknowledged
-            lane.form = PartitionForm(
-                form=Form.PLAIN,
-                next_source_offset=point.next_source_offset,
-                source_epoch=point.source_epoch,
-                last_gap_ms=lane.form.last_gap_ms,
-                stays_in_transactions=lane.form.stays_in_transactions,
-            )
-            lane.change = None
-            moved = True
-        while self._can_send(lane):
-            if self._is_truncated(lane):
-                if window.in_flight:
-                    break
-                return Recover()
-            fetched = self._fetch(lane)
-            if fetched is None:
-                break
-            batch, values = fetched
-            decision = self._decide(lane, batch)
-            if isinstance(decision, ChangeForm):
-                if window.is_idle and not window.is_certain:
-                    return Recover()
-                lane.change = decision
-                break
-            self._send(lane, batch, values)
-            moved = True
-        return moved
+
+    def _can_act(self, lane: Lane) -> bool:
+        if self.why:
+            return False
+        if lane.answers or self.world.metadata[lane.partition] != lane.leader_epoch:
+            return True
+        if self.is_leaving:
+            return False
+        if lane.is_drained and (lane.connection is None or lane.connection.is_cut):
+            return self.world.leaders[lane.partition].is_online
+        if lane.is_asking:
+            return lane.is_drained and self.world.now_ms >= lane.retry_ms
+        return self._can_send(lane)
 
     def _can_send(self, lane: Lane) -> bool:
-        return (
-            lane.form.form is Form.PLAIN
-            and lane.change is None
-            and not self.process.is_stopping
-            and lane.window.has_room(self.world.now_ms)
-            and not self._has_new_leader(lane)
-            and not (lane.window.in_flight and lane.connection and self._is_outdated(lane.connection, lane))
+        if lane.is_asking or lane.is_held or lane.waits_for_answers or lane in self.wanted:
+            return False
+        if lane.connection is None or lane.connection.is_cut:
+            return False
+        if lane.stream.in_flight and (lane.is_alone or len(lane.stream.in_flight) >= DEPTH):
+            return False
+        return self._has_records(lane) or self._is_truncated(lane)
+
+    def _has_records(self, lane: Lane) -> bool:
+        return lane.stream.next_offset != self.world.sources[lane.partition].end
+
+    def _advance(self, lane: Lane) -> None:
+        while lane.answers:
+            lane.waits_for_answers = False
+            self._take(lane, lane.answers.popleft())
+        if self.world.metadata[lane.partition] != lane.leader_epoch:
+            lane.leader_epoch = self.world.metadata[lane.partition]
+            self._doubt(lane)
+        if self.is_leaving:
+            return
+        leader = self.world.leaders[lane.partition]
+        if lane.is_drained and leader.is_online and (lane.connection is None or lane.connection.is_cut):
+            lane.connection = self.world.connect(self.process, lane.partition)
+            self._doubt(lane)
+        if lane.is_asking and lane.is_drained and lane.connection and self.world.now_ms >= lane.retry_ms:
+            self._serve(lane)
+        while not self.why and self._can_send(lane) and self._send_next(lane):
+            pass
+
+    def _take(self, lane: Lane, answer: Any) -> None:
+        """Handle the answer to the oldest batch in flight."""
+        if not isinstance(answer, int):
+            appended, _ = answer
+            self._acknowledged(lane, appended.base_offset, appended.log_append_time)
+        elif answer == NO_ANSWER:
+            lane.has_lost_answers = True
+            lane.stream.refuse()
+            self._doubt(lane)
+        else:
+            self._refused(lane, answer)
+
+    def _acknowledged(self, lane: Lane, base_offset: int, append_time_ms: int) -> None:
+        stream = lane.stream
+        if append_time_ms != UNKNOWN and lane.form.is_plain and not self.process.is_stamped:
+            lane.repeat_at = base_offset
+            stream.suspect()
+            self._doubt(lane)
+            return
+        span, continues = stream.acknowledge(base_offset)
+        if stream.delivered.ordinal != span.last:
+            lane.has_lost_answers = True
+            self._doubt(lane)
+            return
+        self.process.copied += 1
+        is_old = self.world.now_ms - span.max_timestamp >= self.age_limit_ms
+        lane.is_alone = lane.form.is_plain and is_old and not self.process.is_stamped
+        lane.heard_ms = lane.sent_ms
+        if not continues:
+            self._doubt(lane)
+
+    def _refused(self, lane: Lane, code: int) -> None:
+        is_first = not lane.stream.has_refusals
+        span = lane.stream.refuse(is_absent=code == INVALID_TXN_STATE)
+        if is_first and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            lane.refused_next = span.first
+        if code in task_writer.FINAL_CODES:
+            self._end(f"the target answered {code}")
+        if code == MESSAGE_TOO_LARGE and not lane.is_asking:
+            self.process.batch_records[lane.partition] = max(1, span.count // 2)
+        if not lane.is_asking:
+            lane.retry_ms = self.world.now_ms + self.random.choice((0, 0, 1, 5))
+        self._doubt(lane)
+
+    def _doubt(self, lane: Lane) -> None:
+        lane.doubts += 1
+        lane.is_inside = False
+        lane.is_asking = True
+
+    def _serve(self, lane: Lane) -> None:
+        lane.target_epoch = max(lane.target_epoch, lane.start.target_epoch)
+        if lane.repeat_at is not None:
+            self._examine_repeat(lane)
+        why = self._why_it_ends(lane)
+        if why:
+            self._end(why)
+            return
+        pair = lane.stream.delivered
+        if lane.cut_to is not None:
+            pair, lane.cut_to = pair._replace(source_offset=lane.cut_to - 1, source_epoch=UNKNOWN), None
+        if lane.is_begun:
+            lane.form.rewind(pair.source_offset + 1)
+        lane.stream.align(pair)
+        if not lane.is_begun:
+            lane.stream.pass_markers(lane.start.target_end - lane.start.records_end)
+        lane.is_begun = True
+        lane.read_epoch = pair.source_epoch
+        lane.refused_next = NO_ORDINAL
+        lane.is_alone = True
+        lane.is_asking = False
+        lane.heard_ms = self.world.now_ms
+        lane.is_held = lane in self.members
+        if lane.is_held:
+            self.wanted[lane] = None
+
+    def _why_it_ends(self, lane: Lane, *, of_transaction: bool = False) -> str:
+        has_new_leader = lane.leader_epoch > lane.target_epoch
+        if of_transaction:
+            return start_end.why_start_ends(
+                lane.partition,
+                lane.stream,
+                has_lost_answers=not lane.is_drained or lane.has_lost_answers,
+                has_new_leader=has_new_leader,
+            )
+        return start_end.why_start_ends(
+            lane.partition,
+            lane.stream,
+            has_lost_answers=lane.has_lost_answers,
+            has_new_leader=has_new_leader,
+            has_repeat=lane.repeat_at is not None,
+            refused_next=lane.refused_next,
+            has_diverged=lane.has_diverged,
         )
 
-    def _is_outdated(self, connection: Connection, lane: Lane) -> bool:
-        return connection.is_cut or connection.leader_epoch != self.world.leaders[lane.partition].epoch
-
-    def _batch_records(self, lane: Lane) -> int:
-        return self.process.batch_records.get(lane.partition, BATCH_RECORDS)
-
-    def _fetch(self, lane: Lane) -> tuple[SourceBatch, tuple[int, ...]] | None:
-        return self.world.sources[lane.partition].fetch(
-            lane.form.next_source_offset, self._batch_records(lane)
-        )
+    def _examine_repeat(self, lane: Lane) -> None:
+        """The answer names a time: the target sets timestamps, or another producer has written our numbers."""
+        if self.world.options.stamps_time:
+            self.process.is_stamped = True
+        else:
+            lane.is_foreign = True
 
     def _is_truncated(self, lane: Lane) -> bool:
         """A fetch names the leader epoch of the record before: the source answers with a diverging epoch (KIP-595)."""
-        epoch = lane.form.source_epoch
-        return (
-            epoch >= 0
-            and self.world.sources[lane.partition].end_of_epoch(epoch) < lane.form.next_source_offset
-        )
+        source = self.world.sources[lane.partition]
+        return lane.read_epoch >= 0 and source.end_of_epoch(lane.read_epoch) < lane.stream.next_offset
 
-    def _decide(self, lane: Lane, batch: SourceBatch) -> forms.Write | ChangeForm:
-        return lane.form.decide(
-            batch, now_ms=self.world.now_ms, wall_ms=self.world.now_ms, age_limit_ms=self.age_limit_ms
+    def _send_next(self, lane: Lane) -> bool:
+        """Fetch and send one batch, if it may be sent now."""
+        stream, form, now_ms = lane.stream, lane.form, self.world.now_ms
+        if form.is_plain and now_ms - lane.heard_ms > self.age_limit_ms:
+            lane.is_alone = True
+        if self._is_truncated(lane):
+            lane.has_diverged = True
+            self._doubt(lane)
+            return False
+        source = self.world.sources[lane.partition]
+        if stream.next_offset > source.end:
+            lane.cut_to = source.end
+            self.process.losses.add(lane.partition)
+            self._doubt(lane)
+            return False
+        fetched = source.fetch(stream.next_offset)
+        if isinstance(fetched, SkippedOffsets):
+            stream.pass_over(fetched.next_offset, fetched.leader_epoch)
+            lane.read_epoch = fetched.leader_epoch
+            return True
+        change = form.check(
+            fetched.batch,
+            stream.next_offset,
+            now_ms=now_ms,
+            age_limit_ms=self.age_limit_ms,
+            is_stamped=self.process.is_stamped,
         )
+        if change is not None:
+            if lane.is_drained:
+                form.change, lane.is_held = change, True
+                self.changing[lane] = lane.doubts
+            else:
+                lane.waits_for_answers = True
+            return False
+        if not form.is_plain and not lane.is_inside:
+            self.wanted[lane] = None
+            return False
+        self._send(lane, fetched)
+        return True
 
-    def _send(self, lane: Lane, batch: SourceBatch, values: tuple[int, ...]) -> None:
-        if lane.connection is None or self._is_outdated(lane.connection, lane):
-            lane.connection = self.world.connect(self.process, lane.partition)
-        sent = lane.window.send(batch)
-        lane.form = lane.form.taken(batch, self.world.now_ms)
-        plain = self.producers.plain
+    def _send(self, lane: Lane, fetched: SourceRecords) -> None:
+        stream, form, connection = lane.stream, lane.form, lane.connection
+        assert connection is not None
+        most = self.process.batch_records.get(lane.partition, BATCH_RECORDS)
+        offsets, numbers = fetched.from_offset(stream.next_offset, most)
+        is_whole = numbers[-1] == fetched.numbers[-1]
+        span = Span(
+            first=stream.next_ordinal,
+            count=len(offsets),
+            base_offset=offsets[0],
+            next_offset=fetched.batch.next_offset if is_whole else offsets[-1] + 1,
+            max_timestamp=fetched.batch.max_timestamp,
+            size_bytes=0,
+            offsets=offsets,
+            source_epoch=fetched.batch.leader_epoch,
+        )
+        if lane.is_drained:
+            lane.sent_ms = self.world.now_ms
         produced = ProducedBatch(
-            plain.producer_id,
-            plain.epoch,
-            sent.base_sequence,
-            batch.max_timestamp,
-            False,
-            values,
+            form.producer.producer_id,
+            form.producer.epoch,
+            sequence_of(span.first - form.first_ordinal),
+            span.max_timestamp,
+            not form.is_plain,
+            numbers,
+            form.producer.transactional_id,
         )
-        lane.connection.queue.append((produced, lane.answers.append))
-        lane.connection.sent_ms = self.world.now_ms
+        stream.take(span)
+        form.taken(span.base_offset + span.count, span.source_epoch)
+        lane.read_epoch = span.source_epoch
+        connection.queue.append((produced, lane.answers.append))
+        connection.sent_ms = self.world.now_ms
 
-    # -- transactions
+    # -- transactions: `copy.task_transaction`
 
-    def _commit(self, *, left: bool = False) -> Coroutine:
-        """One transaction of the task: the records of partitions that are in transactions, and all positions."""
+    def _commit_all(self) -> Coroutine:
+        while True:
+            if self.why:
+                return
+            if self.process.is_stopping:
+                yield from self._leave()
+                return
+            if self._is_due():
+                yield from self._in_turn(self._commit())
+            if self.wanted and not self.why:
+                yield from self._in_turn(self._join())
+            yield Until(
+                lambda: self.process.is_stopping or bool(self.wanted) or self._is_due(),
+                self._next_ms(),
+            )
+
+    def _in_turn(self, steps: Coroutine) -> Coroutine:
+        """The runner lets one transaction of a producer run at a time."""
         key = self.process, self.producers.transactional.transactional_id
         yield Until(lambda: key not in self.world.busy)
         self.world.busy.add(key)
-        try:
-            return (yield from self._commit_alone(left=left))
-        finally:
-            self.world.busy.discard(key)
+        yield from steps
+        self.world.busy.discard(key)
 
-    def _commit_alone(self, *, left: bool) -> Coroutine:
-        transactional = self.producers.transactional
-        online = [lane for lane in self.lanes if self.world.leaders[lane.partition].is_online]
-        for lane in online:
-            if (outcome := (yield from self._verify_marker(lane))) is not None:
-                return outcome
-        work = [lane for lane in online if not left and self._has_records(lane)]
-        stored: list[tuple[Lane, WriterPosition, WritePoint, PartitionForm]] = []
-        partitions = {POSITIONS} | {lane.partition for lane in work}
-        code = yield from self.world.add_partitions(transactional, partitions)
-        if code != NONE:
-            return Recover()
-        for lane in self.lanes:
-            if lane in work:
-                written = yield from self._write(lane)
-                if isinstance(written, Recover):
-                    return written
-            elif lane.form.form is Form.PLAIN or left:
-                written = self._idle_state(lane)
-            else:
-                continue
-            point, partition_form = written
-            position = self._position(lane, point, partition_form.form, left=left)
-            if lane.stored is None or replace(position, time_ms=lane.stored.time_ms) != lane.stored:
-                stored.append((lane, position, point, partition_form))
-        positions = tuple(position for _, position, _, _ in stored)
-        if positions:
-            answer = yield from self.world.append_in_transaction(transactional, POSITIONS, positions)
-            if isinstance(answer, int):
-                return Recover()
-        if any(self._has_new_leader(lane) for lane in work):
-            return Recover()
-        code = yield from self.world.end_transaction(transactional, commit=True)
-        if code != NONE:
-            return Recover()
-        for lane, position, point, partition_form in stored:
-            lane.stored = position
-            if lane.change is not None and not lane.window.is_idle:
-                continue
-            if lane in work or lane.change is not None:
-                lane.form, lane.change = partition_form, None
-                lane.window.move(
-                    next_source_offset=point.next_source_offset,
-                    source_epoch=point.source_epoch,
-                    target_end=point.target_end,
-                    target_epoch=point.target_epoch,
-                )
-            if lane in work:
-                lane.unverified = lane.leader_epoch
-        return None
+    def _is_due(self) -> bool:
+        if self.changing:
+            return True
+        if self.members:
+            return self.world.now_ms >= self.began_ms + COMMIT_MS or all(map(self._is_idle, self.members))
+        return self.world.now_ms >= self.due_ms and any(map(self._has_progress, self.lanes))
 
-    def _verify_marker(self, lane: Lane) -> Coroutine:
-        """Before a partition is used again, and its leader has changed: the marker of the last transaction is there."""
-        if lane.unverified is None or lane.unverified == self.world.leaders[lane.partition].epoch:
-            return None
-        transactional = self.producers.transactional
-        is_missing = yield from self.process.perform(resyncing.missing_marker(lane.partition, transactional))
-        if is_missing:
-            code = yield from self.world.add_partitions(transactional, {lane.partition})
-            if code == NONE:
-                code = yield from self.world.end_transaction(transactional, commit=True)
+    def _next_ms(self) -> int | None:
+        if self.members:
+            return self.began_ms + COMMIT_MS
+        return max(self.due_ms, self.world.now_ms + 1) if any(map(self._has_progress, self.lanes)) else None
+
+    def _is_idle(self, lane: Lane) -> bool:
+        return lane.is_drained and not self._has_records(lane)
+
+    def _has_progress(self, lane: Lane) -> bool:
+        stored = lane.start if lane.stored is None else lane.stored
+        return lane.form.is_plain and stored.next_source_offset != lane.stream.delivered.source_offset + 1
+
+    def _has_doubts(self, lane: Lane) -> bool:
+        return lane.has_lost_answers or lane.repeat_at is not None or lane.stream.has_fallen_back
+
+    def _join(self) -> Coroutine:
+        lanes = {lane: lane.doubts for lane in self.wanted if not lane.is_asking}
+        self.wanted.clear()
+        if not lanes:
+            return
+        if not self.members:
+            # The markers of the transaction before are written, or never will be, when this is answered.
+            code = yield from self.world.add_partitions(self.producers.transactional, {POSITIONS})
             if code != NONE:
-                return Recover()
-        lane.unverified = None
-        return None
-
-    def _has_records(self, lane: Lane) -> bool:
-        return (
-            lane.form.form is Form.TRANSACTION
-            and not self._has_new_leader(lane)
-            and (self._fetch(lane) is not None or self._is_truncated(lane))
+                self._end(f"AddPartitionsToTxn was answered with {code}")
+                return
+        yield from self._ask_leaders(lanes)
+        if self.why:
+            return
+        code = yield from self.world.add_partitions(
+            self.producers.transactional, {lane.partition for lane in lanes}
         )
+        if code != NONE:
+            self._end(f"AddPartitionsToTxn was answered with {code}")
+            return
+        for lane, doubts in lanes.items():
+            if not self.members:
+                self.began_ms = self.world.now_ms
+            self.members[lane] = None
+            if not lane.is_asking and lane.doubts == doubts:
+                lane.is_held, lane.is_inside = False, True
 
-    def _idle_state(self, lane: Lane) -> tuple[WritePoint, PartitionForm]:
-        """The state behind the acknowledged plain batches; behind the change of form if all is acknowledged."""
-        point = lane.window.acknowledged
-        if lane.change is None or not lane.window.is_idle:
-            return point, lane.form
-        return self._changed(lane.change, point, lane)
+    def _commit(self) -> Coroutine:
+        lanes = list(self.members)
+        for lane in lanes:
+            lane.is_held = True
+        yield Until(
+            lambda: bool(self.why) or all(lane.is_drained for lane in lanes), self.world.now_ms + DRAIN_MS
+        )
+        changes = self._ready_changes()
+        doubts = {lane: lane.doubts for lane in lanes}
+        due: list[Lane] = []
+        if self.world.now_ms >= self.due_ms:
+            due = [lane for lane in self.lanes if self._has_progress(lane) and not self._has_doubts(lane)]
+            self.due_ms = self.world.now_ms + POSITION_MS
+        positions = {
+            lane: self._position(lane, changes.get(lane)) for lane in dict.fromkeys([*lanes, *changes, *due])
+        }
+        yield from self._ask_leaders(positions)
+        if not self._has_problem([*lanes, *changes]) and positions:
+            yield from self._store_positions(positions.values())
+        if self._has_problem([*lanes, *changes]):
+            return
+        if positions and not (yield from self._end_transaction()):
+            return
+        self.members.clear()
+        for lane, position in positions.items():
+            lane.stored = position
+        for lane in lanes:
+            lane.is_held = lane.is_inside = False
+            if doubts[lane] == lane.doubts and lane not in changes:
+                lane.stream.pass_markers(1)
+        for lane, change in changes.items():
+            if lane.form.change is change:
+                self._change_form(lane, change)
 
-    def _changed(
-        self, change: ChangeForm, point: WritePoint, lane: Lane, form: PartitionForm | None = None
-    ) -> tuple[WritePoint, PartitionForm]:
-        after = (form or lane.form).changed(change, self.world.now_ms)
-        point = replace(point, next_source_offset=change.next_source_offset, source_epoch=change.source_epoch)
-        return point, after
+    def _ask_leaders(self, lanes: Iterable[Lane]) -> Coroutine:
+        """Ask the leaders for their epochs: the metadata may be older than an election."""
+        asked = list(lanes)
+        leaders = [self.world.leaders[lane.partition] for lane in asked]
+        epochs = yield Call(lambda: [one.epoch if one.is_online else None for one in leaders])
+        for lane, epoch in zip(asked, epochs, strict=True):
+            if epoch is None:
+                self._end(f"{lane.partition} has no leader")
+            elif epoch > lane.target_epoch:
+                self._end(f"{lane.partition} has another leader")
 
-    def _write(self, lane: Lane) -> Coroutine:
-        """Write records of one partition into the open transaction."""
-        point, form = lane.window.acknowledged, lane.form
-        for _ in range(self.random.randint(1, 3)):
-            source = self.world.sources[lane.partition]
-            if form.source_epoch >= 0 and source.end_of_epoch(form.source_epoch) < form.next_source_offset:
-                return Recover()
-            fetched = source.fetch(form.next_source_offset, self._batch_records(lane))
-            if fetched is None:
-                break
-            batch, values = fetched
-            decision = form.decide(
-                batch, now_ms=self.world.now_ms, wall_ms=self.world.now_ms, age_limit_ms=self.age_limit_ms
+    def _ready_changes(self) -> dict[Lane, ChangeForm]:
+        found = {
+            lane: lane.form.change
+            for lane, doubts in self.changing.items()
+            if lane.form.change is not None
+            if not lane.is_asking and lane.doubts == doubts and lane.is_drained and not self._has_doubts(lane)
+        }
+        self.changing.clear()
+        return found
+
+    def _change_form(self, lane: Lane, change: ChangeForm) -> None:
+        lane.stream.pass_over(change.next_source_offset, change.source_epoch)
+        lane.form.apply(change, lane.stream.next_ordinal, self.world.now_ms)
+        lane.is_alone = True
+        lane.is_held = False
+
+    def _has_problem(self, lanes: list[Lane]) -> bool:
+        for lane in lanes:
+            self._end(self._why_it_ends(lane, of_transaction=True))
+        return bool(self.why)
+
+    def _store_positions(self, positions: Any) -> Coroutine:
+        producer = self.producers.transactional
+        code = yield from self.world.add_partitions(producer, {POSITIONS})
+        if code == NONE:
+            answer = yield from self.world.append_in_transaction(producer, POSITIONS, tuple(positions))
+            code = answer if isinstance(answer, int) else NONE
+        if code != NONE:
+            self._end(f"the positions were answered with {code}")
+
+    def _end_transaction(self) -> Coroutine:
+        code = yield from self.world.end_transaction(self.producers.transactional, commit=True)
+        if code != NONE:
+            self._end(f"EndTxn was answered with {code}")
+        return code == NONE
+
+    def _leave(self) -> Coroutine:
+        """An orderly stop: what is in flight is answered, the positions say that nothing follows them."""
+        self.is_leaving = True
+        yield Until(lambda: all(lane.is_drained for lane in self.lanes), self.world.now_ms + DRAIN_MS)
+        if self.members and not self.why:
+            yield from self._in_turn(self._commit())
+        if not self.why and not self.members:
+            yield from self._in_turn(self._store_left())
+        self.has_left = True
+
+    def _store_left(self) -> Coroutine:
+        positions = {
+            lane: self._position(lane, is_left=True)
+            for lane in self.lanes
+            if lane.is_drained and not self._has_doubts(lane)
+        }
+        yield from self._ask_leaders(positions)
+        if positions and not self.why:
+            yield from self._store_positions(positions.values())
+            if not self.why:
+                yield from self._end_transaction()
+
+    def _position(
+        self, lane: Lane, change: ChangeForm | None = None, *, is_left: bool = False
+    ) -> WriterPosition:
+        at = lane.stream.delivered
+        point = flow_plan.point_behind(
+            lane.start,
+            lane.stream,
+            sequence=lane.form.plain_sequence(at.ordinal),
+            target_epoch=lane.target_epoch,
+        )
+        form = lane.form.form
+        if change is not None:
+            form = change.form
+            point = replace(
+                point,
+                next_source_offset=change.next_source_offset,
+                source_epoch=change.source_epoch,
+                epoch_run=point.epoch_run.followed_by(change.source_epoch, change.next_source_offset),
             )
-            if isinstance(decision, ChangeForm):
-                return self._changed(decision, point, lane, form)
-            leader = self.world.leaders[lane.partition]
-            answer = yield from self.world.append_in_transaction(
-                self.producers.transactional, lane.partition, values, batch.max_timestamp
-            )
-            if isinstance(answer, int):
-                if answer == MESSAGE_TOO_LARGE:
-                    self.process.batch_records[lane.partition] = max(1, self._batch_records(lane) // 2)
-                return Recover()
-            self.process.copied += 1
-            form = form.taken(batch, self.world.now_ms)
-            after = after_transaction_batch(point, batch, answer.base_offset, leader.epoch)
-            if after is None or self._has_new_leader(lane):
-                return Recover()
-            point = after
-        return point, form
-
-    def _position(self, lane: Lane, point: WritePoint, form: Form, *, left: bool) -> WriterPosition:
         return position_at(
-            lane.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=left
+            lane.partition, point, self.producers, form=form, time_ms=self.world.now_ms, left=is_left
         )

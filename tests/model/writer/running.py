@@ -87,9 +87,10 @@ def _disturb(world: World, scenario: Scenario) -> None:
 def _settle(world: World) -> None:
     """All faults end, and the processes stop in order."""
     world.faults_left = 0
-    for leader in world.leaders.values():
-        kinds.bring_back(leader)
-        leader.lacks_replicas, leader.replicates = False, True
+    for partition, leader in world.leaders.items():
+        kinds.bring_back(world, partition)
+        leader.lacks_replicas = leader.loses_replicas = False
+        leader.replicates = True
         leader.replicate()
     for process in world.processes:
         process.is_stopping, process.frozen_until = True, 0

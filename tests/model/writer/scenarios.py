@@ -82,6 +82,19 @@ SCENARIOS = {
             faults_max=12,
         ),
         Scenario(
+            name="forgetful_leaders",
+            faults=(
+                f.lack_replicas,
+                f.lack_replicas,
+                f.lack_replicas,
+                f.expire_producers,
+                f.expire_producers,
+                f.append_to_source,
+            ),
+            options=Options(old_share=0.7, gap_share=0.1),
+            faults_max=16,
+        ),
+        Scenario(
             name="offline",
             faults=(f.go_offline, f.go_offline, f.newcomer, f.kill, f.append_to_source),
             options=Options(old_share=0.5),
@@ -146,6 +159,10 @@ SCENARIOS = {
                 f.compact_source,
             ),
             options=Options(old_share=0.3, gap_share=0.1),
+        ),
+        Scenario(
+            name="retention",
+            faults=(*[f.delete_all_records] * 4, f.kill, f.newcomer, f.newcomer, f.append_to_source),
         ),
         Scenario(
             name="stamped",

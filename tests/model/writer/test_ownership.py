@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model.writer.exploring import explore
+from tests.model.writer.exploring import explore, successors
 from tests.model.writer.mutants import MUTANTS
 from tests.model.writer.running import run
 from tests.model.writer.scenarios import SCENARIOS, SMALL_WORLDS
@@ -58,3 +58,17 @@ def test_a_seed_repeats_its_run():
     scenario = SCENARIOS["race"]
 
     assert run(scenario, seed=3).events == run(scenario, seed=3).events
+
+
+def test_each_schedule_is_explored_once():
+    """A tree of three points with two, one and three ways."""
+    ways = (2, 1, 3)
+    waiting: list[tuple[int, ...]] = [()]
+    seen = []
+    while waiting:
+        prefix = waiting.pop()
+        taken = (*prefix, *(0,) * (len(ways) - len(prefix)))
+        seen.append(taken)
+        waiting += successors(prefix, taken, ways)
+
+    assert sorted(seen) == [(a, 0, c) for a in range(2) for c in range(3)]

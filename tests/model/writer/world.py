@@ -22,7 +22,6 @@ from mirrorflow_core.writer.broker_requests import (
     Done,
     LogEnd,
     Producer,
-    ProducerState,
     Refused,
 )
 from tests.model.chooser import Chooser, Seeded
@@ -31,6 +30,7 @@ from tests.model.errors import (
     CONCURRENT_TRANSACTIONS,
     NONE,
     NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     NOT_LEADER_OR_FOLLOWER,
     RefusedError,
 )
@@ -40,6 +40,7 @@ from tests.model.writer.partition_logs import ModelLeader, ProducedBatch, Source
 CLAIMS: Final = TopicPartition("claims", 0)
 POSITIONS: Final = TopicPartition("positions", 0)
 STEP_MS: Final = 1
+IDLE_LIMIT_MS: Final = 600_000  # connections.max.idle.ms
 FIRST_EPOCH = 16  # of the ids of a new cluster, to save the first calls of InitProducerId
 RETRIABLE: Final = {NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS}
 
@@ -98,6 +99,7 @@ class Actor:
 class Connection:
     """Produce requests on their way to one leader, in order; the broker takes the next when one is answered."""
 
+    partition: TopicPartition
     leader_epoch: int
     queue: deque[tuple[ProducedBatch, Callable[[Any], None]]] = field(default_factory=deque)
     sent_ms: int = 0
@@ -149,6 +151,9 @@ class World:
         self.source_offsets: dict[tuple[TopicPartition, int], int] = {}  # of record numbers
         self.coordinator = Coordinator(self)
         self.coordinator.expiration_ms = self.options.id_expiration_ms
+        # Leader epochs as clients find them: later than the elections.
+        self.metadata = dict.fromkeys(self.leaders, 0)
+        self.reached = dict.fromkeys(self.leaders, 0)  # the leader epochs of the brokers that they connect to
         self.processes: list[Any] = []
         self.connections: list[Connection] = []
         self.sequences: dict[tuple[int, int, TopicPartition], int] = {}
@@ -179,6 +184,28 @@ class World:
         for record in source.records:
             self.source_offsets[partition, record.number] = record.offset
 
+    def elect(
+        self, partition: TopicPartition, end: int, *, is_restarted: bool = False, is_same_broker: bool = False
+    ) -> None:
+        """Elect a leader whose log ends at *end*; clients find out later.
+
+        The same broker can lead again, with another epoch: its connections stay, unless it is restarted.
+        """
+        leader = self.leaders[partition]
+        leader.elect(end, is_restarted=is_restarted)
+        if is_same_broker:
+            self.reached[partition] = leader.epoch
+        if is_same_broker and not is_restarted:
+            for connection in self.connections:
+                if connection.partition == partition:
+                    connection.leader_epoch = leader.epoch
+        self.spawn(f"metadata of {partition}", self._propagate(partition, leader.epoch))
+
+    def _propagate(self, partition: TopicPartition, epoch: int) -> Coroutine:
+        yield Until(deadline_ms=self.now_ms + self.random.choice((0, 3, 30, 200)))
+        self.metadata[partition] = max(self.metadata[partition], epoch)
+        self.reached[partition] = max(self.reached[partition], epoch)
+
     # -- scheduling
 
     def spawn(self, name: str, coroutine: Coroutine, process: Any = None) -> Actor:
@@ -190,6 +217,13 @@ class World:
             self.actors.append(actor)
             self._cumulated = []
         return actor
+
+    def abandon(self, actor: Actor) -> None:
+        """Stop *actor*; the request that it has sent may be executed later, or never."""
+        operation = actor.operation
+        if not actor.is_over and isinstance(operation, Call) and self.random.random() < 0.5:
+            self.spawn(f"late {actor.name}", _late(operation))
+        actor.is_over = True
 
     def enabled(self) -> list[Actor]:
         self.actors = [one for one in self.actors if not one.is_over]
@@ -240,6 +274,8 @@ class World:
 
     def _drawn(self) -> Actor | None:
         """An actor that can act, by the weights of all."""
+        if not self.actors:
+            return None
         if self.random.random() < 0.01:
             self.random.choice(self.actors).weight = self.random.choice((0.03, 0.3, 1.0, 3.0))
             self._cumulated = []
@@ -336,7 +372,7 @@ class World:
 
     # -- produce
 
-    def append(self, partition: TopicPartition, batch: ProducedBatch, transactional_id: str = "") -> Any:
+    def append(self, partition: TopicPartition, batch: ProducedBatch) -> Any:
         """Append *batch*; `Appended`, or an error code."""
         leader = self.leaders[partition]
         try:
@@ -345,7 +381,7 @@ class World:
                 guard = leader.start_verification(batch, self.now_ms)  # type: ignore[arg-type]
                 if guard is not None:
                     code = self.coordinator.verify(
-                        transactional_id, batch.producer_id, batch.producer_epoch, partition
+                        batch.transactional_id, batch.producer_id, batch.producer_epoch, partition
                     )
                     if code != NONE:
                         return code
@@ -375,7 +411,7 @@ class World:
 
     def connect(self, process: Any, partition: TopicPartition) -> Connection:
         """A new connection to the leader of *partition*."""
-        connection = Connection(self.leaders[partition].epoch, sent_ms=self.now_ms, process=process)
+        connection = Connection(partition, self.reached[partition], sent_ms=self.now_ms, process=process)
         self.connections.append(connection)
         connection.actor = self.spawn(f"connection {partition}", self._deliver(partition, connection))
         return connection
@@ -385,8 +421,8 @@ class World:
             yield Until(lambda: bool(connection.queue) or connection.is_cut)
             if not connection.queue:
                 return
-            if connection.is_cut and self.now_ms - connection.sent_ms > 600_000:
-                return  # connections.max.idle.ms
+            if connection.is_cut and self.now_ms - connection.sent_ms > IDLE_LIMIT_MS:
+                return
             answer = yield from self._replicated(
                 self.leaders[partition], (yield Call(partial(self._deliver_one, partition, connection)))
             )
@@ -395,7 +431,7 @@ class World:
                 receive(answer if isinstance(answer, int) else (answer, self.leaders[partition].epoch))
 
     def _deliver_one(self, partition: TopicPartition, connection: Connection) -> Any:
-        is_closed = self.now_ms - connection.sent_ms > 600_000  # connections.max.idle.ms
+        is_closed = self.now_ms - connection.sent_ms > IDLE_LIMIT_MS
         if is_closed or connection.leader_epoch != self.leaders[partition].epoch:
             return NOT_LEADER_OR_FOLLOWER
         return self.append(partition, connection.queue[0][0])
@@ -441,20 +477,26 @@ class World:
                         ),
                     )
                 )
+            case requests.ReadLastSequence(partition, producer_id, producer_epoch):
+                return (
+                    yield from self._read(
+                        partition, lambda leader: leader.last_sequence(producer_id, producer_epoch)
+                    )
+                )
             case requests.ReadSourceStart(partition):
                 return (yield Call(lambda: 0))
             case requests.ReadEpochEnd(partition, epoch, on_target):
                 if on_target:
                     return (yield from self._read(partition, lambda leader: self._epoch_end(leader, epoch)))
-                return (yield Call(lambda: self.sources[partition].end_of_epoch(epoch)))
+                return (yield Call(lambda: self.sources[partition].epoch_end(epoch)))
             case requests.ReadOffsetMap(partition, target_offset):
                 return (
                     yield from self._read(
                         partition, lambda leader: self._mapped(partition, leader, target_offset)
                     )
                 )
-            case requests.DescribeProducer(partition, producer_id):
-                return (yield from self._read(partition, lambda leader: self._described(leader, producer_id)))
+            case requests.ReadIdleLimit():
+                return IDLE_LIMIT_MS
             case requests.Pause(ms):
                 if ms:
                     yield Until(deadline_ms=self.now_ms + ms + self.random.randint(0, 5))
@@ -468,18 +510,11 @@ class World:
 
     @staticmethod
     def _log_end(leader: ModelLeader) -> LogEnd:
-        below = [one for one in leader.log.batches if one.last_offset < leader.log.high_watermark]
-        epoch = below[-1].leader_epoch if below else 0
-        return LogEnd(leader.log.start, leader.last_stable_offset, leader.log.high_watermark, epoch)
+        return LogEnd(leader.log.start, leader.last_stable_offset, leader.log.high_watermark, leader.epoch)
 
     @staticmethod
-    def _epoch_end(leader: ModelLeader, epoch: int) -> int:
-        return leader.log.end_of_epoch(epoch).end_offset
-
-    @staticmethod
-    def _described(leader: ModelLeader, producer_id: int) -> ProducerState | None:
-        entry = leader.producers.producers.get(producer_id)
-        return None if entry is None else ProducerState(entry.epoch, entry.last_sequence)
+    def _epoch_end(leader: ModelLeader, epoch: int) -> requests.LeaderEpochEnd:
+        return requests.LeaderEpochEnd(epoch, leader.log.end_of_epoch(epoch).end_offset)
 
     def _mapped(self, partition: TopicPartition, leader: ModelLeader, target_offset: int) -> int:
         """The offset map: the source offset behind the last record that was copied before *target_offset*."""
@@ -542,11 +577,7 @@ class World:
             yield Until(deadline_ms=self.now_ms + 20)
 
     def append_in_transaction(
-        self,
-        producer: Producer,
-        partition: TopicPartition,
-        values: tuple[object, ...],
-        max_timestamp: int | None = None,
+        self, producer: Producer, partition: TopicPartition, values: tuple[object, ...]
     ) -> Coroutine:
         """Append one batch; its `Appended` once it is replicated, or an error code."""
         key = producer.producer_id, producer.epoch, partition
@@ -557,11 +588,12 @@ class World:
                 producer.producer_id,
                 producer.epoch,
                 self.sequences.get(key, -1) + 1,
-                self.now_ms if max_timestamp is None else max_timestamp,
+                self.now_ms,
                 True,
                 values,
+                producer.transactional_id,
             )
-            return self.append(partition, batch, producer.transactional_id)
+            return self.append(partition, batch)
 
         answer = yield Call(append, lost=NO_ANSWER)
         if isinstance(answer, int):
@@ -575,5 +607,17 @@ class World:
         if isinstance(answer, int):
             return answer
         epoch = leader.epoch
-        yield Until(lambda: leader.log.high_watermark > answer.last_offset or leader.epoch != epoch)
+        yield Until(
+            lambda: (
+                leader.log.high_watermark > answer.last_offset
+                or leader.epoch != epoch
+                or leader.loses_replicas
+            )
+        )
+        if leader.loses_replicas:
+            return NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return NOT_LEADER_OR_FOLLOWER if leader.epoch != epoch else answer
+
+
+def _late(operation: Call) -> Coroutine:
+    yield operation

@@ -191,15 +191,16 @@ def test_acls_follow_names_prefixes_and_regexes(mirrorflow: Callable[..., Result
     assert ["'*'"] == topics(".*")
 
 
-def test_acls_name_the_identity_of_the_flow(mirrorflow: Callable[..., Result]) -> None:
-    """Copies by prefix, both internal topics, and the transactional id; each user from the file."""
+def test_acls_name_the_topics_and_transactional_ids_of_the_flow(mirrorflow: Callable[..., Result]) -> None:
+    """Copies and transactional ids by prefix, both internal topics; each user from the file."""
     out = mirrorflow("acls", "-f", str(EXAMPLES / "valid" / "everything.yaml"))[1]
 
     target = out.split("# MirrorSourceConnector, target west")[1]
     assert "--topic east. --resource-pattern-type prefixed" in target
     assert "--topic mm2-offsets.east.internal" in target
-    assert "--topic mm2-identity.east.internal" in target
-    assert "--operation Write --operation Describe --transactional-id mirrorflow.east" in target
+    assert "--topic mm2-claims.east.internal" in target
+    ids = "--operation Write --operation Describe --transactional-id mirrorflow:east: --resource-pattern-type prefixed"
+    assert ids in target
     assert "IdempotentWrite" not in out
     assert "--allow-principal User:mirror " in out.split("target west")[0]
 

@@ -7,13 +7,10 @@ import pytest
 
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_replicator.connectors.task_messages import Assign, Message, Stop, encode, read
-from tests.unit.copy.test_batch_packer import IDENTITY
 
 ASSIGN = Assign(
-    identity=IDENTITY,
     partitions=tuple(TopicPartition(f"orders-{i}", i % 7) for i in range(5000)),
     initial=True,
-    gone=False,
 )
 
 
@@ -42,7 +39,7 @@ def heard(pieces):
 @pytest.mark.parametrize("size", [1 << 20, 4096, 999])
 def test_messages_arrive_in_order_however_they_are_cut(size):
     """Thousands of partitions are more than a pipe holds at once."""
-    said: list[Message] = [ASSIGN, replace(ASSIGN, gone=True, partitions=()), Stop()]
+    said: list[Message] = [ASSIGN, replace(ASSIGN, initial=False, partitions=()), Stop()]
     data = b"".join(map(encode, said))
 
     assert said == heard([data[at : at + size] for at in range(0, len(data), size)])

@@ -11,7 +11,7 @@ from mirrorflow_operator.status.progress import ReasonCount, Replicating
 from tests.unit.control_plane.observations import observed, reading, resource
 
 TOO_LARGE = ReasonCount("RecordTooLarge", 1, "orders-3: the record at source offset 7 takes 2000000 bytes.")
-TAKEN = ReasonCount("IdentityTaken", 1, "orders-4: another producer wrote to east.orders at offset 9.")
+TAKEN = ReasonCount("TargetTaken", 1, "orders-4: payments was copied into east.orders.")
 YES, NO, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 
 
@@ -92,14 +92,14 @@ def warnings(
 
 
 def test_a_second_cause_of_the_same_problem_is_a_second_warning() -> None:
-    """A warning about a large record does not cover another producer."""
+    """A warning about a large record does not cover another topic."""
     first, told = warnings(TOO_LARGE, before=Status())
     assert [reason for reason, _ in told] == ["PartitionsStopped"]
 
     second, told = warnings(TOO_LARGE, TAKEN, before=first)
 
     assert [reason for reason, _ in told] == ["PartitionsStopped"]
-    assert "IdentityTaken (" in told[0][1]
+    assert "TargetTaken (" in told[0][1]
     assert (second, []) == warnings(TOO_LARGE, TAKEN, before=second)
 
 
@@ -121,7 +121,7 @@ def test_lost_records_do_not_hide_a_second_cause() -> None:
 
     _, told = warnings(lost, TAKEN, before=first, replicating=Replicating.SOURCE_DATA_LOST)
 
-    assert [("SourceDataLost", True)] == [(reason, "IdentityTaken" in message) for reason, message in told]
+    assert [("SourceDataLost", True)] == [(reason, "TargetTaken" in message) for reason, message in told]
 
 
 def test_a_message_names_every_cause() -> None:
@@ -135,7 +135,7 @@ def test_a_message_names_every_cause() -> None:
     assert (first, []) == warnings(*causes, before=first)
 
 
-@pytest.mark.parametrize("cause", ["IdentityTaken", "Fenced", "UnsupportedBatch"])
+@pytest.mark.parametrize("cause", ["TargetTaken", "FlowTaken", "UnsupportedBatch"])
 def test_a_cause_that_needs_a_user_has_a_remedy(cause: str) -> None:
     status, _ = warnings(ReasonCount(cause, 1), before=Status())
 

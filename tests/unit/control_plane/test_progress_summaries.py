@@ -34,7 +34,7 @@ PREVIOUS_RELEASE = (
     b'"stopped":0,"behindStart":0},"caughtUp":true,"lagRecords":0,"lagSeconds":0.0,"recordsPerSecond":12.5,'
     b'"bytesPerSecond":1250.0,"records":9000,"bytes":900000,"batches":{"raw":90,"coalesced":0,"reencoded":0},'
     b'"skippedRecords":0,"lostRecords":0,"losses":0,"refusedWrites":0,"guarantee":{"exactly-once":3,'
-    b'"exactly-once-single-writer":0},"reasons":[],"warnings":0,"refusedSettings":0,"replicating":"Advancing"}'
+    b'"at-least-once":0},"reasons":[],"warnings":0,"refusedSettings":0,"replicating":"Advancing"}'
 )
 
 

@@ -149,7 +149,7 @@ def _ending(found: Observation, **changes: Any) -> Observation:
 
 
 def _replaced_target() -> Observation:
-    """Where `west-id` answers now, another answered when this spec was new, and it has no identity topic to tell of it."""
+    """Where `west-id` answers now, another answered when this spec was new."""
     status = Status(observed_generation=1, cluster_ids=ClusterIds(source="east-id", target="the-one-before"))
     return observed(resource=resource(status=status))
 
@@ -477,7 +477,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
         "False",
         "PartitionsStalled",
     ),
-    "another-copier-never-leaves": (
+    "a-task-does-not-start": (
         lambda: observed(
             {
                 "reading": reading(
@@ -485,7 +485,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Observation], str, str]] = {
                     lag_records=7,
                     lag_s=3000.0,
                     partitions_stalled=4,
-                    reasons=(ReasonCount("WaitingForCopier", 4),),
+                    reasons=(ReasonCount("StartPending", 4),),
                     caught_up=False,
                 )
             }

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError, RecordTooLargeError
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.topics.topic_configs import ConfigEntry
 from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.admin import admin
 from mirrorflow_replicator.copy import batch_limits
 from mirrorflow_replicator.copy.batch_limits import BatchLimits

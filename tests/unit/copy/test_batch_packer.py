@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError, PartitionError, RecordTooLargeError
-from mirrorflow_core.exactly_once.alignment import SEQUENCES, OffsetPair
-from mirrorflow_core.exactly_once.identity import Identity
-from mirrorflow_core.exactly_once.stream import Stream
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_core.wire.batch import (
     DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
@@ -20,22 +18,14 @@ from mirrorflow_core.wire.batch import (
 )
 from mirrorflow_core.wire.batch_limit import BatchLimit
 from mirrorflow_core.wire.records import Record, decode
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.stream import Stream
+from mirrorflow_core.writer.transaction_log import SEQUENCES
 from mirrorflow_replicator.copy.batch_packer import Packer
 from tests.unit.core.wire.foreign import LegacyRecordBatchBuilder
 from tests.unit.core.wire.strategies import CODECS, RECORDS, batch_of, numbered, with_attributes
 
-IDENTITY = Identity(
-    generation=1,
-    producer_id=77,
-    producer_epoch=3,
-    transactional_id="mirrorflow.east",
-    source_cluster_id="s",
-    target_cluster_id="t",
-    policy="default",
-    flow="f",
-    stream="isolation.level=read_uncommitted",
-    why="begin",
-)
+WRITER = Producer("mirrorflow:east:task-0-plain", 77, 3)
 WHEN = 1_700_000_000_000
 
 
@@ -46,7 +36,7 @@ def stream_at(offset, ordinal=0):
 
 def packer_of(batches, *, max_bytes=1 << 20, codecs_allowed=None):
     packer = Packer("orders", 2, "east.orders")
-    packer.identity = IDENTITY
+    packer.producer = WRITER
     packer.limit = BatchLimit(max_batch_bytes=max_bytes, compression_type="producer")
     packer.codecs_allowed = codecs_allowed
     for batch in batches:
@@ -153,7 +143,7 @@ def test_compacted_batches_of_a_codec_that_the_target_refuses_are_not_merged_in_
     """Merging keeps the codec, so they are encoded anew instead."""
     batches = [without(batch_of(small(3), base_offset=offset), {1}) for offset in (0, 3)]
     packer = packer_of(batches, codecs_allowed=frozenset({4}))
-    packer.is_one_in_flight = True
+    packer.merges_across_gaps = True
 
     out = packed(packer, stream_at(0, 0))
 
@@ -170,7 +160,7 @@ def test_compacted_batches_of_a_codec_that_the_target_refuses_are_not_merged_in_
     st.booleans(),
 )
 def test_what_goes_out_are_the_records_that_came_in(
-    batches, data, ordinal, max_bytes, codecs_allowed, is_one_in_flight
+    batches, data, ordinal, max_bytes, codecs_allowed, merges_across_gaps
 ):
     """From any offset on, also one inside a batch: same records, spans without a gap, sequences modulo 2^31."""
     records = [record for batch in batches for record in decode(batch)]
@@ -179,7 +169,7 @@ def test_what_goes_out_are_the_records_that_came_in(
     end = batches[-1].next_offset
     stream = stream_at(start, ordinal)
     packer = packer_of(batches, max_bytes=max_bytes, codecs_allowed=codecs_allowed)
-    packer.is_one_in_flight = is_one_in_flight
+    packer.merges_across_gaps = merges_across_gaps
 
     out = packed(packer, stream)
 
@@ -226,14 +216,14 @@ def _behind(span, wanted, index):
     return span.next_offset - 1 - wanted[index].offset
 
 
-def test_what_compaction_has_left_goes_out_as_one_batch_where_one_is_in_flight():
+def test_what_compaction_has_left_goes_out_as_one_batch_where_batches_merge_across_gaps():
     """A cleaned log is many batches of few records: one round trip for each would take for ever."""
     source, offset = [], 10
     for _ in range(10):
         source.append(without(batch_of(numbered(small(8)), base_offset=offset), {0, 3, 4, 7}))
         offset += 9  # a marker, too, was between two of them
     packer, stream = packer_of(source), stream_at(10)
-    packer.is_one_in_flight = True
+    packer.merges_across_gaps = True
 
     [(_, span)] = packed(packer, stream)
 
@@ -438,6 +428,42 @@ def test_an_old_batch_waits_for_the_transaction():
         bool(split(bytearray(data))[0].attributes & TRANSACTIONAL_BIT) for data, _ in (*before, *behind)
     ]
     assert all(checksum_holds(split(bytearray(data))[0]) for data, _ in (*before, *behind))
+
+
+def in_epoch(batch, epoch):
+    """The same batch, appended by another leader of the source."""
+    data = bytearray(batch.data)
+    data[12:16] = epoch.to_bytes(4, "big")
+    (changed,) = split(data)
+    return changed
+
+
+def test_batches_that_keep_stretches_are_merged_up_to_a_new_leader_epoch():
+    """An end lookup counts the records of plain batches behind a position, which names one leader epoch."""
+    batches = [in_epoch(batch_of(small(1), base_offset=at), at // 4) for at in range(8)]
+    packer = packer_of(batches)
+    packer.keeps_stretches = True
+
+    spans = [span for _, span in packed(packer, stream_at(0))]
+
+    assert [(4, 0), (4, 1)] == [(span.count, span.source_epoch) for span in spans]
+
+
+def test_batches_that_keep_stretches_are_merged_up_to_an_old_record():
+    batches = [
+        batch_of([Record(0, at, b"k", b"v")], base_offset=offset)
+        for offset, at in enumerate((WHEN, WHEN, WHEN - 10, WHEN))
+    ]
+    packer, stream = packer_of(batches), stream_at(0)
+    packer.keeps_stretches, packer.old_before_ms = True, WHEN - 5
+
+    before = packed(packer, stream)
+    needed, packer.transactional = packer.needs_pin, True
+    behind = packed(packer, stream)
+
+    assert needed
+    assert 2 == sum(span.count for _, span in before)
+    assert 2 == sum(span.count for _, span in behind)
 
 
 def test_what_was_encoded_before_the_transaction_goes_inside_it_and_out_of_it():

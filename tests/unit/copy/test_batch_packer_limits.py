@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import RecordTooLargeError
-from mirrorflow_core.exactly_once.stream import Stream
 from mirrorflow_core.wire.batch import HEADER_BYTES, Batch, split
 from mirrorflow_core.wire.batch_limit import DEFAULT_BYTES, UNLIMITED, limit_of
 from mirrorflow_core.wire.codecs import LZ4, NAMES, NONE, ZSTD, compress, decompress
 from mirrorflow_core.wire.records import Record, decode
+from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.batch_packer import Packer
-from tests.unit.copy.test_batch_packer import IDENTITY, WHEN, as_seen, stream_at
+from tests.unit.copy.test_batch_packer import WHEN, WRITER, as_seen, stream_at
 from tests.unit.core.wire.strategies import CODECS, batch_of
 
 PRODUCER = "producer"
@@ -64,7 +64,7 @@ class Target:
 def copy(source: list[bytes], target: Target) -> RecordTooLargeError | None:
     """Copy all batches of *source*, learning as `copy.batch_limits` does; the error that stops the partition."""
     packer = Packer("orders", 2, "east.orders")
-    packer.identity = IDENTITY
+    packer.producer = WRITER
     stream = stream_at(0)
     told = None
     _fetch(source, packer, stream)
@@ -236,7 +236,7 @@ def test_no_batch_holds_records_from_both_sides_of_a_cut(counts, data):
     source = source_of(*((NONE, alike(count, 10)) for count in counts))
     cut_at = data.draw(st.integers(0, sum(counts)))
     packer = Packer("orders", 2, "east.orders")
-    packer.identity, packer.cut_at = IDENTITY, cut_at
+    packer.producer, packer.cut_at = WRITER, cut_at
     stream = stream_at(0)
     _fetch(source, packer, stream)
 

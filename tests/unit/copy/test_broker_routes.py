@@ -71,7 +71,7 @@ def lane(doubts: list[int] | None = None) -> Any:
         target_topic="east.t",
         source=TopicPartition("t", 0),
         target=TopicPartition("east.t", 0),
-        anchor=None,
+        map_stream=None,
         reader=None,
         pipe=None,
         cursor=SimpleNamespace(leader_epoch=-1),

@@ -1,37 +1,22 @@
 """The form of one partition: which batches wait for a stored position, and how each producer's records are numbered."""
 
-from dataclasses import replace
-
 import pytest
 
-from mirrorflow_core.exactly_once.identity import Identity
-from mirrorflow_core.wire.batch import Batch
+from mirrorflow_core.wire.batch import COUNT_UNKNOWN, Batch
+from mirrorflow_core.writer.flow_plan import WritePoint
 from mirrorflow_core.writer.form import ChangeForm
 from mirrorflow_core.writer.position import Form
-from mirrorflow_core.writer.write_window import WritePoint
 from mirrorflow_replicator.copy.form_tracker import FormTracker
+from tests.unit.copy.stubs import PRODUCERS
 
 NOW_MS = 10**12
 DAY_MS = 86_400_000
 AGE_MS = DAY_MS // 2
 POINT = WritePoint(next_source_offset=100, source_epoch=3, sequence=-1, target_end=50, target_epoch=0)
-IDENTITY = Identity(
-    generation=1,
-    producer_id=1,
-    producer_epoch=16,
-    transactional_id="t",
-    source_cluster_id="",
-    target_cluster_id="",
-    policy="",
-    flow="",
-    stream="",
-    why="",
-)
-IDENTITIES = {Form.TRANSACTION: IDENTITY, Form.PLAIN: replace(IDENTITY, producer_id=2)}
 
 
-def tracker(*, has_plain: bool = True) -> FormTracker:
-    return FormTracker(POINT, IDENTITIES, has_plain=has_plain)
+def tracker(*, is_fenced: bool = True) -> FormTracker:
+    return FormTracker(POINT, PRODUCERS, is_fenced=is_fenced)
 
 
 def batch(
@@ -86,14 +71,24 @@ def test_what_cannot_be_counted_by_sequence_numbers_waits_for_a_position(found: 
     assert check(tracker(), found) == change
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_change_before_a_set_of_an_old_format_leaves_none_of_its_records_out(magic: int):
+    """A compressed set has the offset of its last record."""
+    wrapper = batch(119, 1)._replace(magic=magic, count=COUNT_UNKNOWN)
+    assert check(tracker(), wrapper, from_offset=100) == ChangeForm(Form.TRANSACTION, 100, 3)
+
+
 def test_old_records_are_plain_where_the_target_sets_timestamps():
     assert check(tracker(), batch(100, age_ms=DAY_MS), is_stamped=True) is None
 
 
-def test_without_plain_batches_everything_is_in_transactions():
-    form = tracker(has_plain=False)
-    assert check(form, batch(103)) is None
-    assert form.form is Form.TRANSACTION
+@pytest.mark.parametrize(
+    "found", [batch(103), batch(100, epoch=4), batch(100, age_ms=DAY_MS), batch(100, 9, offsets=10)]
+)
+def test_everything_is_plain_where_others_cannot_be_fenced(found: Batch):
+    form = tracker(is_fenced=False)
+    assert check(form, found) is None
+    assert form.is_plain
 
 
 def test_nothing_is_plain_after_a_doubt_before_a_position_is_stored():
@@ -109,12 +104,12 @@ def test_each_producer_numbers_its_own_records():
     assert form.plain_sequence(9) == 9
 
     form.apply(ChangeForm(Form.TRANSACTION, 110, 3), 10, NOW_MS)
-    assert form.identity is IDENTITIES[Form.TRANSACTION]
+    assert form.producer is PRODUCERS[Form.TRANSACTION]
     assert form.first_ordinal == 10
     assert form.plain_sequence(14) == 9
 
     form.apply(ChangeForm(Form.PLAIN, 115, 3), 15, NOW_MS)
-    assert form.identity is IDENTITIES[Form.PLAIN]
+    assert form.producer is PRODUCERS[Form.PLAIN]
     assert form.plain_sequence(14) == 9
     assert form.plain_sequence(15) == 10
     assert 15 - form.first_ordinal == 10
@@ -128,6 +123,6 @@ def test_a_partition_with_frequent_gaps_stays_in_transactions_also_in_its_next_s
     for ordinal in (10, 20):
         form.apply(ChangeForm(Form.TRANSACTION, 100 + ordinal, 3), ordinal, NOW_MS)
         form.apply(ChangeForm(Form.PLAIN, 100 + ordinal, 3), ordinal, NOW_MS)
-    again = FormTracker(POINT, IDENTITIES, has_plain=True, earlier=form)
+    again = FormTracker(POINT, PRODUCERS, earlier=form)
     assert check(again, batch(100)) == ChangeForm(Form.TRANSACTION, 100, 3)
     assert check(again, batch(100), now_ms=NOW_MS + 700_000) is None

@@ -1,7 +1,6 @@
 """Maps of offsets tell the truth whatever happens to the copying; what earlier processes knew is kept, and nothing waits for them."""
 
 import asyncio
-import random
 from collections import Counter
 
 import pytest
@@ -10,17 +9,15 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.connect.offset_map_records import decode_map, decode_map_key
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
 from mirrorflow_core.offsets.offset_map import MappedOffset, Run
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.position import Position
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_replicator.copy import offset_map_writer as module
 from mirrorflow_replicator.copy.offset_map_writer import OffsetMaps
 from mirrorflow_replicator.copy.offset_sync_writer import OffsetSyncWriter
-from tests.unit.copy.leader import Leader
 from tests.unit.copy.test_batch_packer import WHEN
 from tests.unit.copy.test_offset_sync_writer import SyncsTopic, in_loop, span
-from tests.unit.copy.test_partition_copier import STEPS, Copier, Source, disturb
+from tests.unit.copy.test_partition_copier import STEPS, disturb, new_copier
 
 REFUSED = NotAuthorizedError(cluster="west", operation="Read", resource="topic map")
 BOUND_S = 300.0
@@ -76,13 +73,12 @@ def syncing_to(topic, errors=None, *, syncs=None):
     return OffsetSyncWriter(syncs or SyncsTopic(), lag_max=100, errors=errors, now_ms=lambda: WHEN, maps=maps)
 
 
-def settled_copy(topic, *, seed=1):
-    """One copier that has copied all of a source undisturbed, and a writer that received its pairs."""
-    chance = random.Random(seed)
-    copier = Copier(Source(chance), Leader(), chance, WHEN)
-    syncing = copier.lane.around.syncs = syncing_to(topic)
+def settled_copy(topic, *, errors=None):
+    """A copier that has copied all of a source undisturbed, and a writer that received its pairs."""
+    copier = new_copier(1)
+    copier.use_syncs(syncing_to(topic, errors))
     copier.settle()
-    return copier, syncing
+    return copier, copier.syncs
 
 
 @in_loop
@@ -121,7 +117,7 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
     # A kill: forty records more were delivered, of which nothing was written. The next one begins behind them.
     assert copier.lane.stream is not None
     ordinal = copier.lane.stream.delivered.ordinal + 40
-    syncing.aligned(copier.lane, OffsetPair(end + 39, ordinal, target_end + 39))
+    syncing.aligned(copier.lane, OffsetPair(end + 39, ordinal, target_end + 39), was_cut_off=True)
     syncing.delivered(copier.lane, span(end + 40, 5)._replace(first=ordinal + 1), target_end + 40)
     copier.lane.stream.delivered = OffsetPair(end + 44, ordinal + 5, target_end + 44)
     await syncing.leave([copier.lane])
@@ -131,20 +127,17 @@ async def test_what_an_earlier_process_knew_is_kept_and_what_it_did_not_write_is
 
 
 @in_loop
-async def test_without_an_earlier_map_the_anchor_and_the_positions_make_one():
-    """As after an update from a version that had none: where the copy ran in parallel it is exact from the beginning."""
+async def test_without_an_earlier_map_it_begins_where_the_copying_continues():
     topic = MapTopic()
     copier, _ = settled_copy(topic)
-    lane = copier.lane
+    lane, end = copier.lane, copier.source.end
     assert lane.stream is not None
     syncing = syncing_to(topic)
-    syncing.aligned(lane, lane.stream.delivered)
+    syncing.aligned(lane, lane.stream.delivered, was_cut_off=True)
     await syncing.leave([lane])
 
-    known = topic.maps[ORDERS]
-    assert all(
-        known.place(at) == MappedOffset(at - 100, at - 100) for at in range(100, copier.source.end + 1)
-    )
+    assert topic.maps[ORDERS].place(end) == MappedOffset(end - 100, end - 100)
+    assert topic.maps[ORDERS].place(end - 1) is None
 
 
 @in_loop
@@ -152,10 +145,7 @@ async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_
     topic = MapTopic()
     topic.error = REFUSED
     errors: Counter[str] = Counter()
-    chance = random.Random(1)
-    copier = Copier(Source(chance), Leader(), chance, WHEN)
-    syncing = copier.lane.around.syncs = syncing_to(topic, errors)
-    copier.settle()
+    copier, syncing = settled_copy(topic, errors=errors)
     job = asyncio.create_task(syncing.run())
     syncing.promote([copier.lane])
     await topic.until(lambda: topic.reads > 3)
@@ -174,73 +164,30 @@ async def test_nothing_is_written_before_what_is_there_was_read_and_the_refusal_
     assert errors["NotAuthorized"] >= 3
 
 
-@given(st.integers(0, 2**32), st.integers(1, 2), st.booleans())
-def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, copiers, strangers):
-    """Refusals, lost answers, two copiers that read each other's maps, a leader that forgets, records of others in between."""
-    chance = random.Random(seed)
-    source, leader, topic = Source(chance), Leader(), MapTopic()
-    lanes = [Copier(source, leader, chance, WHEN) for _ in range(copiers)]
-    syncings = [syncing_to(topic) for _ in lanes]
-    for copier, syncing in zip(lanes, syncings, strict=True):
-        copier.lane.around.syncs = syncing
+@given(st.integers(0, 2**32), st.booleans())
+def test_whatever_happens_to_the_copying_no_map_lets_a_group_miss_a_record(seed, strangers):
+    """Refusals, lost answers, kills, leaders that forget, records of others in between."""
+    copier, topic = new_copier(seed), MapTopic()
+    source, leader = copier.source, copier.leader
+    copier.use_syncs(syncing_to(topic))
     for step in range(STEPS):
-        disturb(lanes, leader, chance, now_ms=WHEN, strangers=strangers)
+        disturb(copier, strangers=strangers)
         if step % 20 == 19:
-            at = chance.randrange(copiers)
-            asyncio.run(
-                syncings[at].leave([lanes[at].lane])
-            )  # one dies, another begins with what it has written
-            lanes[at].break_off()
-    for copier, syncing in zip(lanes, syncings, strict=True):
-        copier.break_off()
-        copier.settle()
-        asyncio.run(syncing.leave([copier.lane]))
+            asyncio.run(copier.syncs.leave([copier.lane]))  # the next one begins with what it has written
+            copier.use_syncs(syncing_to(topic))
+            copier.kill()
+    copier.settle()
+    asyncio.run(copier.syncs.leave([copier.lane]))
 
-        offsets = iter(range(100, source.end))
-        lies = {next(offsets): at for at, (sequence, _) in enumerate(leader.log) if sequence is not None}
-        known = topic.maps[ORDERS]
-        told = [known.place(group) for group in range(100, source.end + 1)]
-        assert told[-1] == MappedOffset(max(lies.values()) + 1, max(lies.values()) + 1)
-        for group, place in zip(range(100, source.end), told, strict=False):
-            if place is not None:
-                assert place.at_least <= lies[group]
-                assert all(
-                    at < place.at_most for one, at in lies.items() if one < group and at >= place.at_least
-                )
-        if not strangers:
-            assert all(place is not None and place.is_exact for place in told)
-
-
-@in_loop
-async def test_records_that_the_target_has_lost_are_forgotten_before_others_take_their_places():
-    """By who copied them, and by who comes after a kill: its position says that the target had more."""
-    for is_new in (False, True):
-        topic = MapTopic()
-        copier, syncing = settled_copy(topic)
-        lane = copier.lane
-        assert lane.stream is not None
-        syncing.promote([lane])
-        await syncing.leave([lane])
-        newest = lane.stream.delivered
-        syncing = syncing_to(topic)
-        if is_new:
-            lane.position = Position(
-                topic="orders",
-                partition=2,
-                source_offset=newest.source_offset,
-                sequence=newest.ordinal,
-                target_offset=newest.target_offset,
-                epoch=1,
-            )
-            lane.stream = None
-        else:
-            syncing.aligned(lane, newest)
-        left = OffsetPair(newest.source_offset - 5, newest.ordinal - 5, newest.target_offset - 5)
-        await syncing.forget(lane, left)
-
-        known = topic.maps[ORDERS]
-        assert known.upstream_end == left.source_offset + 1
-        assert known.place(left.source_offset + 3) == MappedOffset(left.target_offset + 1, None)
+    offsets = iter(range(100, source.end))
+    lies = {next(offsets): record.offset for record in leader.ours()}
+    known = topic.maps[ORDERS]
+    told = [known.place(group) for group in range(100, source.end + 1)]
+    assert told[-1] == MappedOffset(max(lies.values()) + 1, max(lies.values()) + 1)
+    for group, place in zip(range(100, source.end), told, strict=False):
+        if place is not None:
+            assert place.at_least <= lies[group]
+            assert all(at < place.at_most for one, at in lies.items() if one < group and at >= place.at_least)
 
 
 @in_loop
@@ -257,7 +204,7 @@ async def test_what_was_written_of_records_that_the_target_has_lost_since_is_not
     syncing = syncing_to(topic, syncs=syncs)
     topic.lost_from[lane.target] = before.runs[-1].downstream + 10
     lane.target_epoch = 7
-    syncing.aligned(lane, newest._replace(target_offset=newest.target_offset + 5))
+    syncing.aligned(lane, newest._replace(target_offset=newest.target_offset + 5), was_cut_off=True)
     await syncing.leave([lane])
 
     known = topic.maps[ORDERS]
@@ -279,7 +226,7 @@ async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_
     lane.target_epoch = 7
     syncs.error = REFUSED
     writes = topic.writes
-    syncing.aligned(lane, lane.stream.delivered)
+    syncing.aligned(lane, lane.stream.delivered, was_cut_off=True)
     job = asyncio.create_task(syncing.run())
     syncing.promote([lane])
     await syncs.until(lambda: syncs.attempts)
@@ -293,15 +240,3 @@ async def test_a_map_has_the_epoch_of_after_a_loss_once_readers_of_offset_syncs_
 
     assert unknown == 0
     assert syncs.syncs[0] == (109, 9)
-
-
-@in_loop
-async def test_a_topic_that_cannot_be_written_delays_no_other_for_long():
-    topic = MapTopic()
-    copier, syncing = settled_copy(topic)
-    assert copier.lane.stream is not None
-    newest = copier.lane.stream.delivered
-    topic.error = REFUSED
-    await syncing.forget(copier.lane, newest._replace(target_offset=newest.target_offset - 1))
-
-    assert not topic.maps

@@ -1,7 +1,6 @@
 """Offset syncs tell the truth whatever happens to the copying, and a topic that cannot be written disturbs nothing."""
 
 import asyncio
-import random
 from collections import Counter
 from functools import wraps
 
@@ -11,15 +10,14 @@ from hypothesis import strategies as st
 
 from mirrorflow_core.connect.mirror_records import decode_offset_sync
 from mirrorflow_core.errors import NotAuthorizedError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.offsets.offset_syncs import PENDING_MAX, OffsetSyncStore, Sync
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_replicator.copy import offset_sync_writer as module
 from mirrorflow_replicator.copy.offset_sync_writer import SYNCS_PER_WRITE_MAX, OffsetSyncWriter
-from tests.unit.copy.leader import Leader
 from tests.unit.copy.test_batch_packer import WHEN
-from tests.unit.copy.test_partition_copier import STEPS, Copier, Source, disturb
+from tests.unit.copy.test_partition_copier import STEPS, disturb, new_copier
 
 BOUND_S = 300.0
 
@@ -75,7 +73,6 @@ class Partition:
 
     def __init__(self, number=0):
         self.topic, self.partition = self.source = TopicPartition("orders", number)
-        self.anchor = None
 
 
 def span(source_offset, count, offsets=None):
@@ -195,52 +192,58 @@ async def test_a_partition_leaves_at_once_where_nothing_can_be_written():
 
 @in_loop
 async def test_the_place_before_the_first_record_is_no_pair():
-    topic = SyncsTopic()
-    copier = Copier(Source(random.Random(1)), Leader(), random.Random(1), WHEN)
-    syncing, lane = syncing_to(topic), copier.lane
-    anchor = lane.anchor
-    assert anchor is not None
+    topic, lane = SyncsTopic(), Partition()
+    syncing = syncing_to(topic)
 
-    syncing.aligned(lane, anchor.as_pair())
-    syncing.aligned(lane, OffsetPair(source_offset=100, ordinal=anchor.ordinal, target_offset=-1))
+    syncing.aligned(lane, OffsetPair(source_offset=99, ordinal=-1, target_offset=7), was_cut_off=True)
+    syncing.aligned(lane, OffsetPair(source_offset=100, ordinal=0, target_offset=-1), was_cut_off=True)
     await syncing.leave([lane])
 
     assert not topic.requests
 
 
-@given(st.integers(0, 2**32), st.integers(1, 2), st.booleans(), st.sampled_from((0, 3, 100)))
+@in_loop
+async def test_the_last_sync_of_a_writer_that_has_not_left_is_written_again():
+    """One that has left has written it, and its position may lie behind markers that follow the record."""
+    for was_cut_off in (True, False):
+        topic, lane = SyncsTopic(), Partition()
+        syncing = syncing_to(topic)
+
+        pair = OffsetPair(source_offset=99, ordinal=9, target_offset=49)
+        syncing.aligned(lane, pair, was_cut_off=was_cut_off)
+        await syncing.leave([lane])
+
+        assert topic.syncs == ([(99, 49)] if was_cut_off else [])
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from((0, 3, 100)))
 def test_whatever_happens_to_the_copying_each_sync_is_true_and_no_group_misses_a_record(
-    seed, copiers, strangers, lag_max
+    seed, strangers, lag_max
 ):
-    """Refusals, lost answers, two copiers, a leader that forgets, records of others in between."""
-    chance = random.Random(seed)
-    source, leader = Source(chance), Leader()
-    lanes = [Copier(source, leader, chance, WHEN) for _ in range(copiers)]
-    topics = [SyncsTopic() for _ in lanes]
-    syncings = [syncing_to(topic, lag_max) for topic in topics]
-    for copier, syncing in zip(lanes, syncings, strict=True):
-        copier.lane.around.syncs = syncing
-    for _ in range(STEPS):
-        disturb(lanes, leader, chance, now_ms=WHEN, strangers=strangers)
-    for copier in lanes:
-        copier.break_off()
-    for copier, syncing in zip(lanes, syncings, strict=True):
-        copier.settle()
-        asyncio.run(syncing.leave([copier.lane]))
+    """Refusals, lost answers, kills, leaders that forget, records of others in between."""
+    copier, topic = new_copier(seed), SyncsTopic()
+    source, leader = copier.source, copier.leader
+    copier.use_syncs(syncing_to(topic, lag_max))
+    for step in range(STEPS):
+        disturb(copier, strangers=strangers)
+        if step % 20 == 19:
+            asyncio.run(copier.syncs.leave([copier.lane]))
+            copier.use_syncs(syncing_to(topic, lag_max))
+            copier.kill()
+    copier.settle()
+    asyncio.run(copier.syncs.leave([copier.lane]))
 
     offsets = iter(range(100, source.end))
-    lies = {next(offsets): at for at, (sequence, _) in enumerate(leader.log) if sequence is not None}
-    for topic in topics:
-        store = OffsetSyncStore(must_read_to_end=False)
-        store.is_read_to_end = True
-        for upstream, downstream in topic.syncs:
-            assert lies[upstream] == downstream
-            store.add(TopicPartition("orders", 2), Sync(upstream, downstream))
-        told = []
-        for group in range(100, source.end + 1):
-            translated = store.translate_downstream(TopicPartition("orders", 2), group)
-            assert translated is not None
-            told.append(translated)
-        assert told[-1] == max(lies.values()) + 1, "a reader of everything continues behind everything"
-        assert told == sorted(told)
-        assert all(at <= lies[group] for group, at in zip(range(100, source.end), told, strict=False))
+    lies = {next(offsets): record.offset for record in leader.ours()}
+    store = OffsetSyncStore(must_read_to_end=False)
+    store.is_read_to_end = True
+    for upstream, downstream in topic.syncs:
+        assert lies[upstream] == downstream
+        store.add(TopicPartition("orders", 2), Sync(upstream, downstream))
+    translations = [
+        store.translate_downstream(TopicPartition("orders", 2), group) for group in range(100, source.end + 1)
+    ]
+    told = [-1 if one is None else one for one in translations]
+    assert told == sorted(told)
+    ends = [*(lies[group] for group in range(100, source.end)), lies[source.end - 1] + 1]
+    assert all(at <= end for at, end in zip(told, ends, strict=True))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.exactly_once.stream import Span
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.stall_detection import Obstacle, ObstacleKind
 from mirrorflow_core.wire.fetch import FetchedPartition, FetchKey
+from mirrorflow_core.writer.stream import Span
 from mirrorflow_kafka.client.error_codes import name_of
 from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_errors import (
@@ -30,7 +30,7 @@ def trouble(*, skips_refused: bool = False) -> PartitionErrors:
         source=parts,
         target=parts,
         wiring=parts,
-        aligner=parts,
+        resumer=parts,
         errors=Counter(),
         spawn=lambda work: work.close(),
         skips_refused=skips_refused,

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptBatchError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
 from mirrorflow_core.naming.transforms import RenameRule
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee, PartitionPhase, PartitionReport, TaskReport
-from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
+from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import decode_report, encode_report, partition_report
-from tests.unit.copy.test_batch_packer import IDENTITY, WHEN, small
+from tests.unit.copy.stubs import begun_copier, context_at
+from tests.unit.copy.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
 REPORTS = st.builds(
@@ -52,19 +52,9 @@ def test_a_report_arrives_as_it_was_said(report):
     assert (1, b"\n") == (line.count(b"\n"), line[-1:])
 
 
-def lane_that_copies():
-    """A lane that has begun at source offset 100, and holds a batch of three records."""
-    around = CopierContext(
-        read_committed=False,
-        doubtful=lambda _: None,
-        source_trouble=lambda *_: None,
-        refused=lambda *_: None,
-        stopped=lambda *_: None,
-        changed=lambda _: None,
-        clock_ms=lambda: WHEN + 5_000,
-    )
-    lane = PartitionCopier(TopicPartition("orders", 2), RenameRule(name="east.orders"), around)
-    lane.resume(IDENTITY, OffsetPair(source_offset=99, ordinal=-1, target_offset=-1), alone=True)
+def lane_that_copies(*, unfenced_why=""):
+    """A copier that has begun at source offset 100, and holds a batch of three records."""
+    lane = begun_copier(context_at(WHEN + 5_000, unfenced_why=unfenced_why))
     lane.packer.add(batch_of(small(3), base_offset=100))
     return lane
 
@@ -128,15 +118,19 @@ def test_a_stopped_lane_says_why():
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "phase"),
-    [(CopierState.WAITING, PartitionPhase.WAITING), (CopierState.LEAVING, PartitionPhase.COPYING)],
-)
-def test_every_state_has_a_phase(state, phase):
+@pytest.mark.parametrize("state", CopierState)
+def test_every_state_has_a_phase(state):
     lane = lane_that_copies()
     lane.state = state
 
-    assert phase is partition_report(lane).phase
+    assert partition_report(lane).phase in PartitionPhase
+
+
+def test_a_partition_that_is_given_up_is_reported_as_copying():
+    lane = lane_that_copies()
+    lane.leave()
+
+    assert partition_report(lane).phase is PartitionPhase.COPYING
 
 
 def test_asking_again_is_reported_as_copying():
@@ -149,16 +143,14 @@ def test_asking_again_is_reported_as_copying():
     assert PartitionPhase.COPYING is partition_report(lane).phase
 
 
-def test_old_records_weaken_the_guarantee_and_say_so():
-    """A leader forgets by the timestamps of records: with old ones only one writer is safe."""
-    lane = lane_that_copies()
-    lane.around.forgotten_after_ms = 1_000
-    lane.around.look_at_clock()
-    lane.next_batch()
+@pytest.mark.parametrize(
+    ("why", "guarantee"),
+    [("", Guarantee.EXACTLY_ONCE), ("an ACL is missing", Guarantee.AT_LEAST_ONCE)],
+)
+def test_the_guarantee_depends_on_whether_other_writers_are_fenced(why, guarantee):
+    report = partition_report(lane_that_copies(unfenced_why=why))
 
-    report = partition_report(lane)
-
-    assert (Guarantee.SINGLE_WRITER, "OldTimestamps") == (report.guarantee, report.guarantee_reason)
+    assert (report.guarantee, report.guarantee_reason) == (guarantee, why)
 
 
 def test_a_report_holds_no_payload():

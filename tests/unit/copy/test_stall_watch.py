@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from mirrorflow_core.errors import CorruptBatchError, UnreachableError
-from mirrorflow_core.exactly_once.alignment import OffsetPair
-from mirrorflow_core.naming.transforms import RenameRule
-from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import PartitionPhase
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_kafka.client.broker_writer import REQUEST_TIMEOUT_MS
-from mirrorflow_replicator.copy.copier_context import CopierContext, CopierState
+from mirrorflow_replicator.copy.copier_context import CopierState
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import partition_report
 from mirrorflow_replicator.copy.rate_limiter import RateLimiter
@@ -28,7 +25,8 @@ from mirrorflow_replicator.copy.stall_watch import (
     LOOK_S,
     StallWatch,
 )
-from tests.unit.copy.test_batch_packer import IDENTITY, WHEN, small
+from tests.unit.copy.stubs import START, begun_copier, context_at
+from tests.unit.copy.test_batch_packer import WHEN, small
 from tests.unit.core.wire.strategies import batch_of
 
 NOT_ENOUGH_REPLICAS = 19
@@ -43,12 +41,10 @@ class Task:
         self.pace = RateLimiter(None)
         self.unled: set[PartitionCopier] = set()
         self.changes: list[PartitionCopier] = []
-        aligner: Any = SimpleNamespace(reading_logs=frozenset())
         wiring: Any = SimpleNamespace(without_leader=self.unled)
         self.watch = StallWatch(
             source=self._cluster("east"),
             target=self._cluster("west"),
-            aligner=aligner,
             wiring=wiring,
             pace=self.pace,
             buffered_bytes_max=1 << 20,
@@ -62,17 +58,7 @@ class Task:
 
     def lane(self, number=0) -> PartitionCopier:
         """A lane that copies from source offset 100 on, where the source ends."""
-        around = CopierContext(
-            read_committed=False,
-            doubtful=lambda _: None,
-            source_trouble=lambda *_: None,
-            refused=lambda *_: None,
-            stopped=lambda *_: None,
-            changed=self.watch.changed,
-            clock_ms=lambda: WHEN,
-        )
-        lane = PartitionCopier(TopicPartition("orders", number), RenameRule(name="east.orders"), around)
-        resume(lane)
+        lane = begun_copier(context_at(WHEN, changed=self.watch.changed), number)
         lane.cursor.end_offset = 100
         return lane
 
@@ -91,7 +77,7 @@ class Task:
 
 
 def resume(lane):
-    lane.resume(IDENTITY, OffsetPair(source_offset=99, ordinal=-1, target_offset=-1), alone=True)
+    lane.resume(START)
 
 
 class Reader:
@@ -276,16 +262,6 @@ def test_a_commit_that_does_not_come_is_a_stall(task):
     task.wait()
 
     assert partition_report(lane).reason == "CommitPending"
-
-
-def test_waiting_for_another_copier_is_a_stall(task):
-    lane = task.lane()
-    lane.wait()
-
-    task.wait()
-
-    report = partition_report(lane)
-    assert (report.phase, report.reason) == (PartitionPhase.WAITING, "WaitingForCopier")
 
 
 def test_a_partition_without_a_leader_is_a_stall_though_it_seemed_idle(task):

@@ -32,9 +32,7 @@ def refused(name="NOT_ENOUGH_REPLICAS", message="", times=17):
     return Obstacle(kind=ObstacleKind.WRITE_REFUSED, name=name, message=message, times=times)
 
 
-UNSETTLED = Obstacle(kind=ObstacleKind.UNSETTLED, message="something of ours is not replicated", times=9)
 FETCH_REFUSED = Obstacle(kind=ObstacleKind.FETCH_REFUSED, name="KAFKA_STORAGE_ERROR", times=60)
-EPOCH_REFUSED = Obstacle(kind=ObstacleKind.EPOCH_REFUSED, name="KAFKA_STORAGE_ERROR", times=20)
 DIVERGED = Obstacle(kind=ObstacleKind.DIVERGED, times=20)
 FAILED = Obstacle(
     kind=ObstacleKind.FAILED, name="Unreachable", message="Cluster west cannot be reached at b:9092: refused."
@@ -42,13 +40,9 @@ FAILED = Obstacle(
 REASONS = [
     ({"obstacle": refused()}, StallReason.WRITES_REFUSED),
     ({"obstacle": refused(), "phase": PartitionPhase.STARTING}, StallReason.WRITES_REFUSED),
-    ({"obstacle": UNSETTLED, "phase": PartitionPhase.STARTING}, StallReason.NO_DECISION),
     ({"phase": PartitionPhase.STARTING, "times_asked": 20}, StallReason.NO_DECISION),
     ({"is_in_flight": True, "times_asked": 20}, StallReason.NO_DECISION),
     ({"phase": PartitionPhase.STARTING, "times_asked": 1}, StallReason.TARGET_NOT_ANSWERING),
-    ({"phase": PartitionPhase.STARTING, "is_reading_logs": True}, StallReason.RESUMING),
-    ({"phase": PartitionPhase.WAITING, "waits_for": "ab12"}, StallReason.WAITING_FOR_COPIER),
-    ({"phase": PartitionPhase.WAITING, "obstacle": refused("OUT_OF_ORDER_SEQUENCE_NUMBER")}, StallReason.WAITING_FOR_COPIER),
     ({"awaits_commit": True, "is_fetched": True}, StallReason.COMMIT_PENDING),
     ({"is_in_flight": True}, StallReason.TARGET_NOT_ANSWERING),
     ({"is_fetched": True}, StallReason.TARGET_NOT_ANSWERING),
@@ -58,7 +52,6 @@ REASONS = [
     ({}, StallReason.SOURCE_NOT_ANSWERING),
     ({"source_has_leader": False}, StallReason.SOURCE_NOT_ANSWERING),
     ({"obstacle": FETCH_REFUSED, "obstacle_age_s": 1.0}, StallReason.SOURCE_NOT_ANSWERING),
-    ({"obstacle": EPOCH_REFUSED, "phase": PartitionPhase.STARTING}, StallReason.SOURCE_NOT_ANSWERING),
     ({"obstacle": DIVERGED, "obstacle_age_s": 1.0, "times_asked": 20}, StallReason.NO_DECISION),
 ]  # fmt: skip
 
@@ -82,7 +75,7 @@ def test_a_stopped_partition_is_not_stalled(changes, _):
     assert find_stall(replace(FACTS, **{**changes, "phase": PartitionPhase.STOPPED})) is None
 
 
-@pytest.mark.parametrize("phase", [PartitionPhase.STARTING, PartitionPhase.COPYING, PartitionPhase.WAITING])
+@pytest.mark.parametrize("phase", [PartitionPhase.STARTING, PartitionPhase.COPYING])
 def test_an_error_that_was_to_pass_keeps_its_own_reason(phase):
     stall = find_stall(replace(FACTS, obstacle=FAILED, phase=phase))
 
@@ -126,7 +119,7 @@ def test_a_limit_does_not_explain_that_all_others_are_read():
     assert stall.reason == StallReason.SOURCE_NOT_ANSWERING.value
 
 
-@pytest.mark.parametrize("obstacle", [refused(), UNSETTLED, FAILED])
+@pytest.mark.parametrize("obstacle", [refused(), FAILED])
 def test_a_limit_does_not_hide_an_obstacle(obstacle):
     """A flow that always uses up its rate would never tell of a partition that is refused."""
     limited = replace(FACTS, obstacle=obstacle, is_reading_limited=True, is_writing_limited=True)
@@ -156,7 +149,7 @@ def test_the_sentence_has_the_brokers_answer_and_what_to_do():
     )
 
 
-@pytest.mark.parametrize("obstacle", [EPOCH_REFUSED, DIVERGED, FETCH_REFUSED])
+@pytest.mark.parametrize("obstacle", [DIVERGED, FETCH_REFUSED])
 def test_what_the_source_answers_names_the_source(obstacle):
     stall = find_stall(replace(FACTS, obstacle=obstacle, obstacle_age_s=1.0))
 
@@ -181,7 +174,7 @@ def test_obstacles_of_one_kind_are_counted_and_another_kind_begins_anew():
 
     assert twice.times == 2
     assert twice.name == "INVALID_TXN_STATE"
-    assert replace(UNSETTLED, times=1).after(twice).times == 1
+    assert replace(FETCH_REFUSED, times=1).after(twice).times == 1
 
 
 def test_a_stall_is_the_same_while_only_its_count_changes():
@@ -221,10 +214,8 @@ OBSTACLES = st.none() | st.builds(
         is_reading_limited=st.booleans(),
         is_writing_limited=st.booleans(),
         is_passed_over=st.booleans(),
-        is_reading_logs=st.booleans(),
         awaits_commit=st.booleans(),
         times_asked=st.integers(0, 10),
-        waits_for=st.sampled_from(["", "ab12"]),
         source_has_leader=st.booleans(),
         target_has_leader=st.booleans(),
     )

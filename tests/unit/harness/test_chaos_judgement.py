@@ -54,6 +54,25 @@ def test_a_restart_begins_with_the_first_record_and_repeats_nothing_within_itsel
     assert difference(expected, SOURCE[:4] + lost + SOURCE[:5])
 
 
+def test_a_flow_without_transactional_ids_may_repeat_records_but_not_lose_or_swap_them() -> None:
+    expected = Expected(least=SOURCE, most=SOURCE, repeats=True)
+
+    assert not difference(expected, SOURCE[:4] + SOURCE[2:])
+    assert difference(expected, SOURCE[:3] + SOURCE[1:3] + SOURCE[4:])
+    assert difference(expected, SOURCE[:2] + SOURCE[3:] + SOURCE[2:])
+    assert not difference(
+        Expected(least=SOURCE, most=None, repeats=True), [*SOURCE[:4], mark(20), *SOURCE[2:]]
+    )
+
+
+def test_a_flow_that_repeats_is_judged_from_its_last_restart() -> None:
+    """The source has lost the records from 4 on, and producers have sent some of them again, in another order."""
+    expected = Expected(least=SOURCE, most=None, restarts=True, repeats=True)
+
+    assert not difference(expected, [*SOURCE[:4], *reversed(SOURCE[4:]), *SOURCE])
+    assert difference(expected, [*SOURCE[:4], *SOURCE[4:], *SOURCE[:3], *SOURCE[4:]])
+
+
 def test_compaction_leaves_the_last_record_of_each_key_in_order() -> None:
     assert [mark(1, "b"), mark(3, "a"), mark(4, "c")] == latest(
         [mark(0, "a"), mark(1, "b"), mark(2, "c"), mark(3, "a"), mark(4, "c")]

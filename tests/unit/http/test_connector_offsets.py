@@ -13,7 +13,7 @@ SOURCE = "MirrorSourceConnector"
 CHECKPOINT = "MirrorCheckpointConnector"
 HEARTBEAT = "MirrorHeartbeatConnector"
 KEY = encode_key(PositionKey("a", "A", "orders", 0))
-OURS = encode_value(Position(topic="orders", partition=0, source_offset=7, sequence=7, copier="c"))
+OURS = encode_value(Position(topic="orders", partition=0, source_offset=7, source_epoch=7))
 PARTITION = {"topic": "orders", "partition": 0, "cluster": "A"}
 
 

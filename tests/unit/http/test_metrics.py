@@ -120,7 +120,7 @@ def test_stalled_partitions_are_counted_by_reason_at_every_level():
 
     assert value(found, "mirrorflow_partitions_stalled", reason="WritesRefused") == 2
     assert value(found, "mirrorflow_partitions_stalled", reason="Unreachable") == 1
-    assert value(found, "mirrorflow_partitions_stalled", reason="WaitingForCopier") == 0
+    assert value(found, "mirrorflow_partitions_stalled", reason="NoDecision") == 0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def summary(report, **changes):
 def test_summary_sums_up():
     """Counts are sums, lag is the sum of offsets and the worst age, rates come from samples."""
     report = connector(
-        task(partition(0), partition(1, guarantee=Guarantee.SINGLE_WRITER, reached_start_end=True))
+        task(partition(0), partition(1, guarantee=Guarantee.AT_LEAST_ONCE, reached_start_end=True))
     )
     found = summary(report, samples=moved(report))
 
@@ -48,7 +48,7 @@ def test_summary_sums_up():
         found["caughtUp"],
         found["replicating"],
     ) == (180, 1800, False, "Advancing")
-    assert found["guarantee"] == {"exactly-once": 1, "exactly-once-single-writer": 1}
+    assert found["guarantee"] == {"exactly-once": 1, "at-least-once": 1}
 
 
 def test_the_summary_stays_small():

@@ -7,8 +7,8 @@ from dataclasses import replace
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record, decode
 from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between
-from mirrorflow_kafka.admin.target_probe import EARLIEST, LATEST
 from mirrorflow_seed.archive.archive_source import ArchiveCluster
 from mirrorflow_seed.archive.manifest import ArchivedConfig, ArchivedPartition, ArchivedTopic, Manifest
 from mirrorflow_seed.archive.spool import Spool
@@ -61,6 +61,15 @@ def test_archive_reports_cluster_topics_and_settings() -> None:
         assert "unknown" not in configs
 
     asyncio.run(send_report())
+
+
+def test_archive_knows_no_leader_epochs() -> None:
+    async def ask() -> None:
+        ends = await admin.end_offset_for_leader_epoch(ArchiveCluster("east", manifest()), {ORDERS: 7})
+
+        assert (ends[ORDERS].error, ends[ORDERS].end_offset) == (0, -1)
+
+    asyncio.run(ask())
 
 
 def test_the_records_of_a_file_are_fetched_as_from_a_log() -> None:

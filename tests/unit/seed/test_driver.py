@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.errors import BrokerError, ClusterError
+from mirrorflow_core.errors import BrokerError, FlowTakenError, MirrorFlowError
 from mirrorflow_kafka.client.error_codes import error_for
+from mirrorflow_seed.errors import FlowLostError
 from mirrorflow_seed.seed import driver
 from mirrorflow_seed.seed.driver import SeedJob
 
@@ -21,7 +22,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def answering(errors: list[ClusterError]) -> Any:
+def answering(errors: list[MirrorFlowError]) -> Any:
     """A request that fails with each of *errors* in turn, and then succeeds."""
 
     async def question() -> str:
@@ -40,8 +41,16 @@ def test_transient_error_is_retried(job: Any) -> None:
 
 def test_permanent_error_fails_the_job_at_once(job: Any) -> None:
     refused = error_for(17, cluster="west", request="CreateTopics", subject="orders")
-    rest = [refused, refused]
+    rest: list[MirrorFlowError] = [refused, refused]
 
     with pytest.raises(BrokerError):
         asyncio.run(job._retry_transient(answering(rest)))
     assert 1 == len(rest)
+
+
+def test_job_that_lost_the_flow_waits_for_it_and_then_fails(job: Any) -> None:
+    taken: MirrorFlowError = FlowTakenError(source="east")
+
+    assert "answer" == asyncio.run(job._retry_transient(answering([taken])))
+    with pytest.raises(FlowLostError):
+        asyncio.run(job._retry_transient(answering([taken] * driver.TRIES_MAX)))

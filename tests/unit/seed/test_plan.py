@@ -59,7 +59,7 @@ def test_share_begins_at_the_next_offset_of_its_copy(
 
     for share in shares:
         log = logs[share.source]
-        assert (share.start, share.end, share.is_new) == (position, log.end, False)
+        assert (share.start, share.end) == (position, log.end)
         assert share.bytes >= 0
         assert log.bytes is None or share.bytes <= log.bytes
 
@@ -92,7 +92,7 @@ def test_a_large_partition_has_a_task_of_its_own():
 
 
 def test_foreign_records_are_those_of_partitions_that_the_flow_has_not_written():
-    """A position of Java's, or an anchor of ours, says whose they are; an empty partition holds none."""
+    """A stored position, of ours or of Java's, shows whose they are; an empty partition holds none."""
     ours, empty, theirs = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0))
     held = {ours: (0, 10), empty: (7, 7), theirs: (3, 4)}
 

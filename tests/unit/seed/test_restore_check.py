@@ -1,16 +1,17 @@
-"""What the target holds, cut into the archive's files by their counts."""
+"""Restored records are cut into the archive's files by their counts, and compared by digests."""
 
-from mirrorflow_core.partitions import TopicPartition
+import pytest
+
 from mirrorflow_core.wire.records import Record
 from mirrorflow_seed.archive.manifest import ArchivedFile, ArchivedPartition
-from mirrorflow_seed.archive.restore_check import ArchivedCopy, FileDigestChecker, RestoreComparison
+from mirrorflow_seed.archive.restore_check import FileDigestChecker, RestoreComparison
 from mirrorflow_seed.archive.tally import TallyBuilder
 from tests.unit.core.wire.strategies import batch_of
 
 RECORDS = [Record(0, 1_700_000_000_000 + n, b"k%d" % n, b"v%d" % n) for n in range(7)]
 
 
-def verdicts(found: list[Record]) -> list[tuple[str, bool]]:
+def verdicts(found: list[Record], *, skip: int = 0) -> list[tuple[str, bool]]:
     """Compares an archive of three files with 3, 3 and 1 records with a target that has *found* from offset 20 on."""
     files = []
     for name, part in (("a", RECORDS[:3]), ("b", RECORDS[3:6]), ("c", RECORDS[6:])):
@@ -19,16 +20,14 @@ def verdicts(found: list[Record]) -> list[tuple[str, bool]]:
             tallying.add(record)
         files.append(ArchivedFile(path=name, size_bytes=1, start=0, end=1, codec=0, tally=tallying.tally))
     archived = ArchivedPartition(number=2, start=0, end=100, files=tuple(files))
-    copy = ArchivedCopy(
-        archived=archived, target=TopicPartition("t", 2), start=20, producer_ids=frozenset({1})
-    )
-    counter = FileDigestChecker(copy, "id")
-    at = 20
-    for size in (2, 4, 1):
-        if found and counter.take(batch_of(found[:size], base_offset=at)):
-            break
-        found, at = found[size:], at + size
-    return counter.verdicts
+    checker = FileDigestChecker(archived, "id", start=20, skip=skip)
+    at, held = 20, found
+    for size in (2, 4, 1, 9):
+        if held:
+            checker.take(batch_of(held[:size], base_offset=at))
+        held, at = held[size:], at + size
+    assert checker.records == len(found)
+    return checker.verdicts
 
 
 def test_a_target_with_all_records_is_equal_whatever_its_batches() -> None:
@@ -46,6 +45,20 @@ def test_changed_or_reordered_record_makes_only_its_file_different() -> None:
 def test_missing_records_are_a_difference() -> None:
     assert verdicts(RECORDS[:5]) == [("a", True), ("b", False), ("c", False)]
     assert verdicts([]) == [("a", False), ("b", False), ("c", False)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_records_older_than_the_archive_are_skipped(count: int) -> None:
+    earlier = [Record(0, 5, None, b"e%d" % n) for n in range(count)]
+
+    assert verdicts(earlier + RECORDS, skip=count) == [("a", True), ("b", True), ("c", True)]
+
+
+@pytest.mark.parametrize(("count", "equal"), [(1, 2), (3, 2), (4, 1), (6, 1)])
+def test_a_copy_that_begins_later_has_the_last_files(count: int, equal: int) -> None:
+    found = verdicts(RECORDS[count:], skip=-count)
+
+    assert found == [(name, name in "abc"[3 - equal :]) for name in "abc"]
 
 
 def test_summary_names_files_and_what_could_not_be_compared() -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.settings import LossPolicy, StartPosition
 from mirrorflow_seed.archive.manifest import ArchivedFile
 from mirrorflow_seed.archive.restore_task import FileCopy, FileTask
@@ -14,18 +13,6 @@ from mirrorflow_seed.seed.seed_task import WaveSettings
 from mirrorflow_seed.settings import FlowFiles
 from tests.unit.seed.test_archive_source import ORDERS, manifest
 
-IDENTITY = Identity(
-    generation=1,
-    producer_id=1,
-    producer_epoch=0,
-    transactional_id="",
-    source_cluster_id="",
-    target_cluster_id="",
-    policy="",
-    flow="f",
-    stream="",
-    why="begin",
-)
 SOURCE = """name=MirrorSourceConnector
 connector.class=MirrorSourceConnector
 source.cluster.alias=east
@@ -45,9 +32,7 @@ def test_restore_task_sends_nothing_to_the_source(tmp_path: Path, location: str)
     worker.write_text("bootstrap.servers=west:9092\n")
     source.write_text(SOURCE.format(location=location))
     files = FlowFiles(worker=str(worker), source=str(source))
-    wave = WaveSettings(
-        files=files, identity=IDENTITY, initial=True, seconds=1, url="", bytes_per_second=None
-    )
+    wave = WaveSettings(files=files, group="g", initial=True, seconds=1, url="", bytes_per_second=None)
     tally = TallyBuilder("abc", ORDERS.partition).tally
     file = ArchivedFile(path="p", size_bytes=1, start=10, end=20, codec=0, tally=tally)
     given = files.load()

@@ -7,14 +7,10 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from mirrorflow_core.assignment.round_robin import Assignment
-from mirrorflow_core.exactly_once.identity import Identity
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.connectors import source_host
 from mirrorflow_replicator.connectors.source_connector import SourceConnector
-from mirrorflow_replicator.connectors.source_host import SourceHost
-from mirrorflow_replicator.copy.resume.identity_resolution import ResolvedIdentity
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.worker.shared_source import Publish, SharedConnector, TaskShare
 from mirrorflow_replicator.worker.task_fencing import TaskFencing
@@ -125,38 +121,33 @@ def test_a_connector_that_is_stopped_while_its_share_changes_ends() -> None:
 FIRST = ((TopicPartition("t", 0),),)
 
 
-def published_as_initial(monkeypatch: pytest.MonkeyPatch, found: ResolvedIdentity, share: TaskShare) -> bool:
-    """Whether a node that is to find the topics, and has *found* the flow so, has its partitions begin as the flow does."""
+def published_as_initial(monkeypatch: pytest.MonkeyPatch, share: TaskShare) -> list[bool]:
+    """Whether a node that finds the topics twice has their partitions begin as the flow does."""
     told: list[bool] = []
 
     async def publish(assignment: Assignment, initial: bool) -> None:  # noqa: ARG001, FBT001
         told.append(initial)
 
-    async def identified(*_: object, **__: object) -> ResolvedIdentity:
-        return found
-
-    class Connected(SharedConnector):
-        async def hand(self) -> None:
-            await SourceHost._establish(self, may_change=True)
-            await self._hand(FIRST)
+    async def own(*_: object) -> None:
+        """Take the flow."""
 
     async def run() -> None:
-        await shared(Connected, publish, share).hand()
+        connector = shared(SharedConnector, publish, share)
+        monkeypatch.setattr(connector._owner, "own", own)
+        await connector._hand(FIRST)
+        await connector._hand(FIRST)
 
-    monkeypatch.setattr(source_host, "identify", identified)
     monkeypatch.setattr(SourceConnector, "clusters", property(lambda _: ()))
     asyncio.run(run())
-    return told[0]
+    return told
 
 
-def test_flow_begins_with_its_first_partitions_whichever_node_decided_its_identity(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A node that only stands by may be the first to decide it; `auto.offset.reset=latest` holds all the same."""
-    identity = cast("Identity", object())
-    by_another = ResolvedIdentity(identity, is_first=False, is_unused=True)
-    assert published_as_initial(monkeypatch, by_another, TaskShare(leads=True))
-    # It has waited since the flow began: what it finds when it comes to lead appeared later.
-    assert not published_as_initial(monkeypatch, by_another, TaskShare(leads=True, known=FIRST, count=1))
-    begun = ResolvedIdentity(identity, is_first=False, is_unused=False)
-    assert not published_as_initial(monkeypatch, begun, TaskShare(leads=True))
+def test_a_flow_begins_with_its_first_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that appear later are read from their beginning, whatever `auto.offset.reset` says."""
+    assert published_as_initial(monkeypatch, TaskShare(leads=True)) == [True, False]
+
+
+def test_a_node_that_begins_to_lead_does_not_begin_the_flow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = TaskShare(leads=True, known=FIRST, count=1)
+
+    assert published_as_initial(monkeypatch, share) == [False, False]

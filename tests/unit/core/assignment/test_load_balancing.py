@@ -11,11 +11,9 @@ from mirrorflow_core.assignment.load_balancing import (
     MOVES_MIN,
     MOVES_PART,
     PATIENCE,
-    QUIET,
     STAY,
     WORTH_BYTES_PER_S,
     Balance,
-    Strangers,
     lightened,
     moved,
     place,
@@ -222,16 +220,3 @@ def test_what_has_moved_stays_for_a_while_whatever_loads_do(
             assert look - moved_at.get(one, -STAY) >= STAY
             moved_at[one] = look
         assignment = better
-
-
-def test_strangers_are_at_work_while_positions_of_theirs_come() -> None:
-    """What they had stored before we looked first says nothing, nor does one that is ours by now."""
-    one, other = TopicPartition("t", 0), TopicPartition("t", 1)
-    strangers = Strangers().looked(frozenset({(one, 7), (other, 8)}))
-    assert not strangers.are_at_work
-    assert not strangers.looked(frozenset({(one, 7)})).are_at_work
-    strangers = strangers.looked(frozenset({(one, 9)}))
-    for _ in range(QUIET):
-        assert strangers.are_at_work
-        strangers = strangers.looked(frozenset({(one, 9)}))
-    assert not strangers.are_at_work

@@ -23,15 +23,12 @@ def position(partition: TopicPartition, offset: int) -> Position:
         topic=partition.topic,
         partition=partition.partition,
         source_offset=offset,
-        sequence=offset,
-        target_offset=offset,
-        epoch=1,
-        copier="c",
+        source_epoch=1,
     )
 
 
 def test_positions_outlive_the_process(tmp_path: Path):
-    """Another process reads what the first one wrote, its ladder included."""
+    """Another process reads what the first one wrote last."""
 
     async def main() -> OffsetsFile:
         first = store(tmp_path / "offsets")
@@ -44,7 +41,7 @@ def test_positions_outlive_the_process(tmp_path: Path):
 
     found = asyncio.run(main()).positions[FOO]
 
-    assert (9, 5) == (found.source_offset, found.rungs[0].source_offset)
+    assert (found.source_offset, found.source_epoch, found.written_ms) == (9, 1, 30_000)
 
 
 def test_processes_share_a_file(tmp_path: Path):
@@ -66,22 +63,6 @@ def test_processes_share_a_file(tmp_path: Path):
     assert {FOO: 1, BAR: 2} == {key: found.source_offset for key, found in one.positions.items()}
     assert {FOO: 7} == {key: found.source_offset for key, found in other.positions.items()}
     assert {BAR} == news
-
-
-def test_a_reset_is_seen_by_others(tmp_path: Path):
-    """What one process forgets, another forgets at its next look."""
-
-    async def main() -> tuple[frozenset[TopicPartition], OffsetsFile]:
-        one, two = store(tmp_path / "o"), store(tmp_path / "o")
-        await one.open()
-        await one.write([position(FOO, 1), position(BAR, 1)], now_ms=1)
-        await two.open()
-        await one.reset([FOO], now_ms=2)
-        return await two.read_new(), two
-
-    news, two = asyncio.run(main())
-
-    assert (frozenset({FOO}), [BAR]) == (news, list(two.positions))
 
 
 def test_no_half_written_file_is_left(tmp_path: Path):

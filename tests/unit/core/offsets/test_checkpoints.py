@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.exactly_once.alignment import OffsetPair
 from mirrorflow_core.naming.replication_policy import DefaultPolicy, IdentityPolicy
 from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
 from mirrorflow_core.offsets.checkpoints import (
@@ -24,6 +23,7 @@ from mirrorflow_core.offsets.offset_map import MapStream, OffsetMap, PartitionMa
 from mirrorflow_core.offsets.offset_syncs import OffsetSyncStore, Sync
 from mirrorflow_core.offsets.translation import Translator
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
 
 FOO = TopicPartition("foo", 0)
 COPY = TopicPartition("A.foo", 0)

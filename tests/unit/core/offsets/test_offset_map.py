@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorflow_core.exactly_once.alignment import OffsetPair
 from mirrorflow_core.offsets.offset_map import RUNS_MAX, MappedOffset, MapStream, OffsetMap, PartitionMap, Run
+from mirrorflow_core.position import OffsetPair
 
 STREAM = MapStream(1, "source-id", "target-id")
 ANCHOR = OffsetPair(-1, -1, -1)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from mirrorflow_core.exactly_once.identity import decode, encode
 from mirrorflow_core.topics.retention_hold import (
     OVER_MS,
     RESTORED_MS,
@@ -14,6 +13,7 @@ from mirrorflow_core.topics.retention_hold import (
     would_delete,
 )
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, ConfigSource
+from mirrorflow_core.writer.identity import decode, encode
 
 NOW = 1_000_000
 

@@ -1,11 +1,11 @@
 """Decisions without brokers: form, window, lookup, committed records, side-by-side steps."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
 from mirrorflow_core.writer.broker_requests import (
     LogEnd,
     Pause,
@@ -17,6 +17,7 @@ from mirrorflow_core.writer.broker_requests import (
     side_by_side,
 )
 from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
+from mirrorflow_core.writer.flow_plan import WritePoint, point_behind
 from mirrorflow_core.writer.form import (
     ChangeForm,
     PartitionForm,
@@ -27,25 +28,16 @@ from mirrorflow_core.writer.form import (
 )
 from mirrorflow_core.writer.ownership import touch_interval_ms
 from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.start_end import why_start_ends
+from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun, Span, Stream
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker, decided_records
-from mirrorflow_core.writer.write_window import (
-    Acknowledgement,
-    Advanced,
-    ForeignProducer,
-    ForeignRecords,
-    WritePoint,
-    WriteWindow,
-    after_transaction_batch,
-)
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
 AGE_MS = 12 * HOUR_MS
 PARTITION = TopicPartition("orders", 0)
 PLAIN = PartitionForm(form=Form.PLAIN, next_source_offset=10, source_epoch=1)
-POINT = WritePoint(
-    next_source_offset=10, source_epoch=1, sequence=4, target_end=20, target_epoch=0, max_timestamp=NOW_MS
-)
+POINT = WritePoint(next_source_offset=10, source_epoch=1, sequence=-1, target_end=20, target_epoch=0)
 FENCE = Producer("p", 7, 18)
 POSITION = WriterPosition(
     topic="orders",
@@ -101,113 +93,52 @@ def test_age_limit_and_intervals():
     assert touch_interval_ms(HOUR_MS) == HOUR_MS // 2
 
 
-def window(point=POINT, **fields):
-    return WriteWindow(acknowledged=point, depth=4, age_limit_ms=AGE_MS, **fields)
-
-
-def ack(base, time=-1):
-    return Acknowledgement(base, time, 0)
-
-
-def test_batches_are_numbered_and_acknowledged_in_order():
-    one = window()
-    first, second = one.send(source_batch(10)), one.send(source_batch(15))
-
-    assert (first.base_sequence, second.base_sequence) == (5, 10)
-    assert one.acknowledge(ack(20)) == Advanced()
-    assert one.acknowledge(ack(25)) == Advanced()
-    assert one.acknowledged == replace(POINT, next_source_offset=20, sequence=14, target_end=30)
-    assert one.is_idle
-
-
-def test_sequences_wrap():
-    one = window(replace(POINT, sequence=2**31 - 3))
-
-    assert one.send(source_batch()).base_sequence == 2**31 - 2
-    assert one.next_sequence == 3
-
-
 @pytest.mark.parametrize(
-    ("point", "depth"),
-    [(POINT, 4), (replace(POINT, sequence=-1), 1), (replace(POINT, max_timestamp=NOW_MS - AGE_MS), 1)],
-    ids=["remembered", "first", "may be forgotten"],
+    ("delivered", "epoch"), [(OffsetPair(9, -1, 19, -1), 1), (OffsetPair(10, 0, 20, 2), 2)]
 )
-def test_one_batch_is_in_flight_until_the_leader_remembers(point, depth):
-    one = window(point)
-    while one.has_room(NOW_MS):
-        one.send(source_batch(one.acknowledged.next_source_offset))
-
-    assert len(one.in_flight) == depth
-
-
-def test_records_of_others_between_ours_ask_for_a_resync():
-    one = window()
-    one.send(source_batch())
-
-    assert one.acknowledge(ack(23)) == ForeignRecords()
-    assert one.needs_resync
-    assert one.resume(9, target_end=28, target_epoch=0)
-    assert one.is_idle
-
-
-@pytest.mark.parametrize(
-    "answer", [ack(20, time=5), ack(15)], ids=["repeat of a remembered batch", "before our end"]
-)
-def test_a_batch_of_a_stranger_under_our_producer_is_noticed(answer):
-    one = window()
-    one.send(source_batch())
-
-    assert one.acknowledge(answer) == ForeignProducer()
-    assert one.acknowledged == POINT
-
-
-def test_a_target_that_stamps_records_names_a_time_in_every_answer():
-    one = window(stamps_time=True)
-    one.send(source_batch())
-
-    assert one.acknowledge(ack(20, time=5)) == Advanced()
-
-
-def test_a_repeat_of_our_own_lost_batch_is_acknowledged():
-    one = window()
-    one.send(source_batch())
-    one.lose(is_refused=False)
-    assert one.resume(4, target_end=20, target_epoch=0)
-    assert not one.is_certain
-    one.send(source_batch())
-
-    assert one.acknowledge(ack(20, time=5)) == Advanced()
-    assert one.is_certain
-
-
-def test_a_refused_batch_leaves_no_doubt():
-    one = window()
-    one.send(source_batch())
-    one.lose(is_refused=True)
-
-    assert (one.is_certain, one.needs_resync, one.has_room(NOW_MS)) == (True, True, False)
-
-
-@pytest.mark.parametrize(
-    ("last_sequence", "resumes", "next_offset"),
-    [(4, True, 10), (9, True, 15), (14, True, 20), (7, False, 10), (99, False, 10)],
-)
-def test_a_resync_continues_behind_whole_batches_of_ours(last_sequence, resumes, next_offset):
-    one = window()
-    for first in (10, 15):
-        one.send(source_batch(first))
-    for _ in range(2):
-        one.lose(is_refused=True)
-
-    assert one.resume(last_sequence, target_end=40, target_epoch=0) is resumes
-    assert one.acknowledged.next_source_offset == next_offset
-
-
-def test_a_transaction_notices_that_the_target_lost_its_tail():
-    assert after_transaction_batch(POINT, source_batch(), 19, 3) is None
-    assert after_transaction_batch(POINT, source_batch(), 21, 3) == replace(
-        POINT, next_source_offset=15, target_end=26, target_epoch=3
+def test_a_position_keeps_the_epoch_before_its_start_until_a_record_is_copied(delivered, epoch):
+    stream = Stream(delivered, EpochRun(2, 10, 1))
+    assert point_behind(POINT, stream, sequence=7, target_epoch=3) == WritePoint(
+        next_source_offset=delivered.source_offset + 1,
+        source_epoch=epoch,
+        epoch_run=UNKNOWN_RUN if epoch == 1 else EpochRun(2, 10, 1),
+        sequence=7,
+        target_end=delivered.target_offset + 1,
+        target_epoch=3,
+        records=delivered.ordinal + 1,
     )
+
+
+def ends(stream=None, **fields):
+    known = {"has_lost_answers": False, "has_new_leader": False}
+    return why_start_ends(PARTITION, stream, **known | fields)
+
+
+def test_a_start_continues_while_nothing_is_in_doubt():
+    assert ends() == ends(Stream(OffsetPair(9, -1, 19))) == ""
+
+
+@pytest.mark.parametrize(
+    ("doubt", "why"),
+    [
+        ({"has_lost_answers": True}, "what was written to orders-0 was not answered"),
+        ({"has_new_leader": True}, "orders-0 has another leader"),
+        ({"has_repeat": True}, "orders-0 has other batches with our numbers"),
+        ({"has_diverged": True}, "the source of orders-0 has other records than before"),
+        ({"refused_next": 0}, "the leader of orders-0 expects other sequence numbers"),
+    ],
+)
+def test_a_doubt_ends_the_start(doubt, why):
+    assert ends(Stream(OffsetPair(9, -1, 19)), **doubt) == why
+
+
+def test_an_acknowledgement_at_a_lower_offset_than_expected_ends_the_start():
+    stream = Stream(OffsetPair(9, -1, 19))
+    stream.align(OffsetPair(9, -1, 19))
+    stream.take(Span(0, 5, 10, 15, NOW_MS, 0))
+    stream.acknowledge(18)
+
+    assert ends(stream) == "orders-0 has lost records"
 
 
 def data(base, sequence, *, epoch=17, producer_id=7, count=5, transactional=False):

@@ -1,12 +1,12 @@
-"""Where a flow of the first writer continues with one owner: what counts as written behind the last known record."""
+"""Where a flow of an earlier release continues with one owner: what counts as written behind the last known record."""
 
 from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.exactly_once.identity import Anchor, Decisions
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import Position
+from mirrorflow_core.writer.identity import Anchor, Decisions
 from mirrorflow_core.writer.moved_flow import NumberedRecord, last_known, records_behind
 from mirrorflow_core.writer.transaction_log import SEQUENCES, LogBatch, Marker
 
@@ -23,7 +23,6 @@ POSITION = Position(
     sequence=49,
     target_offset=59,
     epoch=2,
-    copier="a",
 )
 ANCHOR = Anchor(
     generation=2,

@@ -87,7 +87,15 @@ def test_an_earlier_version_reads_a_position_as_javas():
 
     assert isinstance(found, Stored)
     assert not found.warning
-    assert found.position == Position(topic="orders", partition=3, source_offset=100, source_epoch=4)
+    assert found.position == Position(
+        topic="orders",
+        partition=3,
+        source_offset=100,
+        source_epoch=4,
+        source_topic_id="s",
+        target_topic_id="t",
+        written_ms=1000,
+    )
 
 
 def test_a_position_before_the_first_record_is_kept():
@@ -101,7 +109,7 @@ def test_an_altered_offset_is_obeyed():
     found = decoded(encode_position(POSITION).replace(b'"offset":100', b'"offset":7', 1))
 
     assert isinstance(found, Stored)
-    obeyed = obeyed_position(found)
+    obeyed = obeyed_position(found.position)
     assert (obeyed.next_source_offset, obeyed.open_writer) == (8, None)
 
 
@@ -123,6 +131,21 @@ def test_a_position_with_broken_fields_counts_as_javas(broken):
 
     assert isinstance(found, Stored)
     assert found.warning.startswith("only the offset of orders-3 was taken")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_empty"),
+    [
+        ({"records": 0, "target_end": 0}, True),
+        ({"records": -1, "target_end": -1}, True),
+        ({"records": 5, "target_end": 5}, False),
+        ({"records": 0, "target_end": 7}, False),
+        ({"records": 0, "target_end": 0, "left": False}, False),
+        ({"records": -1, "target_end": -1, "writer": None}, False),
+    ],
+)
+def test_a_copy_is_empty_where_nothing_was_copied_and_nothing_was_there(changed, is_empty):
+    assert replace(POSITION, **{"left": True} | changed).is_of_empty_copy == is_empty
 
 
 def test_a_writer_that_left_is_not_looked_for():

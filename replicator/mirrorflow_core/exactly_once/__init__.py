@@ -1,1 +1,0 @@
-"""Exactly-once logic without I/O (docs/exactly-once.md): identity, sequencing, resumption, succession."""

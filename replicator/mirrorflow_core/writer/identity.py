@@ -1,0 +1,156 @@
+"""Records of a flow's identity topic: holds of retention (`topics.retention_hold`), and what earlier releases decided.
+
+The topic `mm2-identity.<source>.internal` on the target has one partition, is never compacted and never expires. The
+first record of a key binds. `Decisions` applies the records in order and does no I/O.
+
+Earlier releases numbered the records of a flow: a *generation* is one definition of what is copied, with producer id
+and epoch; an *anchor* says which source offset has which ordinal in it. `writer.moved_flow` continues behind them.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.topics.retention_hold import Hold, Holds, RetentionLease
+
+LAST_EPOCH: Final = 2**15 - 1
+
+
+def identity_topic(source_alias: str) -> str:
+    """Return the name of the identity topic; always with ".", like the worker's internal topics of MM2."""
+    return f"mm2-identity.{source_alias}.internal"
+
+
+def transactional_id(source_alias: str) -> str:
+    """Return the flow's transactional id; with ACLs it needs Write and Describe."""
+    return f"mirrorflow.{source_alias}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One generation of the flow."""
+
+    generation: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str  # "": not authorized, so no fencing and no shared transaction
+    source_cluster_id: str
+    target_cluster_id: str
+    policy: str
+    flow: str
+    stream: str
+    why: str  # what made this generation: "begin", "isolation.level", "java", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The record at `source_offset` has `ordinal`; `target_offset` was the target's end offset then."""
+
+    generation: int
+    topic: str
+    partition: int
+    step: int
+    ordinal: int
+    source_offset: int
+    target_offset: int
+    source_topic_id: str
+    target_topic_id: str
+    why: str
+
+    def as_pair(self) -> OffsetPair:
+        """Return the pair just before the anchor's first record."""
+        return OffsetPair(
+            source_offset=self.source_offset - 1,
+            ordinal=self.ordinal - 1,
+            target_offset=self.target_offset - 1,
+        )
+
+
+Proposal = Identity | Anchor | Hold | RetentionLease
+_Kind = type[Identity] | type[Anchor] | type[Hold] | type[RetentionLease]
+_KINDS: dict[str, _Kind] = {
+    "identity": Identity,
+    "anchor": Anchor,
+    "hold": Hold,
+    "lease": RetentionLease,
+}
+_NAMES: dict[type, tuple[str, list[str]]] = {
+    Identity: ("identity", ["generation"]),
+    Anchor: ("anchor", ["generation", "topic", "partition", "step"]),
+    Hold: ("hold", ["holder", "topic"]),
+    RetentionLease: ("lease", ["holder"]),
+}
+
+
+def encode(proposal: Proposal) -> tuple[bytes, bytes]:
+    """Return key and value of the proposal's record, as compact JSON."""
+    body = asdict(proposal)
+    kind, names = _NAMES[type(proposal)]
+    key = {"type": kind} | {name: body.pop(name) for name in names}
+    return _dump(key), _dump(body)
+
+
+def decode(key: bytes, value: bytes) -> Proposal | None:
+    """Return the proposal in a record; None if it cannot be read, as when a later version wrote it."""
+    try:
+        head: dict[str, Any] = json.loads(key)
+        kind: _Kind = _KINDS[head.pop("type")]
+        names = {field.name for field in fields(kind)}
+        return kind(**{name: item for name, item in (head | json.loads(value)).items() if name in names})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+class Decisions:
+    """The decisions in the records read so far. The first record of a key wins."""
+
+    def __init__(self) -> None:
+        self._identities: dict[int, Identity] = {}
+        self._anchors: dict[TopicPartition, dict[tuple[int, int], Anchor]] = {}
+        self.holds = Holds()
+
+    def read(self, proposal: Proposal) -> None:
+        """Apply the next record of the topic."""
+        if isinstance(proposal, Hold | RetentionLease):
+            self.holds.take(proposal)
+            return
+        if isinstance(proposal, Identity):
+            self._identities.setdefault(proposal.generation, proposal)
+            return
+        of_partition = self._anchors.setdefault(TopicPartition(proposal.topic, proposal.partition), {})
+        of_partition.setdefault((proposal.generation, proposal.step), proposal)
+
+    @property
+    def identity(self) -> Identity | None:
+        """The identity of the newest generation, or None."""
+        return self._identities[max(self._identities)] if self._identities else None
+
+    @property
+    def last_generation(self) -> int:
+        """The newest generation with any decision, else 0. Retention may have removed its identity."""
+        anchors = (number for of_partition in self._anchors.values() for number, _ in of_partition)
+        return max((*self._identities, *anchors), default=0)
+
+    def generation(self, number: int) -> Identity | None:
+        """Return the identity of generation *number*, or None."""
+        return self._identities.get(number)
+
+    def anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
+        """Return the anchor of the newest step of *partition* in *generation*, or None."""
+        steps = [a for (g, _), a in self._anchors.get(partition, {}).items() if g == generation]
+        return max(steps, key=lambda anchor: anchor.step, default=None)
+
+    def newest_anchor(self, partition: TopicPartition, generation: int) -> Anchor | None:
+        """Return the anchor from the newest generation up to *generation* that has one, or None."""
+        found = (self.anchor(partition, number) for number in range(generation, 0, -1))
+        return next((anchor for anchor in found if anchor is not None), None)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return every partition that has an anchor."""
+        return tuple(self._anchors)

@@ -1,0 +1,40 @@
+"""Decides when a start of a task ends because what was acknowledged does not show where one of its partitions continues.
+
+The next start finds in the logs what was written (`takeover`). After a refusal that appended nothing, and behind records
+of other producers, a partition continues in the same start behind its last acknowledged record.
+"""
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.writer.stream import Stream
+
+NO_ORDINAL = -1
+
+
+def why_start_ends(
+    target: TopicPartition,
+    stream: Stream | None,
+    *,
+    has_lost_answers: bool,
+    has_new_leader: bool,
+    has_repeat: bool = False,
+    refused_next: int = NO_ORDINAL,
+    has_diverged: bool = False,
+) -> str:
+    """Return why the start ends, "" if it does not; *stream* is None before the partition begins to copy.
+
+    *has_repeat*: an answer was about a batch that the leader had already. *refused_next*: the ordinal that the leader
+    refused as out of order. *has_diverged*: the source has other records before the next one than were copied.
+    """
+    if has_repeat:
+        return f"{target} has other batches with our numbers"
+    if stream is not None and refused_next == stream.delivered.ordinal + 1:
+        return f"the leader of {target} expects other sequence numbers"
+    if has_lost_answers:
+        return f"what was written to {target} was not answered"
+    if has_new_leader:
+        return f"{target} has another leader"
+    if stream is not None and stream.has_fallen_back:
+        return f"{target} has lost records"
+    if has_diverged:
+        return f"the source of {target} has other records than before"
+    return ""

@@ -1,1 +1,0 @@
-"""Finds where each partition continues: identity, start of the stream, comparison of both logs."""

@@ -1,0 +1,133 @@
+"""How a task stores positions and ends its writing: in transactions (`copy.task_transaction`), or at least once."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from mirrorflow_core.position import Position
+from mirrorflow_core.writer.position import WriterPosition
+from mirrorflow_kafka.client.error_codes import EPOCH_IS_OVER, name_of
+from mirrorflow_kafka.stores.position_store import PositionStore
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+from mirrorflow_replicator.process.clock import now_ms
+
+TIMES_AVERAGED = 10  # a minute at the default interval, like Kafka's own metric windows
+NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR = 6, 56
+REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
+DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID = 46, 59
+# Refusals that mean that this producer is fenced, or that leave open whether the batch was appended.
+# A leader that is replaced, or whose disk fails, may have appended the batch before.
+FINAL_CODES = {
+    NOT_LEADER_OR_FOLLOWER,
+    KAFKA_STORAGE_ERROR,
+    REQUEST_TIMED_OUT,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    DUPLICATE_SEQUENCE_NUMBER,
+    UNKNOWN_PRODUCER_ID,
+    *EPOCH_IS_OVER,
+}
+
+
+class TaskWriter(Protocol):
+    """What partition copiers and their task ask of the way in which positions are stored."""
+
+    expires_s: float  # transactional.id.expiration.ms, in seconds
+    took_ms: deque[float]  # durations of the newest writes of positions
+
+    def want(self, lane: PartitionCopier) -> None:
+        """Take *lane* into the transaction, because it has records to write, or let it change its form."""
+
+    def emptied(self, lane: PartitionCopier) -> None:
+        """Note that *lane*, which is held for a commit, has nothing in flight any more."""
+
+    def progressed(self, lane: PartitionCopier) -> None:
+        """Note that *lane* may have written everything that its source has."""
+
+    def refused(self, code: int) -> None:
+        """End the task if a refusal with *code* leaves open what was appended, or means that it is fenced."""
+
+    def ended_elsewhere(self) -> None:
+        """End the task: only another producer can have ended its transaction."""
+
+    def includes(self, lane: PartitionCopier) -> bool:
+        """Return whether the open transaction has *lane*."""
+
+    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store the positions of *lanes*; *left*: they are given up. Raises ClusterError."""
+
+    async def finish(self, timeout_s: float) -> None:
+        """Commit at once, before partitions are given up."""
+
+    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
+        """Return how far plain batches of *lanes* are acknowledged, for the next start of the task."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+
+
+class UnfencedWriter:
+    """Stores positions of records that are acknowledged: what follows them is written again after a kill."""
+
+    def __init__(self, store: PositionStore, *, end_task: Callable[[str], None]) -> None:
+        self.expires_s = 0.0
+        self.took_ms: deque[float] = deque(maxlen=TIMES_AVERAGED)
+        self._store = store
+        self._end_task = end_task
+        self._stored: dict[PartitionCopier, int] = {}  # source offsets
+
+    def want(self, lane: PartitionCopier) -> None:
+        """There is no transaction, and no form but plain batches."""
+
+    def emptied(self, lane: PartitionCopier) -> None:
+        """No partition is held for a commit."""
+
+    def progressed(self, lane: PartitionCopier) -> None:
+        """No commit depends on it."""
+
+    def refused(self, code: int) -> None:
+        """End the task if a refusal with *code* leaves open what was appended."""
+        if code in FINAL_CODES:
+            self._end_task(f"the target answered {name_of(code)}")
+
+    def ended_elsewhere(self) -> None:
+        """End the task: the leader takes the producer for a transactional one."""
+        self._end_task("the target answered INVALID_TXN_STATE")
+
+    def includes(self, lane: PartitionCopier) -> bool:
+        """Return False."""
+        return False
+
+    async def store(self, lanes: Iterable[PartitionCopier], *, left: bool) -> None:
+        """Store how far *lanes* are acknowledged. Raises ClusterError."""
+        ends = {lane: lane.stream.delivered for lane in lanes if lane.stream is not None}
+        due = {lane: at for lane, at in ends.items() if self._stored.get(lane, -1) != at.source_offset >= 0}
+        if not due:
+            return
+        began_s = time.monotonic()
+        await self._store.write(
+            [
+                Position(
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    source_offset=at.source_offset,
+                    source_epoch=at.source_epoch,
+                )
+                for lane, at in due.items()
+            ],
+            now_ms=now_ms(),
+        )
+        self._stored |= {lane: at.source_offset for lane, at in due.items()}
+        self.took_ms.append((time.monotonic() - began_s) * 1000)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Nothing is open."""
+
+    def acknowledged(self, lanes: Iterable[PartitionCopier]) -> list[WriterPosition]:
+        """Return nothing: the next start obeys what is stored."""
+        return []
+
+    async def run(self) -> None:
+        """Wait until cancelled."""
+        await asyncio.Event().wait()

@@ -1,0 +1,130 @@
+"""Where the flow's writers cannot be fenced, nothing is lost, and the status says what may be repeated."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import FOREVER, load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import DAY_MS, Flow, now_ms
+from tests.integration.kafka.test_failures_access import client
+
+ALIAS = "unfenced"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """A target that wants a password and grants nothing by itself."""
+    with KafkaCluster(name="guarded", listeners=("SASL_PLAINTEXT",), authorizer=True) as cluster:
+        yield cluster
+
+
+def allow_topics(cluster: KafkaCluster) -> None:
+    """Everything but transactional ids."""
+    for operation in ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"):
+        cluster.allow(operation, "TOPIC", "*")
+
+
+def guarantees(replicator: Replicator) -> dict[str, int]:
+    """How many partitions have each guarantee."""
+    return {word: count for word, count in replicator.progress()["guarantee"].items() if count}
+
+
+def first_occurrences(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    return list(dict.fromkeys(one.value for one in records(cluster, topic)))
+
+
+def test_positions_in_a_file_lose_nothing_across_kills(
+    east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
+):
+    worker = {
+        "offset.storage.store": "file",
+        "offset.storage.file.filename": str(tmp_path / "positions"),
+    }
+    flow, topic = Flow.new(east, west, tmp_path, worker=worker), east.create_topic(unique_topic())
+    load(east, topic, 10_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_for_copy(west, flow.remote(topic), 1)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+        (warning,) = replicator.progress()["firstWarnings"]
+        found = guarantees(replicator)
+        assert replicator.stop() == 0
+        load(east, topic, 1_000, first=10_000)
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    copied = records(west, flow.remote(topic))
+    assert first_occurrences(west, flow.remote(topic)) == [one.value for one in records(east, topic)]
+    assert len(copied[-1_000:]) == len({one.value for one in copied[-1_000:]}), (
+        "an orderly stop repeats nothing"
+    )
+    assert found == {"at-least-once": 1}
+    assert warning.startswith("Records are copied at-least-once, because positions in a file")
+
+
+@pytest.mark.parametrize("age_ms", [0, 2 * DAY_MS], ids=["young", "old"])
+def test_without_transactional_ids_nothing_is_lost_across_kills(
+    guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str], age_ms: int
+):
+    """Records behind the last position are there again, behind their first place; the leader may forget old ones."""
+    flow = Flow.new(
+        east,
+        guarded,
+        tmp_path,
+        connector={
+            "mirrorflow.bytes.per.second": "1Mi",
+            "offset.flush.interval.ms": "500",
+            **{f"target.cluster.{key}": value for key, value in client(guarded).items()},
+        },
+        worker=client(guarded),
+    )
+    allow_topics(guarded)
+    topic = east.create_topic(unique_topic(), config=FOREVER)
+    load(east, topic, 40_000, size_bytes=100, timestamp_ms=now_ms() - age_ms)
+    with flow.replicator(topic) as replicator:
+        for copied in (3_000, 15_000):
+            replicator.wait_for_copy(guarded, flow.remote(topic), copied)
+            replicator.kill()
+            replicator.start()
+        replicator.wait_until_caught_up()
+        found = guarantees(replicator)
+
+    assert first_occurrences(guarded, flow.remote(topic)) == [one.value for one in records(east, topic)]
+    assert found == {"at-least-once": 1}
+
+
+def test_a_flow_becomes_exactly_once_when_its_transactional_ids_are_granted(
+    guarded: KafkaCluster, east: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
+):
+    allow_topics(guarded)
+    topic = east.create_topic(unique_topic())
+    load(east, topic, 1_000)
+    connector = {"source.cluster.alias": ALIAS} | {
+        f"target.cluster.{key}": value for key, value in client(guarded).items()
+    }
+    with Replicator.standalone(
+        east, guarded, topics=topic, folder=tmp_path, connector=connector, worker=client(guarded)
+    ) as replicator:
+        replicator.wait_until_caught_up()
+        before = guarantees(replicator)
+        (warning,) = replicator.progress()["firstWarnings"]
+        prefix = TransactionalIds(ALIAS).prefix
+        for operation in ("WRITE", "DESCRIBE"):
+            guarded.allow(operation, "TRANSACTIONAL_ID", prefix, prefixed=True)
+        wait_until("it is exactly once", lambda: guarantees(replicator) == {"exactly-once": 1})
+        load(east, topic, 1_000, first=1_000)
+        replicator.wait_until_caught_up()
+        after = replicator.progress()["firstWarnings"]
+
+    assert before == {"at-least-once": 1}
+    assert f"does not grant Write on transactional ids that begin with {prefix}" in warning
+    assert after == []
+    assert [one.value for one in records(guarded, f"{ALIAS}.{topic}")] == [
+        one.value for one in records(east, topic)
+    ]

@@ -1,0 +1,175 @@
+"""Two processes of one flow, foreign producers on its target, and flows that claim the same alias.
+
+Each test breaks the plan on purpose; what a Java consumer reads must not show it.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, contents, wait_until_ready
+
+BACKLOG = 60_000
+# A backlog of 12 MB then lasts some seconds, long enough to be attacked while it is copied.
+SLOW = {"mirrorflow.bytes.per.second": "2Mi"}
+# Twice that, for two processes started one after the other.
+SLOWER = {"mirrorflow.bytes.per.second": "1Mi"}
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    return east.create_topic(unique_topic())
+
+
+def wait_for_trace(replicator: Replicator) -> str:
+    """Until the connector has failed; its error."""
+
+    def trace() -> str:
+        status = replicator.rest("/connectors/MirrorSourceConnector/status")[1]
+        return str(status["connector"].get("trace", ""))
+
+    return wait_until("the connector is refused", trace)
+
+
+@pytest.mark.faults
+def test_a_process_that_is_frozen_while_it_copies_repeats_nothing(flow: Flow, topic: str):
+    """Requests of the first are in its sockets when it freezes; the second takes over; then the first continues."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    with ExitStack() as stack:
+        first = stack.enter_context(flow.replicator(topic, SLOWER))
+        first.wait_for_copy(flow.target, flow.remote(topic), 3_000)
+        second = stack.enter_context(flow.replicator(topic, SLOWER))
+        wait_until_ready(second)
+        first.freeze()
+        second.wait_for_phase("copying", topic)
+        first.thaw()
+        second.wait_until_caught_up()
+        load(flow.source, topic, 500, first=BACKLOG)
+        second.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_two_processes_started_at_once_copy_each_record_once(flow: Flow, topic: str):
+    """Neither knows of the other when it starts."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    with flow.replicator(topic, SLOW) as first, flow.replicator(topic, SLOW) as second:
+        wait_until("all is copied", lambda: flow.copied(topic) >= BACKLOG)
+        assert first.running
+        assert second.running
+
+    flow.assert_exact(topic)
+
+
+def test_the_second_process_continues_where_the_first_was_stopped(flow: Flow, topic: str):
+    """In the middle of a backlog."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    with ExitStack() as stack:
+        first = stack.enter_context(flow.replicator(topic, SLOWER))
+        first.wait_for_copy(flow.target, flow.remote(topic), 3_000)
+        second = stack.enter_context(flow.replicator(topic, SLOWER))
+        wait_until_ready(second)
+        assert first.stop() == 0
+        second.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_a_killed_task_and_a_killed_process_repeat_nothing(flow: Flow, topic: str):
+    """kill -9 of the task, then of everything, without a position ever written."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    never = {**SLOW, "offset.flush.interval.ms": "3600000"}
+    with flow.replicator(topic, never) as replicator:
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 5_000)
+        replicator.kill_task()
+        replicator.wait_for_copy(flow.target, flow.remote(topic), 15_000)
+        replicator.kill()
+        replicator.start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_foreign_producers_and_an_open_transaction_change_nothing(flow: Flow, topic: str):
+    """Others write between our batches, one of them in a transaction that is never ended; ours stay exact, also after kill -9."""
+    remote = flow.target.create_topic(flow.remote(topic))
+    load(flow.source, topic, BACKLOG // 2, size_bytes=200)
+    with flow.replicator(topic, SLOW) as replicator:
+        replicator.wait_for_copy(flow.target, remote, 2_000)
+        load(
+            flow.target,
+            remote,
+            300,
+            size_bytes=33,
+            transactional_id=f"stranger-{flow.alias}",
+            leave_open=True,
+            producer={"transaction.timeout.ms": "600000"},
+        )
+        load(flow.target, remote, 400, size_bytes=33, single_record_batches=True)
+        at = sum(flow.target.end_offsets(remote).values())
+        # However far the copy is by now: there is more of ours behind the strangers'.
+        load(flow.source, topic, 5_000, first=BACKLOG // 2, size_bytes=200)
+        replicator.wait_for_copy(flow.target, remote, at + 2_000)
+        replicator.kill()
+        replicator.start()
+        load(flow.target, remote, 300, size_bytes=33, single_record_batches=True)
+        replicator.wait_until_caught_up()
+
+    found = [one for one in records(flow.target, remote) if len(one.value or b"") != 33]
+    assert contents(records(flow.source, topic)) == contents(found)
+
+
+def test_another_flow_may_not_take_the_same_alias(flow: Flow, topic: str):
+    """The second flow is refused by name, and the first continues."""
+    load(flow.source, topic, 1_000)
+    with ExitStack() as stack:
+        first = stack.enter_context(flow.replicator(topic))
+        first.wait_until_caught_up()
+        second = stack.enter_context(flow.replicator(topic, {"mirrorflow.flow": "another-flow"}))
+        trace = wait_for_trace(second)
+        load(flow.source, topic, 500, first=1_000)
+        first.wait_for_copy(flow.target, flow.remote(topic), 1_500)
+        assert 0 == second.progress()["records"]
+
+    assert f"already receives source {flow.alias} from flow {flow.alias}->{flow.target.name}" in trace
+    flow.assert_exact(topic)
+
+
+def test_a_renamed_flow_continues_where_it_names_its_earlier_name(flow: Flow, topic: str):
+    """Each record once, and the flow under its earlier name is refused from then on."""
+    load(flow.source, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        assert replicator.stop() == 0
+    owner = f"{flow.alias}->{flow.target.name}"
+    load(flow.source, topic, 500, first=1_000)
+    renamed = {"mirrorflow.flow": "renamed@payments.0f3c", "mirrorflow.takeover.from": owner}
+    with flow.replicator(topic, renamed) as replicator:
+        replicator.wait_until_caught_up()
+        name = replicator.progress()["flow"]
+        assert replicator.stop() == 0
+    with flow.replicator(topic) as replicator:
+        trace = wait_for_trace(replicator)
+
+    flow.assert_exact(topic)
+    assert name == "renamed"
+    assert f"already receives source {flow.alias} from flow renamed@payments.0f3c" in trace
+
+
+def test_another_cluster_at_a_known_address_is_refused(flow: Flow, topic: str):
+    """The same alias with another source cluster would mix two topics in one: it copies nothing and says which id it met."""
+    load(flow.source, topic, 1_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+    flow.target.create_topic(topic)
+    load(flow.target, topic, 2_000)
+    with flow.replicator(topic, source=flow.target) as replicator:
+        trace = wait_for_trace(replicator)
+
+    assert f"was {flow.source.cluster_id} and is now {flow.target.cluster_id}" in trace
+    flow.assert_exact(topic)

@@ -1,0 +1,391 @@
+"""Leaders of the target that die, freeze, forget and come back with less.
+
+Three brokers, RF 3 and min ISR 2 unless a test says otherwise; they are killed and started again, so they are this file's own.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_kafka.admin import admin
+from mirrorflow_kafka.client.cluster import Cluster
+from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.processes import wait_until
+from tests.harness.kafka.tools import Record, load, records
+from tests.harness.replicator import Replicator
+from tests.integration.kafka.flows import Flow, asking, contents, reassign, replicas, wait_until_ready
+from tests.integration.kafka.groups import put_group
+from tests.integration.kafka.test_checkpoints import Flow as CheckpointFlow
+from tests.integration.kafka.test_connector import alter
+
+pytestmark = pytest.mark.faults
+
+BACKLOG = 60_000
+SLOW = {"mirrorflow.bytes.per.second": "1Mi"}  # 12 MB are copied in some 12 s
+NEVER = {"offset.flush.interval.ms": "3600000"}
+REPLICATED = {"replication.factor": "3"}
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+FOREIGN_BYTES = 33  # by which records of others are told from ours
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[KafkaCluster]:
+    with KafkaCluster(name="trio", brokers=3, config={"min.insync.replicas": "2"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trio(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Whole again for the next test."""
+    yield three_brokers
+    heal(three_brokers)
+
+
+@pytest.fixture
+def flow(east: KafkaCluster, trio: KafkaCluster, tmp_path: Path) -> Flow:
+    worker = {"offset.storage.replication.factor": "3"}
+    return Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=worker)
+
+
+@pytest.fixture
+def topic(east: KafkaCluster, unique_topic: Callable[[], str]) -> str:
+    return east.create_topic(unique_topic())
+
+
+def heal(cluster: KafkaCluster) -> None:
+    """Every broker runs, and is in sync for every partition."""
+    for node in cluster.nodes.values():
+        if node.running:
+            node.thaw()
+        else:
+            node.start()
+    cluster.wait_for_brokers(len(cluster.nodes))
+    wait_until("all replicas are in sync", lambda: all_in_sync(cluster), poll_s=0.2)
+
+
+def all_in_sync(cluster: KafkaCluster) -> bool:
+    topics = cluster.admin.list_topics(timeout=30).topics.values()
+    return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
+
+
+def wait_for_leader(cluster: KafkaCluster, topic: str, condition: Callable[[int], bool]) -> int:
+    """The new leader, for which *condition* holds."""
+
+    def found() -> int:
+        leader = cluster.leader(topic, 0)
+        return leader if leader > 0 and condition(leader) else 0
+
+    return wait_until(f"{topic} has another leader", found, poll_s=0.1)
+
+
+def last_sequence(cluster: KafkaCluster, topic: str, *, bootstrap: str) -> int:
+    """The largest sequence number that the leader of partition 0 remembers of any producer."""
+
+    async def ask(connected: Cluster) -> int:
+        await connected.refresh([topic])
+        asked = TopicPartition(topic, 0)
+        answer = (await admin.describe_producers(connected, [asked]))[asked]
+        return max((one.last_sequence for one in answer.producers), default=-1)
+
+    return asking(cluster, ask, bootstrap=bootstrap)
+
+
+def address(cluster: KafkaCluster, broker: int) -> str:
+    """Of one broker alone."""
+    return cluster.internal_bootstrap.split(",")[broker - 1]
+
+
+def ours(cluster: KafkaCluster, topic: str) -> list[Record]:
+    """What others have not written."""
+    return [one for one in records(cluster, topic) if len(one.value or b"") != FOREIGN_BYTES]
+
+
+def copying(stack: ExitStack, flow: Flow, topic: str, **more: str) -> Replicator:
+    return stack.enter_context(flow.replicator(topic, {**SLOW, **more}))
+
+
+@pytest.mark.parametrize("copiers", [1, 2])
+def test_leaders_killed_under_a_backlog_lose_and_repeat_nothing(flow: Flow, topic: str, copiers: int):
+    """kill -9 of the leader, twice, with batches in flight, and with a second copier that was started by mistake."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    remote = flow.remote(topic)
+    with ExitStack() as stack:
+        running = [copying(stack, flow, topic) for _ in range(copiers)]
+        for share in (0.1, 0.4):
+            running[0].wait_for_copy(flow.target, remote, int(BACKLOG * share))
+            killed = flow.target.leader(remote, 0)
+            flow.target.broker(killed).kill()
+            wait_for_leader(flow.target, remote, killed.__ne__)
+            running[0].wait_for_copy(flow.target, remote, int(BACKLOG * (share + 0.15)))
+            heal(flow.target)
+        flow.assert_committed(topic)
+
+    flow.assert_exact(topic)
+
+
+def test_first_batches_refused_while_replicas_recover_lose_nothing(flow: Flow, topic: str):
+    """A leader without memory accepts any sequence: had batches been pipelined, a later one would have become the first."""
+    remote = flow.target.create_topic(flow.remote(topic), replication_factor=2)
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    leader = flow.target.leader(remote, 0)
+    follower = next(id_ for id_ in replicas(flow.target, remote) if id_ != leader)
+    flow.target.broker(follower).kill()
+    wait_until(
+        "one replica is in sync",
+        lambda: (
+            [leader] == flow.target.admin.list_topics(remote, timeout=30).topics[remote].partitions[0].isrs
+        ),
+    )
+    with flow.replicator(topic) as replicator:
+
+        def refused() -> bool:
+            return int(replicator.progress()["refusedWrites"]) >= 2
+
+        wait_until("writes are refused", refused)
+        flow.target.broker(follower).start()
+        replicator.wait_until_caught_up()
+
+    flow.assert_exact(topic)
+
+
+def test_a_first_batch_that_dies_with_its_leader_is_written_again(flow: Flow, topic: str):
+    """The leader remembers what no replica has, while a second process waits; then it is killed."""
+    remote = flow.target.create_topic(flow.remote(topic), replication_factor=3)
+    with ExitStack() as stack:
+        first = stack.enter_context(flow.replicator(topic))
+        load(flow.source, topic, 1)  # a position is stored before the first batch
+        first.wait_for_copy(flow.target, remote, 1)
+        wait_until_ready(stack.enter_context(flow.replicator(topic)))
+        leader = flow.target.leader(remote, 0)
+        followers = [id_ for id_ in flow.target.nodes if id_ != leader]
+        for id_ in followers:
+            flow.target.broker(id_).freeze()
+        load(flow.source, topic, 2_000, first=1)
+        wait_until(
+            "the leader has batches that no replica has",
+            lambda: last_sequence(flow.target, remote, bootstrap=address(flow.target, leader)) > 0,
+        )
+        flow.target.broker(leader).kill()
+        for id_ in followers:
+            flow.target.broker(id_).thaw()
+        wait_for_leader(flow.target, remote, lambda found: found != leader)
+        flow.assert_committed(topic)
+
+    flow.assert_exact(topic)
+
+
+def test_a_frozen_leader_that_thaws_after_an_election_changes_nothing(flow: Flow, topic: str):
+    """Our requests wait in the socket of a leader that is none any more; it answers them all the same."""
+    load(flow.source, topic, BACKLOG, size_bytes=200)
+    remote = flow.remote(topic)
+    with ExitStack() as stack:
+        first = copying(stack, flow, topic)
+        first.wait_for_copy(flow.target, remote, BACKLOG // 10)
+        frozen = flow.target.leader(remote, 0)
+        flow.target.broker(frozen).freeze()
+        wait_for_leader(flow.target, remote, lambda leader: leader != frozen)
+        copying(stack, flow, topic)
+        first.wait_for_copy(flow.target, remote, BACKLOG // 2)
+        flow.target.broker(frozen).thaw()
+        flow.assert_committed(topic)
+
+    flow.assert_exact(topic)
+
+
+def test_an_unclean_election_is_filled_again(
+    flow: Flow, east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The new leader holds a part of ours, or nothing. Three flows fill exactly what is gone: one that lives, one that
+    died, and one that had left with a position, over which others wrote exactly as many records as were lost.
+    """
+    part, nothing = east.create_topic(unique_topic()), east.create_topic(unique_topic())
+    pattern = f"{part},{nothing}"
+    dead, left = (Flow.new(east, trio, tmp_path, connector=REPLICATED, worker=flow.worker) for _ in range(2))
+    flows = (flow, dead, left)
+    remotes = [one.remote(topic) for one in flows for topic in (part, nothing)]
+    for remote in remotes:
+        trio.create_topic(remote, replication_factor=3, config=UNCLEAN)
+        reassign(trio, remote, [1, 2])
+    with (
+        flow.replicator(pattern) as alive,
+        dead.replicator(pattern, NEVER) as killed,
+        left.replicator(pattern) as stopped,
+    ):
+        running = (alive, killed, stopped)
+        load(east, part, 1_000)
+        for one in running:
+            one.wait_until_caught_up(partitions=2)
+        trio.broker(2).stop()
+        load(east, part, 1_000, first=1_000)
+        load(east, nothing, 1_500)
+        for one in running:
+            one.wait_until_caught_up(partitions=2)
+        killed.kill()
+        assert stopped.stop() == 0
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        for remote in remotes:
+            wait_for_leader(trio, remote, lambda leader: leader == 2)
+        load(trio, left.remote(part), 1_000, size_bytes=FOREIGN_BYTES)
+        load(trio, left.remote(nothing), 1_500, size_bytes=FOREIGN_BYTES)
+        load(east, part, 500, first=2_000)
+        load(east, nothing, 500, first=1_500)
+        killed.start()
+        stopped.start()
+        for one in running:
+            one.wait_until_caught_up(partitions=2)
+        for its in flows:
+            its.wait_until_committed(part, nothing)
+        trio.broker(1).start()
+
+    for topic in (part, nothing):
+        flow.assert_exact(topic)
+        dead.assert_exact(topic)
+        assert contents(records(east, topic)) == contents(ours(trio, left.remote(topic)))
+
+
+def test_a_map_of_offsets_is_not_taken_for_what_lies_where_the_target_has_lost_records(
+    east: KafkaCluster, trio: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """The tail is lost, the map cannot be written, and the copy continues elsewhere, as if it came behind what that map says.
+
+    Killed then, its successor must not translate groups to the earlier offsets.
+    """
+    own = uuid.uuid4().hex[:8]
+    flow = CheckpointFlow(source=east, target=trio, folder=tmp_path, alias=f"x{own}", target_alias=f"y{own}")
+    topic, group = east.create_topic(unique_topic()), f"g-{own}"
+    remote = trio.create_topic(flow.remote(topic), replication_factor=3, config=UNCLEAN)
+    reassign(trio, remote, [1, 2])
+    maps = trio.create_topic(
+        f"mm2-offset-map.{flow.alias}.internal",
+        config={"cleanup.policy": "compact", "min.insync.replicas": "1"},
+    )
+    reassign(trio, maps, [3])
+    worker = {"offset.storage.replication.factor": "3", "offset.flush.interval.ms": "500"}
+    process = flow.process(
+        topic, worker=worker, connector=REPLICATED, checkpoints_topic_replication_factor="3"
+    )
+    with process:
+        load(east, topic, 500)
+        process.wait_for_copy(trio, remote, 500)
+        checkpoints = f"{flow.alias}.checkpoints.internal"
+        # Three replicas of it need three brokers.
+        wait_until("checkpoints have a topic", lambda: trio.has_topic(checkpoints))
+        trio.broker(2).stop()
+        load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
+        load(east, topic, 400, first=500)
+        process.wait_for_copy(trio, remote, 1_000)
+        put_group(east, group, {(topic, 0): 700})
+        assert flow.wait_for_checkpoint(group, 700)["downstream_offset"] == ours(trio, remote)[700].offset
+        alter(trio, maps, "max.message.bytes", "1")  # it cannot be written
+        process.freeze()
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        wait_for_leader(trio, remote, lambda leader: leader == 2)
+        process.thaw()
+        process.wait_for_copy(trio, remote, 900)
+        load(trio, remote, 100, size_bytes=FOREIGN_BYTES)
+        load(east, topic, 100, first=900)
+        wait_until("all is copied", lambda: len(ours(trio, remote)) >= 1_000)
+        process.kill()
+        alter(trio, maps, "max.message.bytes", None)
+        process.start()
+        other = f"h-{own}"
+        put_group(east, other, {(topic, 0): 700})
+        found = flow.wait_for_checkpoint(other, 700)
+
+    assert contents(records(east, topic)) == contents(ours(trio, remote))
+    assert found["downstream_offset"] <= ours(trio, remote)[700].offset
+
+
+def test_an_emptied_target_whose_brokers_all_restart_is_continued(
+    flow: Flow, east: KafkaCluster, trio: KafkaCluster, topic: str, tmp_path: Path
+):
+    """DeleteRecords took all, every broker restarted in order: leaders know the flows by fences at most.
+
+    One process lives and knows where it was. One died; its flow continues behind its last stored position.
+    """
+    counting = {**REPLICATED, "mirrorflow.source.loss.policy": "alert"}
+    dead = Flow.new(east, trio, tmp_path, connector=counting, worker=flow.worker)
+    load(east, topic, 2_000)
+    with flow.replicator(topic) as alive, dead.replicator(topic, NEVER) as killed:
+        for one, its in ((alive, flow), (killed, dead)):
+            one.wait_for_copy(trio, its.remote(topic), 2_000)
+        killed.kill()
+        for its in (flow, dead):
+            trio.delete_records(its.remote(topic), {0: 2_000})
+        for id_ in trio.nodes:
+            trio.broker(id_).stop()
+            trio.broker(id_).start()
+            heal(trio)
+        load(east, topic, 1_000, first=2_000)
+        killed.start()
+        for one, its in ((alive, flow), (killed, dead)):
+            one.wait_until_caught_up()
+            its.wait_until_committed(topic)
+
+    sent = contents(records(east, topic))
+    again = contents(records(trio, dead.remote(topic)))
+    assert sent[2_000:] == contents(records(trio, flow.remote(topic)))
+    assert sent[-len(again) :] == again
+    assert len(again) >= 1_000
+
+
+def test_a_partition_moved_to_a_broker_that_holds_no_batch_of_ours_continues(flow: Flow, topic: str):
+    """All of ours is deleted and only others' records are left; the new broker knows the producer by a fence at most."""
+    remote = flow.target.create_topic(
+        flow.remote(topic), replication_factor=1, config={"min.insync.replicas": "1"}
+    )
+    reassign(flow.target, remote, [1])
+    load(flow.source, topic, 2_000)
+    with flow.replicator(topic) as replicator:
+        replicator.wait_until_caught_up()
+        load(flow.target, remote, 300, size_bytes=FOREIGN_BYTES)
+        flow.target.delete_records(remote, {0: 2_000})
+        reassign(flow.target, remote, [2])
+        load(flow.source, topic, 1_000, first=2_000)
+        replicator.wait_until_caught_up()
+
+    assert contents(records(flow.source, topic))[2_000:] == contents(ours(flow.target, remote))
+
+
+def test_a_source_that_lost_its_tail_goes_by_policy(
+    trio: KafkaCluster, west: KafkaCluster, unique_topic: Callable[[], str], tmp_path: Path
+):
+    """An unclean election on the source: its log is shorter than what was copied, then grows again with other records."""
+    topic = trio.create_topic(unique_topic(), replication_factor=3, config=UNCLEAN)
+    reassign(trio, topic, [1, 2])
+    flows = {
+        policy: Flow.new(trio, west, tmp_path, connector={"mirrorflow.source.loss.policy": policy})
+        for policy in ("fail", "alert", "restart")
+    }
+    load(trio, topic, 1_000)
+    with ExitStack() as stack:
+        running = {policy: stack.enter_context(its.replicator(topic)) for policy, its in flows.items()}
+        for one in running.values():
+            one.wait_until_caught_up()
+        trio.broker(2).stop()
+        load(trio, topic, 1_000, first=1_000)
+        for policy, one in running.items():
+            one.wait_for_copy(west, flows[policy].remote(topic), 2_000)
+        before = contents(records(west, flows["fail"].remote(topic)))
+        trio.broker(1).kill()
+        trio.broker(2).start()
+        wait_for_leader(trio, topic, lambda leader: leader == 2)
+        load(trio, topic, 1_300, first=5_000)
+        said = running["fail"].wait_for_phase("stopped", topic)
+        for policy in ("alert", "restart"):
+            running[policy].wait_until_caught_up()
+            flows[policy].wait_until_committed(topic)
+        # Now the new leader shows all of it: what was copied lies below its high watermark.
+        new = contents(records(trio, topic))
+
+    copied = {policy: contents(records(west, its.remote(topic))) for policy, its in flows.items()}
+    assert "SourceDataLost" == said["reason"]
+    assert before == copied["fail"]
+    assert before + new[1_000:] == copied["alert"]
+    assert before + new == copied["restart"]

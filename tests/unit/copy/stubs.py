@@ -1,0 +1,45 @@
+"""What partition copiers have around them, for tests of single modules."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from mirrorflow_core.naming.transforms import RenameRule
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.writer.broker_requests import Producer
+from mirrorflow_core.writer.flow_plan import WritePoint
+from mirrorflow_core.writer.position import Form
+from mirrorflow_replicator.copy.copier_context import CopierContext
+from mirrorflow_replicator.copy.form_tracker import FormTracker
+from mirrorflow_replicator.copy.partition_copier import PartitionCopier
+
+PRODUCERS = {Form.TRANSACTION: Producer("t", 1, 16), Form.PLAIN: Producer("t-plain", 2, 16)}
+START = OffsetPair(source_offset=99, ordinal=-1, target_offset=-1)
+
+
+def context_at(
+    now_ms: int, *, changed: Callable[[PartitionCopier], None] = lambda _: None, unfenced_why: str = ""
+) -> CopierContext:
+    """A context whose callbacks do nothing, but for *changed*."""
+    writer: Any = SimpleNamespace(want=lambda _: None, emptied=lambda _: None)
+    return CopierContext(
+        read_committed=False,
+        doubtful=lambda _: None,
+        source_trouble=lambda *_: None,
+        refused=lambda *_: None,
+        stopped=lambda *_: None,
+        changed=changed,
+        clock_ms=lambda: now_ms,
+        writer=writer,
+        unfenced_why=unfenced_why,
+    )
+
+
+def begun_copier(around: CopierContext, partition: int = 2) -> PartitionCopier:
+    """A copier that has begun at source offset 100 in plain batches."""
+    lane = PartitionCopier(TopicPartition("orders", partition), RenameRule(name="east.orders"), around)
+    point = WritePoint(next_source_offset=100, source_epoch=-1, sequence=-1, target_end=0, target_epoch=0)
+    lane.form = FormTracker(point, PRODUCERS, is_fenced=around.is_fenced)
+    lane.resume(START)
+    return lane

@@ -1,0 +1,176 @@
+"""Ordinals in the source's order without a gap; delivered is never more than what was acknowledged."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorflow_core.position import OffsetPair
+from mirrorflow_core.writer.stream import Span, Stream
+
+
+def pair(source_offset, ordinal, target_offset):
+    return OffsetPair(source_offset=source_offset, ordinal=ordinal, target_offset=target_offset)
+
+
+def span(first, count, base_offset, next_offset=None, offsets=None):
+    after = base_offset + count if next_offset is None else next_offset
+    return Span(first, count, base_offset, after, 0, 100 * count, offsets)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 5), st.integers(0, 3)),
+        st.tuples(st.just("pass over"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("acknowledge"), st.just(0), st.just(0)),
+        st.tuples(st.just("lose"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(STEPS, st.integers(-1, 2**40), st.integers(-1, 2**40))
+def test_whatever_happens_nothing_is_skipped_and_nothing_counted_before_it_is_acknowledged(
+    steps, ordinal, offset
+):
+    """A model: what was acknowledged is a prefix of the source, and after a loss the stream continues right behind it."""
+    stream = Stream(pair(offset, ordinal, 10))
+    delivered = [ordinal, offset]  # last ordinal, and the last source offset that is done with
+    flying: deque[list[int]] = deque()
+    end = 11
+    for step, count, gap in steps:
+        if step == "take":
+            first, base = stream.next_ordinal, stream.next_offset
+            assert [first, base] == [x + 1 for x in (flying[-1] if flying else delivered)]
+            stream.take(span(first, count, base + gap))
+            flying.append([first + count - 1, base + gap + count - 1])
+        elif step == "pass over":
+            stream.pass_over(stream.next_offset + count, -1)
+            (flying[-1] if flying else delivered)[1] += count
+        elif flying and step == "acknowledge":
+            done, continues = stream.acknowledge(end)
+            delivered = flying.popleft()
+            end += done.count
+            assert continues
+        elif flying:
+            while stream.in_flight:
+                stream.refuse()
+            flying.clear()
+            stream.align(pair(delivered[1], delivered[0], end - 1))
+        assert delivered == [stream.delivered.ordinal, stream.delivered.source_offset]
+        assert len(flying) == len(stream.in_flight)
+
+
+def test_nothing_behind_a_suspect_answer_is_delivered():
+    """Another producer's batch may be there: what is appended behind it does not show that it is ours."""
+    stream = Stream(pair(4, 4, 4))
+    for first in (5, 7, 9):
+        stream.take(span(first, 2, first))
+    stream.suspect()
+
+    stream.acknowledge(7)
+    stream.acknowledge(9)
+
+    assert pair(4, 4, 4) == stream.delivered
+    stream.align(pair(10, 10, 10))
+    stream.take(span(11, 1, 11))
+    stream.acknowledge(11)
+    assert pair(11, 11, 11) == stream.delivered
+
+
+def test_an_acknowledgement_elsewhere_is_reported():
+    """Another producer has written in between: the target has to be asked."""
+    stream = Stream(pair(-1, -1, -1))
+    stream.take(span(0, 5, 0))
+    stream.take(span(5, 5, 5))
+
+    assert [True, False] == [stream.acknowledge(100)[1], stream.acknowledge(107)[1]]
+    assert not stream.has_fallen_back
+
+
+def test_an_acknowledgement_below_the_known_end_shows_that_the_target_has_lost_records():
+    stream = Stream(pair(-1, -1, -1))
+    stream.take(span(0, 5, 0))
+    stream.take(span(5, 5, 5))
+
+    assert [True, False] == [stream.acknowledge(100)[1], stream.acknowledge(103)[1]]
+    assert stream.has_fallen_back
+
+
+def test_after_aligning_the_first_acknowledgement_has_to_follow_too():
+    """The known pair says where; only where nothing is known, any place will do."""
+    stream = Stream(pair(-1, -1, -1))
+    stream.align(pair(4, 4, 9))
+    stream.take(span(5, 1, 5))
+    unknown = Stream(pair(-1, -1, -1))
+    unknown.align(pair(4, 4, -1))
+    unknown.take(span(5, 1, 5))
+
+    assert [False, True] == [stream.acknowledge(11)[1], unknown.acknowledge(11)[1]]
+
+
+def test_a_marker_of_ours_takes_the_next_target_offset():
+    stream = Stream(pair(4, 4, 10))
+    stream.take(span(5, 2, 5))
+    stream.acknowledge(11)
+    stream.pass_markers(1)
+    stream.take(span(7, 1, 7))
+
+    assert stream.acknowledge(14)[1]
+
+
+def test_records_out_of_order_are_not_taken():
+    """A gap in the ordinals would be a lost record."""
+    stream = Stream(pair(-1, -1, -1))
+
+    with pytest.raises(AssertionError):
+        stream.take(span(1, 1, 0))
+
+
+def test_aligning_waits_for_what_is_in_flight():
+    """A late answer would be taken for that of another batch."""
+    stream = Stream(pair(-1, -1, -1))
+    stream.take(span(0, 1, 0))
+
+    with pytest.raises(AssertionError):
+        stream.align(pair(-1, -1, -1))
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(0, 99))
+def test_each_record_of_a_span_has_its_source_offset(steps, first):
+    """With gaps from the list, without by counting; the last one stands for what was left out behind it."""
+    offsets = [sum(steps[: i + 1]) for i in range(len(steps))]
+    gapped = span(first, len(offsets), offsets[0], offsets[-1] + 1, offsets)
+    dense = span(first, len(steps), 50)
+    padded = span(first, len(steps), 50, 99)
+
+    ordinals = range(first, first + len(steps))
+    assert offsets == [gapped.source_offset(ordinal) for ordinal in ordinals]
+    assert [*range(50, 50 + len(steps))] == [dense.source_offset(ordinal) for ordinal in ordinals]
+    assert 98 == padded.source_offset(first + len(steps) - 1)
+
+
+def test_a_batch_that_replaces_a_refused_one_is_not_delivered():
+    """A leader that has forgotten us took the second for the first: what was refused is missing before it."""
+    stream = Stream(pair(4, 4, 9))
+    stream.align(pair(4, 4, 9))
+    stream.take(span(5, 3, 5))
+    stream.take(span(8, 2, 8))
+    stream.refuse()
+
+    assert not stream.acknowledge(10)[1]
+    assert pair(4, 4, 9) == stream.delivered
+
+
+def test_a_batch_behind_a_refused_one_that_was_appended_delivers_both():
+    """Not replicated in time (7, 20) is no refusal of the log: the next acknowledgement covers it."""
+    stream = Stream(pair(4, 4, 9))
+    stream.align(pair(4, 4, 9))
+    stream.take(span(5, 3, 5))
+    stream.take(span(8, 2, 8))
+    stream.refuse()
+
+    assert stream.acknowledge(13)[1]
+    assert pair(9, 9, 14) == stream.delivered

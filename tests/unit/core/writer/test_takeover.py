@@ -1,0 +1,307 @@
+"""Where partitions start: with an owner, behind what its last writers wrote, and without one, behind what is stored."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import Position
+from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.writer.broker_requests import (
+    Done,
+    InitProducerId,
+    LeaderEpochEnd,
+    LogEnd,
+    Pause,
+    Producer,
+    ReadBatches,
+    ReadClaims,
+    ReadEnd,
+    ReadEpochEnd,
+    ReadLastSequence,
+    ReadPositions,
+    ReadSourceStart,
+    Request,
+    Steps,
+    Transaction,
+)
+from mirrorflow_core.writer.claim import Claim
+from mirrorflow_core.writer.flow_plan import FlowPlan, PartitionProblem, SourceLoss, TaskStart, TopicIds
+from mirrorflow_core.writer.ownership import Ownership, recover_task, take_flow
+from mirrorflow_core.writer.position import WriterPosition, obeyed_position
+from mirrorflow_core.writer.takeover import start_unfenced
+from mirrorflow_core.writer.transaction_log import LogBatch
+from mirrorflow_core.writer.transactional_ids import WriterIds
+
+T = TypeVar("T")
+
+ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
+SOURCE_START, TARGET_END = 5, 50
+PRODUCER = Producer("", 99, 0)
+WHY = "an ACL is missing"
+
+
+class Brokers:
+    """Answers where source and target have no records behind the stored positions; notes what is stored."""
+
+    def __init__(
+        self,
+        positions: Iterable[WriterPosition] = (),
+        *,
+        source_ends: Mapping[int, int] | None = None,
+        target_ends: Mapping[int, int] | None = None,
+        target_start: int = 0,
+        last_sequence: int = -1,
+    ) -> None:
+        self.positions = list(positions)
+        self.source_ends = source_ends or {}  # of leader epochs
+        self.target_ends = target_ends or {}
+        self.target_start = target_start
+        self.last_sequence = last_sequence  # as the leader remembers it
+        self.transactions: list[Transaction] = []
+
+    def answer(self, request: Request) -> Any:
+        match request:
+            case InitProducerId(name):
+                return Producer(name, sum(name.encode()), 16)
+            case Transaction():
+                self.transactions.append(request)
+                return Done()
+            case ReadClaims():
+                return ()
+            case ReadPositions():
+                records = tuple(enumerate(self.positions))
+                return ((LogBatch(0, 9, -1, -1, -1, is_transactional=False, records=records),),)
+            case ReadEnd():
+                return LogEnd(self.target_start, TARGET_END, TARGET_END, 3)
+            case ReadBatches():
+                return ()
+            case ReadLastSequence():
+                return self.last_sequence
+            case ReadSourceStart():
+                return SOURCE_START
+            case ReadEpochEnd():
+                ends = self.target_ends if request.on_target else self.source_ends
+                found = max((one for one in ends if one <= request.epoch), default=-1)
+                return LeaderEpochEnd(found, ends.get(found, -1))
+            case Pause():
+                return 0
+        raise AssertionError(request)
+
+    def run(self, steps: Steps[T]) -> T:
+        answers: Any = None
+        try:
+            while True:
+                answers = tuple(map(self.answer, steps.send(answers)))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def plan(
+    *assigned: TopicPartition, copies: Mapping[str, TopicIds], loss_policy: LossPolicy = LossPolicy.FAIL
+) -> FlowPlan:
+    claim = Claim(flow="f", process="p", source_alias="east", tasks=1, lock_epoch=-1, time_ms=0)
+    return FlowPlan(claim=claim, assignment=(assigned,), topic_ids=copies, loss_policy=loss_policy)
+
+
+def stored(partition: TopicPartition, *, target_topic: str, next_source_offset: int = 10) -> WriterPosition:
+    """The position of a writer that has left."""
+    return WriterPosition(
+        topic=partition.topic,
+        partition=partition.partition,
+        next_source_offset=next_source_offset,
+        target_topic=target_topic,
+        writer=WriterIds("t", "t-plain"),
+        left=True,
+    )
+
+
+OWN_COPIES = {"orders": TopicIds(copy="east.orders"), "payments": TopicIds(copy="east.payments")}
+ONE_COPY = {"orders": TopicIds(copy="all"), "payments": TopicIds(copy="all")}
+
+
+@pytest.mark.parametrize(
+    ("copies", "positions", "owner"),
+    [
+        (OWN_COPIES, [stored(PAYMENTS, target_topic="east.payments")], None),
+        (ONE_COPY, [stored(PAYMENTS, target_topic="all")], "payments"),
+        (ONE_COPY, [stored(PAYMENTS, target_topic="east.payments")], None),
+        (ONE_COPY, [stored(ORDERS, target_topic="all"), stored(PAYMENTS, target_topic="all")], None),
+    ],
+    ids=["own copy", "copy of another topic", "the other has another copy by now", "both were copied before"],
+)
+def test_a_topic_is_not_copied_into_the_copy_of_another(copies, positions, owner):
+    """The other one keeps it, whether it is still copied or not."""
+    brokers = Brokers(positions)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=copies)))
+
+    assert isinstance(taken, Ownership)
+    (task,) = taken.tasks
+    is_taken = owner is not None
+    assert task.owners == ({ORDERS: owner} if is_taken else {})
+    assert task.problems == ({ORDERS: PartitionProblem.TARGET_TAKEN} if is_taken else {})
+    assert set(task.points) == (set() if is_taken else {ORDERS})
+    written = [one.topic for transaction in brokers.transactions for one in transaction.positions]
+    assert written == ([] if is_taken else ["orders"])
+
+
+def test_of_two_new_topics_with_one_copy_the_first_by_name_is_copied():
+    brokers = Brokers()
+
+    taken = brokers.run(take_flow(plan(ORDERS, PAYMENTS, copies=ONE_COPY)))
+
+    assert isinstance(taken, Ownership)
+    (task,) = taken.tasks
+    assert (set(task.points), task.owners) == ({ORDERS}, {PAYMENTS: "orders"})
+
+
+def unfenced(
+    *positions: Position,
+    loss_policy: LossPolicy = LossPolicy.FAIL,
+    source_ends: Mapping[int, int] | None = None,
+) -> Any:
+    """The start of a task with one partition where no other writer can be fenced."""
+    brokers = Brokers(source_ends=source_ends)
+    known = {TopicPartition(one.topic, one.partition): obeyed_position(one) for one in positions}
+    steps = start_unfenced(plan(copies=OWN_COPIES, loss_policy=loss_policy), PRODUCER, [ORDERS], known, WHY)
+    start = brokers.run(steps)
+    assert brokers.transactions == []
+    assert start.unfenced_why == WHY
+    assert start.producers.plain == start.producers.transactional == PRODUCER
+    return start
+
+
+COPIED = Position(topic="orders", partition=0, source_offset=9, source_epoch=2)
+
+
+@pytest.mark.parametrize(("positions", "next_offset", "epoch"), [((), SOURCE_START, -1), ((COPIED,), 10, 2)])
+def test_without_an_owner_a_task_starts_behind_the_stored_position(positions, next_offset, epoch):
+    """What was written behind it is written again, behind the end of the target."""
+    start = unfenced(*positions)
+
+    point = start.points[ORDERS]
+    assert (point.next_source_offset, point.source_epoch) == (next_offset, epoch)
+    assert (point.target_end, point.target_epoch, point.sequence) == (TARGET_END, 3, -1)
+
+
+def test_without_an_owner_a_source_that_was_rewritten_is_found():
+    """Its leader epoch 2 ends at offset 7: two copied records are others now."""
+    start = unfenced(COPIED, source_ends={2: 7})
+
+    assert start.points == {}
+    assert start.problems == {ORDERS: PartitionProblem.SOURCE_REWRITTEN}
+    assert start.losses == {ORDERS: SourceLoss(10, 7, PartitionProblem.SOURCE_REWRITTEN.value)}
+
+
+@pytest.mark.parametrize(
+    ("loss_policy", "next_offset"), [(LossPolicy.ALERT, 7), (LossPolicy.RESTART, SOURCE_START)]
+)
+def test_without_an_owner_the_loss_policy_decides_where_to_continue(loss_policy, next_offset):
+    start = unfenced(COPIED, loss_policy=loss_policy, source_ends={2: 7})
+
+    assert start.points[ORDERS].next_source_offset == next_offset
+    assert start.losses[ORDERS].wanted == 10
+
+
+@pytest.mark.parametrize(
+    ("source_ends", "next_offset"),
+    [
+        ({2: 20, 1: 8}, 10),  # it has the epoch of the last record, and more
+        ({1: 20}, 6),  # of the epoch before it has more than was copied
+        ({1: 5}, 5),
+        ({0: 3, 1: 5, 3: 20}, 5),
+    ],
+    ids=["same log", "longer in the epoch before", "shorter in the epoch before", "new epochs behind it"],
+)
+def test_a_source_without_the_epoch_of_the_last_record_parts_from_the_copy_before_it(
+    source_ends, next_offset
+):
+    """The records from offset 6 on were copied in epoch 2, those before in epoch 1."""
+    position = replace(
+        stored(ORDERS, target_topic="east.orders"), source_epoch=2, epoch_first_offset=6, previous_epoch=1
+    )
+    brokers = Brokers([position], source_ends=source_ends)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
+
+    assert isinstance(taken, Ownership)
+    assert taken.tasks[0].points[ORDERS].next_source_offset == next_offset
+
+
+OPEN = replace(
+    stored(ORDERS, target_topic="east.orders"),
+    left=False,
+    producer_id=7,
+    producer_epoch=16,
+    target_end=20,
+    target_epoch=2,
+)
+ACKNOWLEDGED = replace(OPEN, next_source_offset=15, sequence=4, target_end=25, records=15, counting=1)
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "target_ends", "next_offset"),
+    [
+        (ACKNOWLEDGED, {}, 15),
+        (ACKNOWLEDGED, {2: 25}, 15),
+        (ACKNOWLEDGED, {2: 22}, 10),
+        (replace(ACKNOWLEDGED, producer_epoch=15), {}, 10),
+        (replace(ACKNOWLEDGED, next_source_offset=9), {}, 10),
+    ],
+    ids=["not known", "kept", "lost by the target", "of an earlier writer", "older than what is stored"],
+)
+def test_a_start_continues_behind_what_the_last_one_acknowledged(acknowledged, target_ends, next_offset):
+    """The target's log does not show it: retention has removed the records."""
+    brokers = Brokers([OPEN], target_ends=target_ends)
+    lock = Producer("lock", 1, 0)
+    owned = Ownership(plan=plan(ORDERS, copies=OWN_COPIES), lock=lock, tasks=())
+    ids = WriterIds("t", "t-plain")
+
+    start = brokers.run(recover_task(owned, ids, [ORDERS], [acknowledged]))
+
+    assert isinstance(start, TaskStart)
+    assert start.points[ORDERS].next_source_offset == next_offset
+
+
+@pytest.mark.parametrize(
+    ("loss_policy", "next_offset"), [(LossPolicy.FAIL, None), (LossPolicy.ALERT, 10), (LossPolicy.RESTART, 5)]
+)
+def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(loss_policy, next_offset):
+    brokers = Brokers([OPEN], target_start=30)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=loss_policy)))
+
+    assert isinstance(taken, Ownership)
+    start = taken.tasks[0]
+    assert start.losses[ORDERS].how == PartitionProblem.TARGET_TRIMMED.value
+    found = start.points[ORDERS].next_source_offset if ORDERS in start.points else None
+    assert found == next_offset
+    assert start.problems == ({ORDERS: PartitionProblem.TARGET_TRIMMED} if next_offset is None else {})
+
+
+@pytest.mark.parametrize(
+    ("last_sequence", "next_offset"),
+    [(4, 15), (9, 20), (10, None)],
+    ids=["less", "all", "more than there was"],
+)
+def test_the_leader_remembers_what_the_target_has_deleted(last_sequence, next_offset):
+    """Ten offsets are gone; the position is of sequence -1."""
+    brokers = Brokers([OPEN], target_start=30, last_sequence=last_sequence)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    assert isinstance(taken, Ownership)
+    points = taken.tasks[0].points
+    assert (points[ORDERS].next_source_offset if points else None) == next_offset
+
+
+def test_the_marker_behind_a_position_may_be_gone():
+    brokers = Brokers([OPEN], target_start=OPEN.target_end + 1)
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    assert isinstance(taken, Ownership)
+    assert taken.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
