@@ -16,7 +16,7 @@ from mirrorflow_operator.api.status import seconds
 from mirrorflow_operator.cluster.kinds import ObjectKind
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
 from mirrorflow_operator.plan.colocation import connectors_in
-from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION
+from mirrorflow_operator.plan.jobs import DRIVER, RUN_ID_ANNOTATION, RunKind
 from mirrorflow_operator.plan.names import (
     CONNECTOR_LABEL,
     FLOW_LABEL,
@@ -27,7 +27,6 @@ from mirrorflow_operator.plan.names import (
     SCHEME_ANNOTATION,
 )
 from mirrorflow_operator.plan.pod import CONTAINER
-from mirrorflow_operator.plan.runs import RunKind
 from mirrorflow_operator.status.admission import Key, Resource
 from mirrorflow_operator.status.observation import (
     DeploymentCondition,

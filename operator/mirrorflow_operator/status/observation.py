@@ -8,8 +8,8 @@ absent, never a guess.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirrorflow_operator.plan.jobs import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.plan.plan import ConnectorKind
-from mirrorflow_operator.plan.runs import NO_RUNS, RunKind, Runs
 from mirrorflow_operator.settings import SETTLE_S
 from mirrorflow_operator.status.admission import Admission, Resource
 from mirrorflow_operator.status.progress import Reading

@@ -10,7 +10,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import RunPhase, SeedDriver, SeedStatus, seconds, timestamp
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, bounded, no, unknown, yes
 from mirrorflow_operator.status.observation import JobSeen, Observation, PodSeen
 from mirrorflow_operator.status.progress import Report

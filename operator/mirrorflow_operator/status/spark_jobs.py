@@ -12,8 +12,7 @@ from typing import Final
 
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.api.status import RunPhase, RunStatus, Status
-from mirrorflow_operator.plan.jobs import ENDED_KEPT
-from mirrorflow_operator.plan.runs import RunKind, Runs
+from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind, Runs
 from mirrorflow_operator.status.conditions import Reason, bounded
 from mirrorflow_operator.status.observation import JobSeen, PodSeen
 from mirrorflow_operator.status.progress import Report, report_of

@@ -22,7 +22,7 @@ from mirrorflow_operator.api.status import (
     seconds,
     timestamp,
 )
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.status.conditions import ConditionType, Finding, Reason, no, unknown, yes
 from mirrorflow_operator.status.observation import JobSeen, Observation
 from mirrorflow_operator.status.spark_jobs import (

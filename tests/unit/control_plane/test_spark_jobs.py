@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.api.status import SeedStatus, Status, VerifyStatus
-from mirrorflow_operator.plan.jobs import ENDED_KEPT
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.plan.jobs import ENDED_KEPT, RunKind
 from mirrorflow_operator.status.observation import JobSeen
 from mirrorflow_operator.status.progress import Report, read_summary, report_of
 from mirrorflow_operator.status.spark_jobs import HOLD_S, DueJobs, decide

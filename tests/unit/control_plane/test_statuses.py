@@ -16,7 +16,7 @@ import yaml
 
 from mirrorflow_operator.api.status import ClusterIds, SeedStatus, Status, timestamp
 from mirrorflow_operator.errors import FieldError
-from mirrorflow_operator.plan.runs import RunKind
+from mirrorflow_operator.plan.jobs import RunKind
 from mirrorflow_operator.status.admission import Admission, AdmissionRefusal, admit
 from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.conditions import Reason

@@ -7,13 +7,11 @@ import pytest
 
 from mirrorflow_operator.api.load import flow_of
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.job_files import EXECUTOR_FILE
-from mirrorflow_operator.plan.jobs import job_objects
+from mirrorflow_operator.plan.jobs import EXECUTOR_FILE, Runs, SparkDefaults, job_objects
 from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.rollouts import reasons_to_roll
-from mirrorflow_operator.plan.runs import Runs, SparkDefaults
 from tests.unit.control_plane.observations import document, mirror_flow
 
 ALIASES = [{"ip": "10.0.0.7", "hostnames": ["broker-0.internal", "broker-1.internal"]}]
