@@ -14,10 +14,10 @@ from mirrorflow_operator.api.model import (
     LabelName,
     ObjectName,
     Properties,
+    Quantity,
     list_map,
 )
 from mirrorflow_operator.api.pod_parts import Logging, VariableSource, Volume, VolumeMount
-from mirrorflow_operator.api.quantity import Quantity
 
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?)?$")]
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=PROPERTIES_MAX)]

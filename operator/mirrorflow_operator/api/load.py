@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mirrorflow_operator.api import quantity
+from mirrorflow_operator.api.model import QUANTITY_PATTERN
 from mirrorflow_operator.api.rules.table import check
 from mirrorflow_operator.api.spec import MirrorFlow
 from mirrorflow_operator.errors import FieldError, InvalidSpecError
@@ -146,7 +146,7 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         message = "it should be a text; put it in quotes"
     elif kind in {"enum", "literal_error"}:
         message = f"it should be {context.get('expected', '')}"
-    elif context.get("pattern") == quantity.PATTERN:
+    elif context.get("pattern") == QUANTITY_PATTERN:
         message = "it should be a quantity such as 2, 500m or 256Mi"
     elif message.startswith("should"):
         message = f"it {message}"

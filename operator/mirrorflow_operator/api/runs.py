@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mirrorflow_operator.api.connectors import ImageName, Resources, Template
-from mirrorflow_operator.api.model import ApiModel, ObjectName, RunId
-from mirrorflow_operator.api.quantity import Quantity
+from mirrorflow_operator.api.model import ApiModel, ObjectName, Quantity, RunId
 
 
 class ForeignRecordPolicy(Enum):

@@ -11,8 +11,15 @@ from pydantic import ConfigDict, Field
 
 from mirrorflow_operator.api.cluster import ClusterSpec
 from mirrorflow_operator.api.connectors import Connectors
-from mirrorflow_operator.api.model import LIST_SET, PATTERNS_MAX, ApiModel, FlowId, ObjectName, Pattern
-from mirrorflow_operator.api.quantity import Quantity
+from mirrorflow_operator.api.model import (
+    LIST_SET,
+    PATTERNS_MAX,
+    ApiModel,
+    FlowId,
+    ObjectName,
+    Pattern,
+    Quantity,
+)
 from mirrorflow_operator.api.runs import RollingRestart, Seed, Verify
 from mirrorflow_operator.api.topics import Topics
 

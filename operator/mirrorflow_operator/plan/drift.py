@@ -8,7 +8,7 @@ the content hash stored with the object.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mirrorflow_operator.api.quantity import same_amount
+from mirrorflow_operator.api.model import same_amount
 
 # List members are matched by the first of these keys that all have; others by their index.
 _KEYS: Final = ("name", "mountPath", "containerPort", "uid", "topologyKey")

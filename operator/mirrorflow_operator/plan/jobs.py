@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.connectors import Template
-from mirrorflow_operator.api.quantity import amount, whole
+from mirrorflow_operator.api.model import amount, whole
 from mirrorflow_operator.api.runs import ForeignRecordPolicy, Output, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names

@@ -19,7 +19,7 @@ from mirrorflow_operator.api.cluster import (
     TextSource,
     TrustedCertificate,
 )
-from mirrorflow_operator.api.quantity import whole
+from mirrorflow_operator.api.model import whole
 from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
 from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
 from mirrorflow_operator.api.topics import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.api.quantity import PATTERN, amount, whole
+from mirrorflow_operator.api.model import QUANTITY_PATTERN, amount, whole
 
 UNITS = [
     "",
@@ -55,7 +55,7 @@ def test_a_quantity_has_the_value(written: int | str, expected: str) -> None:
 @given(number=st.integers(min_value=0, max_value=10**6), unit=st.sampled_from(UNITS))
 def test_every_unit_is_read_and_scales(number: int, unit: str) -> None:
     """What the pattern takes has an amount, in proportion to its number."""
-    assert re.match(PATTERN, f"{number}{unit}")
+    assert re.match(QUANTITY_PATTERN, f"{number}{unit}")
     assert amount(f"{number}{unit}") == number * amount(f"1{unit}")
 
 
@@ -68,4 +68,4 @@ def test_a_count_is_rounded_up(written: int | str, expected: int) -> None:
 @pytest.mark.parametrize("written", ["", "fast", "-1", "1K", "1ki", "1e", "1e100", "1 Mi", ".", "1.2.3"])
 def test_quantities_invalid_in_kubernetes_are_refused(written: str) -> None:
     """Negative ones, and exponents beyond all counts, besides."""
-    assert re.match(PATTERN, written) is None
+    assert re.match(QUANTITY_PATTERN, written) is None
