@@ -23,9 +23,9 @@ from mirrorflow_operator.api.connectors import (
     Template,
     Toleration,
     TopologySpread,
+    Volume,
 )
 from mirrorflow_operator.api.model import ApiModel
-from mirrorflow_operator.api.pod_parts import Volume
 from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.replica_sharing import INTERNAL_PORT, POD_IP
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from mirrorflow_operator.api.pod_parts import RESERVED_VOLUMES
+from mirrorflow_operator.api.connectors import RESERVED_VOLUMES
 from mirrorflow_operator.plan.colocation import connectors_in
 from mirrorflow_operator.plan.drift import holds
 from mirrorflow_operator.plan.names import CONNECTOR_LABEL

@@ -4,9 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mirrorflow_operator.api.connectors import Connector, ConnectorName, Connectors
+from mirrorflow_operator.api.connectors import (
+    RESERVED_FOLDER,
+    RESERVED_VOLUMES,
+    Connector,
+    ConnectorName,
+    Connectors,
+)
 from mirrorflow_operator.api.model import amount
-from mirrorflow_operator.api.pod_parts import RESERVED_FOLDER, RESERVED_VOLUMES
 from mirrorflow_operator.api.reserved_keys import (
     FIELD_OF_KEY,
     FIELD_OF_PREFIX,
