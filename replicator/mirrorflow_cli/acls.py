@@ -14,8 +14,7 @@ from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.grants import Grant, source_grants, target_grants
 from mirrorflow_cli.json_output import add_json_argument, print_json
-from mirrorflow_operator.api.cluster import ClusterSpec
-from mirrorflow_operator.api.spec import MirrorFlow, Side
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, Side
 from mirrorflow_operator.plan.plan import ConnectorKind
 
 PRINCIPAL_DEFAULT = "User:mirrorflow"

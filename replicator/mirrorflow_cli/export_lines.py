@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from mirrorflow_cli.convert_keys import CLIENT_KINDS, MM2_DEFAULTS
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_operator.api.spec import MirrorFlow, Side, State
-from mirrorflow_operator.api.topics import InitialPosition
+from mirrorflow_operator.api.spec import InitialPosition, MirrorFlow, Side, State
 from mirrorflow_operator.plan.layout import PROVIDER, SecretLayout
 from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
 

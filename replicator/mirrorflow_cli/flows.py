@@ -10,8 +10,7 @@ from pathlib import Path
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.flags import document_of, in_flags
 from mirrorflow_operator.api.load import flow_of, load_flow
-from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.topics import NamingPolicy
+from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
 from mirrorflow_operator.errors import InvalidSpecError
 from mirrorflow_operator.plan.layout import SecretLayout
 

@@ -27,8 +27,7 @@ from mirrorflow_core.writer.claim import claims_topic
 from mirrorflow_core.writer.identity import identity_topic
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
 from mirrorflow_operator.api.connectors import Connector
-from mirrorflow_operator.api.spec import MirrorFlow, Side
-from mirrorflow_operator.api.topics import NamingPolicy, SyncMode
+from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy, Side, SyncMode
 from mirrorflow_operator.plan.naming import policy_settings
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.plan.properties import is_silent

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from mirrorflow_cli.clusters import reached, topic_sizes
 from mirrorflow_core.errors import ClusterError, SettingError
 from mirrorflow_core.settings import ClientSettings, SourceSettings
-from mirrorflow_operator.api.cluster import ClusterSpec
-from mirrorflow_operator.api.spec import MirrorFlow
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
 

@@ -1,7 +1,7 @@
 """The base model of all types of the resource, and the bounded texts, numbers and quantities that their fields use.
 
 The types are structural (no unions of objects, no recursion, a bound on every list and text), because the CRD
-is generated from them. Rules that span fields are in `validate`, never in a type.
+is generated from them. Rules that span fields are in `rules`, never in a type.
 
 Quantities of CPU, memory and bytes are those of Kubernetes (k8s.io/apimachinery, pkg/api/resource): a number,
 alone or with a decimal unit (n to E), a binary unit (Ki to Ei) or an exponent (1e3). `1E` is an exa, `1E3` a

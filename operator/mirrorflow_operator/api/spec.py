@@ -1,7 +1,9 @@
 """The types of the MirrorFlow resource, `mirrorflow.io/v1alpha1`: replication from one source to one target.
 
-These types define each field, `validate` checks rules between fields, and `load` parses a text to a
-MirrorFlow or to errors that name the field. Nothing here reads a file, a clock or a Secret.
+These types define each field: clusters, topics and groups here, workloads in `connectors`, Spark jobs in
+`runs`. `rules` checks rules between fields, and `load` parses a text to a MirrorFlow or to errors that name
+the field. Nothing here reads a file, a clock or a Secret: the resource refers to Secrets and never contains
+one, so a password is given by its `SecretKey`.
 """
 
 from enum import Enum
@@ -9,19 +11,269 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from mirrorflow_operator.api.cluster import ClusterSpec
 from mirrorflow_operator.api.connectors import Connectors
 from mirrorflow_operator.api.model import (
+    LIST_MAX,
     LIST_SET,
     PATTERNS_MAX,
+    Address,
+    Alias,
     ApiModel,
+    DataKey,
     FlowId,
     ObjectName,
     Pattern,
+    Properties,
     Quantity,
 )
 from mirrorflow_operator.api.runs import RollingRestart, Seed, Verify
-from mirrorflow_operator.api.topics import Topics
+
+
+class AuthenticationType(Enum):
+    """How the flow authenticates to the cluster."""
+
+    TLS = "Tls"
+    PLAIN = "Plain"
+    SCRAM_SHA_256 = "ScramSha256"
+    SCRAM_SHA_512 = "ScramSha512"
+    OAUTH_BEARER = "OAuthBearer"
+    CUSTOM = "Custom"
+
+
+class SecretKey(ApiModel):
+    """One key of a Secret in the flow's namespace."""
+
+    secret_name: ObjectName = Field(description="Name of the Secret.")
+    key: DataKey = Field(description="Key in the Secret.")
+
+
+class TrustedCertificate(ApiModel):
+    """A PEM file with one or more certificate authorities."""
+
+    secret_name: ObjectName | None = Field(None, description="Name of the Secret that contains the PEM file.")
+    config_map_name: ObjectName | None = Field(
+        None, description="Name of the ConfigMap that contains the PEM file."
+    )
+    key: DataKey = Field("ca.crt", description="Key in the Secret or ConfigMap.")
+
+
+class TextSource(ApiModel):
+    """A value that is not secret: written here, or taken from a Secret."""
+
+    value: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        None, description="The value itself."
+    )
+    secret_name: ObjectName | None = Field(None, description="Name of the Secret that contains the value.")
+    key: DataKey | None = Field(None, description="Key in the Secret.")
+
+
+class CertificateAndKey(ApiModel):
+    """A client certificate and its private key, both PEM, in one Secret."""
+
+    secret_name: ObjectName = Field(description="Name of the Secret.")
+    certificate: DataKey = Field("tls.crt", description="Key of the certificate chain in the Secret.")
+    key: DataKey = Field("tls.key", description="Key of the private key (PKCS #8) in the Secret.")
+
+
+class Tls(ApiModel):
+    """Encryption, and verification of the brokers."""
+
+    trusted_certificates: tuple[TrustedCertificate, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Certificate authorities to trust. If empty, those of the system are trusted.",
+    )
+    verify_hostname: bool = Field(
+        True, description="Whether a broker's certificate must contain its host name."
+    )
+
+
+class Authentication(ApiModel):
+    """The identity of the flow on this cluster; `rules.clusters` has the fields of each type."""
+
+    type: AuthenticationType = Field(
+        description="Authentication type: Tls, Plain, ScramSha256, ScramSha512, OAuthBearer or Custom."
+    )
+    username: TextSource | None = Field(
+        None, description="User name, for types Plain, ScramSha256 and ScramSha512."
+    )
+    password: SecretKey | None = Field(
+        None, description="Password, for types Plain, ScramSha256 and ScramSha512."
+    )
+    certificate_and_key: CertificateAndKey | None = Field(
+        None, description="Client certificate and private key, for type Tls."
+    )
+    client_id: TextSource | None = Field(None, description="Client id, for type OAuthBearer.")
+    client_secret: SecretKey | None = Field(None, description="Client secret, for type OAuthBearer.")
+    token_endpoint: Annotated[str, Field(max_length=2_048, pattern=r"^https?://\S+$")] | None = Field(
+        None, description="URL of the token endpoint, for type OAuthBearer."
+    )
+    scope: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        None, description="Scope to request, for type OAuthBearer."
+    )
+    sasl: bool = Field(True, description="Whether the mechanism is a SASL mechanism, for type Custom.")
+    config: Properties = Field(
+        default_factory=dict,
+        description="Java client properties that start with sasl. or ssl., for type Custom. Values may "
+        "contain references.",
+    )
+
+
+class ClusterSpec(ApiModel):
+    """A Kafka cluster, as the flow connects to it."""
+
+    alias: Alias = Field(
+        description="Alias of the cluster in the names of topics and internal topics. Immutable."
+    )
+    bootstrap_servers: tuple[Address, ...] = Field(
+        min_length=1,
+        max_length=LIST_MAX,
+        description="Addresses (host:port) of one or more brokers.",
+        json_schema_extra=LIST_SET,
+    )
+    tls: Tls | None = Field(None, description="TLS settings. If absent, connections are not encrypted.")
+    authentication: Authentication | None = Field(
+        None, description="Authentication settings. If absent, the flow connects anonymously."
+    )
+    config: Properties = Field(
+        default_factory=dict,
+        description="Further Java client properties. The prefix consumer., producer. or admin. limits one to "
+        "that client. Values may contain references. Security and bootstrap properties are "
+        "refused.",
+    )
+
+
+# Each has two lists; with more, the API server would refuse the rules on their entries as too costly.
+EXCEPTIONS_MAX = 20
+
+
+class NamingPolicy(Enum):
+    """How topics are named on the target."""
+
+    PREFIX = "Prefix"  # MM2's DefaultReplicationPolicy
+    IDENTITY = "Identity"  # MM2's IdentityReplicationPolicy
+
+
+class InitialPosition(Enum):
+    """Where a partition starts that has not been copied yet."""
+
+    EARLIEST = "Earliest"
+    LATEST = "Latest"
+    TIMESTAMP = "Timestamp"
+
+
+class OnSourceLoss(Enum):
+    """What to do if source records were lost or overwritten before they were copied."""
+
+    FAIL = "Fail"
+    ALERT = "Alert"
+    RESTART = "Restart"
+
+
+class SyncMode(Enum):
+    """What a synchronization does."""
+
+    APPLY = "Apply"
+    REPORT = "Report"
+    OFF = "Off"
+
+
+class Naming(ApiModel):
+    """How topics are named on the target; immutable."""
+
+    policy: NamingPolicy = Field(
+        NamingPolicy.PREFIX, description="Prefix: <alias><separator><topic>. Identity: <topic>."
+    )
+    separator: Annotated[str, Field(min_length=1, max_length=10, pattern=r"^[a-zA-Z0-9._-]+$")] = Field(
+        ".",
+        description="Separator between alias and topic, and in the names of MirrorMaker 2's internal topics.",
+    )
+
+
+class StartFrom(ApiModel):
+    """Where topics start that exist when the flow is first run; later ones are copied from their beginning."""
+
+    position: InitialPosition = Field(InitialPosition.EARLIEST, description="Earliest, Latest or Timestamp.")
+    timestamp: Annotated[str, Field(max_length=40)] | None = Field(
+        None, description="Time (RFC 3339) from which records are copied, for position Timestamp."
+    )
+
+
+class TopicConfigException(ApiModel):
+    """Topic settings that are not synchronized for some topics."""
+
+    topics: tuple[Pattern, ...] = Field(
+        min_length=1,
+        max_length=EXCEPTIONS_MAX,
+        description="Names or regexes of topics, matched against their names on the source.",
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        min_length=1,
+        max_length=EXCEPTIONS_MAX,
+        description="Regexes of settings that are not synchronized for these topics.",
+    )
+
+
+class ConfigSync(ApiModel):
+    """Synchronization of topic settings."""
+
+    sync: SyncMode = Field(SyncMode.APPLY, description="Apply the settings, Report differences, or Off.")
+    exclude: tuple[Pattern, ...] = Field(
+        (),
+        max_length=LIST_MAX,
+        description="Regexes of settings that are not synchronized, in addition to MirrorMaker 2's defaults.",
+        json_schema_extra=LIST_SET,
+    )
+    exceptions: tuple[TopicConfigException, ...] = Field(
+        (), max_length=EXCEPTIONS_MAX, description="Settings that are not synchronized for some topics."
+    )
+
+
+class TopicAclSync(ApiModel):
+    """Synchronization of topic ACLs."""
+
+    sync: SyncMode = Field(SyncMode.OFF, description="Apply the ACLs, Report differences, or Off.")
+
+
+class Topics(ApiModel):
+    """Selection of topics, and how they are copied."""
+
+    include: tuple[Pattern, ...] = Field(
+        (".*",),
+        max_length=PATTERNS_MAX,
+        description="Names or regexes of topics to copy, matched against the whole name. If absent, all "
+        "topics.",
+        json_schema_extra=LIST_SET,
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        (),
+        max_length=PATTERNS_MAX,
+        description="Names or regexes of topics to exclude. Takes precedence over include. Internal topics "
+        "are always excluded.",
+        json_schema_extra=LIST_SET,
+    )
+    naming: Naming = Field(
+        default_factory=Naming, description="How topics are named on the target. Immutable."
+    )
+    start_from: StartFrom = Field(
+        default_factory=StartFrom,
+        description="Where topics start that exist when the flow is first run; later ones are copied from "
+        "their beginning.",
+    )
+    on_source_loss: OnSourceLoss = Field(
+        OnSourceLoss.FAIL,
+        description="Policy for records that were lost before they were copied. Fail: stop the partition. "
+        "Alert: continue at the next available record. Restart: copy the partition again.",
+    )
+    replication_factor: int = Field(
+        -1,
+        ge=-1,
+        le=32_767,
+        description="Replication factor of topics that the flow creates, including internal ones. -1: default "
+        "of the target.",
+    )
+    configs: ConfigSync = Field(default_factory=ConfigSync, description="Synchronization of topic settings.")
+    acls: TopicAclSync = Field(default_factory=TopicAclSync, description="Synchronization of topic ACLs.")
 
 
 class Side(Enum):

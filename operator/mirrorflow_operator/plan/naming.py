@@ -11,8 +11,7 @@ from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.naming.transform_keys import read_transforms
 from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
 from mirrorflow_core.settings import PolicyKind, PolicySettings
-from mirrorflow_operator.api.spec import MirrorFlow
-from mirrorflow_operator.api.topics import NamingPolicy
+from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
 
 _POLICY_KINDS = {NamingPolicy.PREFIX: PolicyKind.DEFAULT, NamingPolicy.IDENTITY: PolicyKind.IDENTITY}
 

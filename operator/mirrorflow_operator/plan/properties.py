@@ -11,23 +11,24 @@ from collections.abc import Iterable, Mapping
 from mirrorflow_core.java.jaas import escape_option, format_jaas
 from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from mirrorflow_core.naming.worker_topics import worker_topic
-from mirrorflow_operator.api.cluster import (
+from mirrorflow_operator.api.model import whole
+from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
+from mirrorflow_operator.api.spec import (
     Authentication,
     AuthenticationType,
     ClusterSpec,
-    SecretKey,
-    TextSource,
-    TrustedCertificate,
-)
-from mirrorflow_operator.api.model import whole
-from mirrorflow_operator.api.reserved_keys import KEYS_OF_WORKER
-from mirrorflow_operator.api.spec import IsolationLevel, MirrorFlow, Spec, State
-from mirrorflow_operator.api.topics import (
     InitialPosition,
+    IsolationLevel,
+    MirrorFlow,
     NamingPolicy,
+    SecretKey,
+    Spec,
     StartFrom,
+    State,
     SyncMode,
+    TextSource,
     TopicConfigException,
+    TrustedCertificate,
 )
 from mirrorflow_operator.plan.layout import FILE_PROVIDER, PROVIDER, SecretLayout
 

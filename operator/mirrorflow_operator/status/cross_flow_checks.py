@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_operator.api.cluster import ClusterSpec
-from mirrorflow_operator.api.spec import MirrorFlow, State
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, State
 from mirrorflow_operator.plan.naming import naming_of
 from mirrorflow_operator.plan.topology import Conflict, ConflictKind, Endpoint, FlowRoute, conflicts, samples
 from mirrorflow_operator.status.admission import AdmissionRefusal, Key, Resource

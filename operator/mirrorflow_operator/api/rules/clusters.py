@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mirrorflow_operator.api.cluster import AuthenticationType
 from mirrorflow_operator.api.rules.rule import Rule, RuleWord, never_changes, value_below
+from mirrorflow_operator.api.spec import AuthenticationType
 
 PORT_MAX: Final = 65_535
 # The first address of the target that the source has, too.

@@ -10,7 +10,7 @@ from mirrorflow_core.java.pattern_lists import PatternList
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
-from mirrorflow_operator.api.topics import InitialPosition, NamingPolicy
+from mirrorflow_operator.api.spec import InitialPosition, NamingPolicy
 
 _OF_EXCEPTIONS: Final = (
     "spec.topics.configs.exceptions[].topics",
