@@ -18,8 +18,7 @@ from mirrorflow_operator.cluster.apply import Applier
 from mirrorflow_operator.cluster.client import Client, connection
 from mirrorflow_operator.cluster.events import Events, PodEvents
 from mirrorflow_operator.cluster.lease import Lease
-from mirrorflow_operator.cluster.progress_client import Authorities
-from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.progress_poller import Authorities, Poller
 from mirrorflow_operator.cluster.view import View
 from mirrorflow_operator.http_server import serving
 from mirrorflow_operator.leader import Leader

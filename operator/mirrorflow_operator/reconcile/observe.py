@@ -14,8 +14,7 @@ from mirrorflow_operator.cluster.observed import (
     job_seen,
     run_kind_of,
 )
-from mirrorflow_operator.cluster.progress_client import Authorities, name_in, scrape_targets
-from mirrorflow_operator.cluster.progress_poller import Poller
+from mirrorflow_operator.cluster.progress_poller import Authorities, Poller, name_in, scrape_targets
 from mirrorflow_operator.cluster.view import Id, View
 from mirrorflow_operator.plan.plan import connector_names
 from mirrorflow_operator.status.admission import AdmissionRefusal, Key, Resource

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorflow_operator.cluster.progress_client import Authorities, ScrapeTarget, scrape_targets
+from mirrorflow_operator.cluster.progress_poller import Authorities, ScrapeTarget, scrape_targets
 from mirrorflow_operator.plan.jobs import PROGRESS_PORT
 from mirrorflow_operator.plan.plan import ConnectorKind
 from mirrorflow_operator.status.observation import PodSeen
