@@ -20,11 +20,10 @@ from mirrorflow_operator.plan.layout import POD_LAYOUT
 from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, active_kinds, plan
 from mirrorflow_operator.plan.replica_sharing import Shape
-from mirrorflow_operator.plan.rollouts import with_kept_pods
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.rollout_steps import postponed_connectors, shapes
+from mirrorflow_operator.status.rollouts import postponed_connectors, shapes, with_kept_pods
 from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
 
 

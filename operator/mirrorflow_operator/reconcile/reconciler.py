@@ -21,7 +21,7 @@ from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
 from mirrorflow_operator.status.assess import Assessment, assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
-from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving
+from mirrorflow_operator.status.rollouts import deployment_of, is_moving
 from mirrorflow_operator.status.spark_jobs import Holding
 
 

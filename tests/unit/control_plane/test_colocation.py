@@ -18,10 +18,14 @@ from mirrorflow_operator.plan.objects import Object, objects
 from mirrorflow_operator.plan.plan import ConnectorKind, plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.replica_sharing import Shape
-from mirrorflow_operator.plan.rollouts import reasons_to_roll
 from mirrorflow_operator.status.observation import DeploymentSeen, Observation, has_outdated_pods
 from mirrorflow_operator.status.progress import SideReachability, SideSummary
-from mirrorflow_operator.status.rollout_steps import deployment_of, is_moving, postponed_connectors
+from mirrorflow_operator.status.rollouts import (
+    deployment_of,
+    is_moving,
+    postponed_connectors,
+    reasons_to_roll,
+)
 from mirrorflow_operator.status.workloads import is_rolling, workload_name
 from mirrorflow_replicator.config.worker import load_standalone
 from tests.unit.control_plane.observations import (

@@ -20,7 +20,7 @@ from mirrorflow_operator.plan.objects import HASH_ANNOTATION, Object, objects
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_operator.plan.pod import WORKER_FILE
 from mirrorflow_operator.plan.replica_sharing import POD_IP
-from mirrorflow_operator.plan.rollouts import reasons_to_roll
+from mirrorflow_operator.status.rollouts import reasons_to_roll
 from mirrorflow_replicator.config.worker import load_distributed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "valid"
