@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mirrorflow_cli import bound_process
 from mirrorflow_cli.files import ProcessFiles
 from mirrorflow_cli.log_file import LogFile
-from mirrorflow_kafka.client.backoff import backoff_s
+from mirrorflow_core.backoff import backoff_s
 
 RESTART_BACKOFF_MIN_S = 0.5
 RESTART_BACKOFF_MAX_S = 30.0  # contact a broken cluster twice a minute, notice recovery soon

@@ -1,50 +1,5 @@
-"""Exponential backoff with jitter, between the attempts of a loop or after a count of failures."""
+"""Makes the core's backoff available under its former name."""
 
-import asyncio
-import random
-from typing import Self
+from mirrorflow_core.backoff import JITTER, Backoff, backoff_s
 
-JITTER = 0.2
-
-
-def backoff_s(failures: int, *, lowest_s: float, highest_s: float) -> float:
-    """Return the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
-    if failures == 0:
-        return 0.0
-    exponent = min(failures - 1, 30)  # 2 ** 30 exceeds every upper limit and does not overflow
-    wait_s = min(lowest_s * float(2**exponent), highest_s)
-    return wait_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 it spreads, it does not protect
-
-
-class Backoff:
-    """The attempts of a loop, numbered from 1: waits before each but the first, twice as long each time.
-
-        async for attempt in Backoff(min_s=0.1, max_s=15):
-            try:
-                return await connect()
-            except UnreachableError as error:
-                log.warning("attempt %d: %s", attempt, error)
-
-    The loop ends after *attempts_max* attempts, if given. `next_s` is the pause before the next attempt.
-    """
-
-    def __init__(self, *, min_s: float, max_s: float, attempts_max: int | None = None) -> None:
-        self.next_s = 0.0
-        self._min_s, self._max_s = min_s, max_s
-        self._attempts_max = attempts_max
-        self._attempts = 0
-
-    def reset(self) -> None:
-        """Begin again: the next attempt follows at once, and the pause after it is the shortest."""
-        self._attempts, self.next_s = 0, 0.0
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> int:
-        if self._attempts == self._attempts_max:
-            raise StopAsyncIteration
-        await asyncio.sleep(self.next_s)
-        self._attempts += 1
-        self.next_s = backoff_s(self._attempts, lowest_s=self._min_s, highest_s=self._max_s)
-        return self._attempts
+__all__ = ["JITTER", "Backoff", "backoff_s"]

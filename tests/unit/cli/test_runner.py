@@ -19,7 +19,7 @@ from rich.console import Console
 
 from mirrorflow_cli.display import PlainDisplay
 from mirrorflow_cli.table import TableDisplay
-from mirrorflow_kafka.client.backoff import JITTER
+from mirrorflow_core.backoff import JITTER
 from tests.unit.cli import runner_process
 
 WAIT_S = 300.0  # ends a hang; processes start slowly on a busy machine

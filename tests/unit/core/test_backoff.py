@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mirrorflow_kafka.client.backoff import JITTER, Backoff, backoff_s
+from mirrorflow_core.backoff import JITTER, Backoff, backoff_s
 
 
 def test_backoff_grows_to_its_bound() -> None:
