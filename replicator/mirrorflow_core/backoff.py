@@ -7,13 +7,17 @@ from typing import Self
 JITTER = 0.2
 
 
-def backoff_s(failures: int, *, lowest_s: float, highest_s: float) -> float:
+def backoff_s(failures: int, *, lowest_s: float, highest_s: float, jitter: float = JITTER) -> float:
     """Return the exponential backoff with jitter after *failures* in a row, in seconds; 0 after none."""
     if failures == 0:
         return 0.0
     exponent = min(failures - 1, 30)  # 2 ** 30 exceeds every upper limit and does not overflow
-    wait_s = min(lowest_s * float(2**exponent), highest_s)
-    return wait_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 it spreads, it does not protect
+    return jittered_s(min(lowest_s * float(2**exponent), highest_s), jitter=jitter)
+
+
+def jittered_s(wait_s: float, *, jitter: float = JITTER) -> float:
+    """Return *wait_s*, up to *jitter* of it longer or shorter, so that many waits do not end together."""
+    return wait_s * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 it spreads, it does not protect
 
 
 class Backoff:

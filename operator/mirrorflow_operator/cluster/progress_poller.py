@@ -35,6 +35,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_operator.errors import SettingsError
 from mirrorflow_operator.metrics import Metrics
 from mirrorflow_operator.plan import names
@@ -293,7 +294,7 @@ def _digest_of_checkpoints(done: Checkpoints, long_s: float) -> Checkpoints:
 _TargetId = tuple[str, str]  # the pod's uid, and the connector's name where the pod runs several
 
 INTERVAL_S: Final = 30.0
-JITTER: Final = 0.1  # of the interval, in both directions
+JITTER: Final = 0.1  # of the interval, in both directions; three polls end within `observation.FRESH_S`
 # A new or unreadable pod is polled after 2, 4, 8 and 16 seconds, then at the normal interval.
 EAGER_PART: Final = 1 / 15
 _EAGER_MAX: Final = 5  # 2 ** 4 > 15: from here on the wait is the normal interval
@@ -331,7 +332,6 @@ class Poller:
     interval_s: float = INTERVAL_S
     at_once: int = AT_ONCE_MAX
     wall_s: Callable[[], float] = time.time
-    chance: Callable[[], float] = random.random
     _entries: dict[_TargetId, _Entry] = field(default_factory=dict)
     _of_flow: dict[Key, tuple[ScrapeTarget, ...]] = field(default_factory=dict)
     _heap: list[tuple[float, int, _Entry]] = field(default_factory=list)
@@ -427,11 +427,11 @@ class Poller:
 
     def _schedule(self, entry: _Entry) -> None:
         """Schedules the next poll: soon for a new or starting pod, after about one interval for others."""
-        jitter = 1 - JITTER + 2 * JITTER * self.chance()
+        soon_s = self.interval_s * EAGER_PART
         if entry.eager == 0:
-            wait_s = max(self.interval_s * EAGER_PART, len(self) / FIRST_PER_S) * self.chance()
+            wait_s = random.uniform(0, max(soon_s, len(self) / FIRST_PER_S))  # noqa: S311  it spreads the polls
         else:
-            wait_s = self.interval_s * min(1.0, EAGER_PART * 2.0 ** (entry.eager - 1)) * jitter
+            wait_s = backoff_s(entry.eager, lowest_s=soon_s, highest_s=self.interval_s, jitter=JITTER)
         loop = asyncio.get_running_loop()
         entry.due_s = loop.time() + wait_s
         heapq.heappush(self._heap, (entry.due_s, next(self._order), entry))

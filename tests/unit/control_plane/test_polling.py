@@ -212,6 +212,23 @@ def test_a_removed_pod_is_not_polled():
     asyncio.run(scenario())
 
 
+def test_a_pod_that_never_answers_is_polled_without_end(monkeypatch: pytest.MonkeyPatch):
+    """The interval is bounded after any number of polls: 1,025 are half a day."""
+
+    async def unreachable(*_: object, now_s: float) -> Reading:
+        return Reading(read_at_s=now_s, unread=Unread.UNREACHABLE)
+
+    monkeypatch.setattr(progress_poller, "ask", unreachable)
+
+    async def scenario() -> None:
+        async with _Polling(interval_s=0.0001) as polling:
+            polling.put(HOST)
+            await _until(lambda: polling.task.done() or polling.sample("polls_total") > 1_100)
+            assert not polling.task.done()
+
+    asyncio.run(scenario())
+
+
 def test_a_pod_that_becomes_ready_is_polled_soon():
     """Long before its interval is over; nothing else makes a put ask anybody."""
 
