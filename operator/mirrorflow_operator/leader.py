@@ -8,12 +8,12 @@ flows, and restarts watches that reported nothing while objects changed.
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mirrorflow_core.backoff import Backoff, jittered_s
 from mirrorflow_operator.cluster.client import Client, read_kubernetes_id
 from mirrorflow_operator.cluster.kinds import MIRROR_FLOW, ObjectKind
 from mirrorflow_operator.cluster.view import View, list_all
@@ -33,11 +33,11 @@ from mirrorflow_operator.work_queue import WorkQueue
 
 _LOG = logging.getLogger(__name__)
 DEFINITION_EVERY_S: Final = 2.0  # between two checks for a CRD that is installed after the operator
-RETRY_MAX_S: Final = 30.0  # the longest wait between two attempts to list all
+RETRY_MIN_S: Final = 1.0
+RETRY_MAX_S: Final = 25.0  # between two attempts to read the cluster, without jitter
 WATCH_GRACE_S: Final = 10.0  # a watch reports within milliseconds what a list shows
 CHECK_EVERY_S: Final = 1.0  # between two checks whether the watches have ended
 STUCK_MAX_S: Final = 300.0  # a pass takes seconds; five minutes if every request times out
-RESYNC_JITTER: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,37 +111,37 @@ class Leader:
 
     async def _identify_kubernetes(self) -> None:
         """Reads the UID of kube-system, which identifies a Kubernetes cluster, for the ids of new flows."""
-        wait_s = 1.0
-        while not self.reconciler.kubernetes_id:
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
+            if self.reconciler.kubernetes_id:
+                return
             try:
                 self.reconciler.kubernetes_id = await read_kubernetes_id(self.client)
             except ForbiddenError as error:
                 _LOG.warning("Ids of new flows do not name this Kubernetes cluster: %s", error)
                 return
             except ApiServerError as error:
-                self.problem = f"cannot read the cluster: {error}"
-                _LOG.warning("Cannot read the cluster; retrying: %s", error)
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  jitter is no secret
-                wait_s = min(2 * wait_s, RETRY_MAX_S)
+                self._will_retry(error)
 
     async def _read_all(self) -> frozenset[str]:
         """Lists everything it may read, retrying until it succeeds.
 
         Returns the kinds of which a list showed something that the view did not know.
         """
-        wait_s = 1.0
-        while True:
+        kinds: frozenset[str] = frozenset()
+        async for _ in Backoff(min_s=RETRY_MIN_S, max_s=RETRY_MAX_S):
             try:
                 kinds = await self._read_scopes()
             except ApiServerError as error:
-                self.problem = f"cannot read the cluster: {error}"
                 self.metrics.failed_lists.labels(reason=type(error).__name__).inc()
-                _LOG.warning("Cannot read the cluster; retrying: %s", error)
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  jitter is no secret
-                wait_s = min(2 * wait_s, RETRY_MAX_S)
+                self._will_retry(error)
             else:
                 self.problem = ""
-                return kinds
+                break
+        return kinds
+
+    def _will_retry(self, error: ApiServerError) -> None:
+        self.problem = f"cannot read the cluster: {error}"
+        _LOG.warning("Cannot read the cluster; retrying: %s", error)
 
     async def _read_scopes(self) -> frozenset[str]:
         kinds: frozenset[str] = frozenset()
@@ -206,7 +206,7 @@ class Leader:
             every_s = self.settings.resync_s
             if self.unreadable:
                 every_s = min(every_s, RETRY_MAX_S)
-            await asyncio.sleep(every_s * random.uniform(1 - RESYNC_JITTER, 1 + RESYNC_JITTER))  # noqa: S311  jitter
+            await asyncio.sleep(jittered_s(every_s))
             begun = time.monotonic()
             kinds = await self._read_all()
             self._queue_all()

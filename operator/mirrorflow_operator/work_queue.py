@@ -8,31 +8,28 @@ most one entry per key: a thousand changes of one flow cause one pass, and at mo
 import asyncio
 import heapq
 import itertools
-import random
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from mirrorflow_core.backoff import backoff_s
+
 INTERVAL_S: Final = (
     1.0  # a rollout causes a dozen events within a second; one pass and one status write cover them all
 )
-BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_MAX_S: Final = 60.0  # after an outage of the API server every flow has a pass within a minute
+BACKOFF_MIN_S: Final = 0.5
+BACKOFF_MAX_S: Final = 50.0  # after an outage of the API server every flow has a pass within a minute
 _COMPACT_ABOVE: Final = 64
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkQueue(Generic[K]):
-    """A queue of unique keys.
-
-    Times are seconds of the monotonic *clock*; *chance* returns 0 to 1 for jitter.
-    """
+    """A queue of unique keys; times are seconds of the monotonic *clock*."""
 
     interval_s: float = INTERVAL_S
     clock: Callable[[], float] = time.monotonic
-    chance: Callable[[], float] = random.random
     _due: dict[K, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, K]] = field(default_factory=list)  # may hold outdated entries
     _working: dict[K, float] = field(default_factory=dict)  # when the key's current pass began
@@ -112,10 +109,8 @@ class WorkQueue(Generic[K]):
         Returns the wait in seconds.
         """
         self._working.pop(key, None)
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        longest = min(BACKOFF_FIRST_S * 2.0 ** min(failures, 16), BACKOFF_MAX_S)
-        wait_s = max(at_least_s, longest * (0.5 + 0.5 * self.chance()))
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        wait_s = max(at_least_s, backoff_s(failures, lowest_s=BACKOFF_MIN_S, highest_s=BACKOFF_MAX_S))
         self._due.pop(key, None)  # passes requested meanwhile wait, too: they would fail the same way
         self.add(key, wait_s)
         self._wake.set()

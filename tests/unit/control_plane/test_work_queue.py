@@ -3,10 +3,12 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_operator.work_queue import BACKOFF_MAX_S, INTERVAL_S, WorkQueue
+from mirrorflow_core.backoff import JITTER
+from mirrorflow_operator.work_queue import BACKOFF_MAX_S, BACKOFF_MIN_S, INTERVAL_S, WorkQueue
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class Case:
     queue: WorkQueue[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queue = WorkQueue(clock=self.clock, chance=lambda: 1.0)
+        self.queue = WorkQueue(clock=self.clock)
 
 
 def test_a_thousand_requests_are_one_pass():
@@ -66,19 +68,21 @@ def test_backoff_grows_to_a_bound_and_success_resets_it():
     waits = []
     for _ in range(12):
         case.queue.add("a")
-        case.clock.now_s += BACKOFF_MAX_S
+        case.clock.now_s += 2 * BACKOFF_MAX_S
         assert case.queue.take() == "a"
         waits.append(case.queue.failed("a"))
 
-    assert waits == sorted(waits)
-    assert (waits[0], waits[-1]) == (0.5, BACKOFF_MAX_S)
-    case.clock.now_s += BACKOFF_MAX_S
+    growing = waits[:6]
+    assert growing == sorted(growing)
+    assert waits[0] == pytest.approx(BACKOFF_MIN_S, rel=JITTER + 0.01)
+    assert waits[-1] == pytest.approx(BACKOFF_MAX_S, rel=JITTER + 0.01)
+    case.clock.now_s += 2 * BACKOFF_MAX_S
     case.queue.take()
     case.queue.done("a")
     case.queue.add("a")
     case.clock.now_s += 1
     case.queue.take()
-    assert case.queue.failed("a") == 0.5
+    assert case.queue.failed("a") == pytest.approx(BACKOFF_MIN_S, rel=JITTER + 0.01)
 
 
 def test_retry_after_is_obeyed():
