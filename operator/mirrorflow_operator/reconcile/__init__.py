@@ -1,1 +1,1 @@
-"""Reconciles MirrorFlows: the steps of one pass, the queue of passes, the watches and the leader's loop."""
+"""Reconciles a MirrorFlow in one pass: `reconciler` lists its steps, the other modules are the steps."""

@@ -23,7 +23,7 @@ from mirrorflow_operator.plan.replica_sharing import Shape
 from mirrorflow_operator.reconcile.observe import ObservedFlow
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission
-from mirrorflow_operator.status.rollouts import postponed_connectors, shapes, with_kept_pods
+from mirrorflow_operator.status.rollouts import has_pod_defaults, postponed_connectors, shapes, with_kept_pods
 from mirrorflow_operator.status.spark_jobs import DueJobs, Holding, decide
 
 
@@ -132,7 +132,9 @@ def _objects(
         verifies=bool(settings.progress_ca),
         source_waits=due.runs.holds_connector,
     )
-    found = with_kept_pods(planned_with(), planned_with(has_defaults=False), running)
+    found = planned_with()
+    if not all(map(has_pod_defaults, running.values())):
+        found = with_kept_pods(found, planned_with(has_defaults=False), running)
     if due.runs.holds_connector:
         found = held_back(found, flow)
     defaults = SparkDefaults(image=f"{settings.seed_image}:{version}", account=settings.seed_account)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from mirrorflow_operator.cluster.events import AGAIN_S, PodEvents, may_hang
 from mirrorflow_operator.cluster.kinds import DEPLOYMENT, JOB
@@ -25,8 +25,6 @@ from mirrorflow_operator.status.observation import (
     ScheduleSeen,
 )
 from mirrorflow_operator.status.spark_jobs import has_no_driver
-
-FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from mirrorflow_operator.reconcile.observe import ObservedFlow, Observer
 from mirrorflow_operator.reconcile.status_writer import FlowStatusWriter, StatusMemory
 from mirrorflow_operator.settings import Settings
 from mirrorflow_operator.status.admission import Admission, Key, admit
-from mirrorflow_operator.status.assess import Assessment, assess
+from mirrorflow_operator.status.assess import assess
 from mirrorflow_operator.status.observation import FRESH_S, AssessmentMemory, ConnectorSeen, Observation
 from mirrorflow_operator.status.rollouts import deployment_of, is_moving
 from mirrorflow_operator.status.spark_jobs import Holding
@@ -80,7 +80,9 @@ class Reconciler:
         if failure is None and desired.inputs is not None:
             memory.converged = desired.inputs.with_written(applied.children)
         observed = observed.with_writes(applied.bodies, pruned.children)
-        assessment = assess_flow(observed, admission, desired, self.settings, memory.assessment, failure)
+        assessment = assess(
+            _observation(observed, admission, desired, self.settings, memory.assessment, failure)
+        )
         memory.assessment = assessment.memory
         memory.status = await self.statuses.write(observed.resource, assessment, memory.status)
         if failure is not None:
@@ -103,16 +105,16 @@ class Reconciler:
 FRESH_POLLS: Final = 3  # a reading counts as current for this many poll intervals
 
 
-def assess_flow(
+def _observation(
     observed: ObservedFlow,
     admission: Admission,
     desired: DesiredState,
     settings: Settings,
     memory: AssessmentMemory,
     failure: OperatorError | None,
-) -> Assessment:
-    """Returns the status that follows from this pass; *failure*: why a write of it failed."""
-    observation = Observation(
+) -> Observation:
+    """Returns what this pass has observed, with its own writes; *failure*: why one of them failed."""
+    return Observation(
         resource=observed.resource,
         admission=admission,
         now_s=observed.now_s,
@@ -125,7 +127,6 @@ def assess_flow(
         settle_s=settings.settle_s,
         fresh_s=max(FRESH_S, FRESH_POLLS * settings.poll_s),
     )
-    return assess(observation)
 
 
 def _connectors(

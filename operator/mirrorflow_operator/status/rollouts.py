@@ -206,6 +206,11 @@ def _properties(files: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def has_pod_defaults(deployment: Mapping[str, Any]) -> bool:
+    """Returns whether the pods of *deployment* have the pod defaults; those of an earlier release do not."""
+    return DEFAULTS_ANNOTATION in _annotations(deployment["spec"]["template"])
+
+
 def with_kept_pods(
     planned: Iterable[Object], without: Iterable[Object], running: Mapping[str, Mapping[str, Any]]
 ) -> list[Object]:
@@ -223,10 +228,7 @@ def with_kept_pods(
 
 
 def _kept(planned: Object, without: Object, live: Mapping[str, Any] | None) -> Object:
-    if live is None:
+    if live is None or has_pod_defaults(live):
         return planned
-    now, then = live["spec"]["template"], without["spec"]["template"]
-    if DEFAULTS_ANNOTATION in (now.get("metadata", {}).get("annotations") or {}):
-        return planned
-    is_same = holds(now, then) and not reasons_to_roll(live, without, {}, {})
-    return without if is_same else planned
+    is_same = holds(live["spec"]["template"], without["spec"]["template"])
+    return without if is_same and not reasons_to_roll(live, without, {}, {}) else planned
