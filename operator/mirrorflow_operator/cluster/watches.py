@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import kopf
 
-from mirrorflow_operator.cluster.client import connection
+from mirrorflow_operator.cluster.client import CHUNK, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, connection
 from mirrorflow_operator.cluster.kinds import WATCHED, ObjectKind
 from mirrorflow_operator.cluster.view import selector_of
 
@@ -22,9 +22,6 @@ _LOG = logging.getLogger(__name__)
 # The longest time until a connection that a load balancer dropped is noticed. The API takes whole seconds.
 SERVER_TIMEOUT_S: Final = 300
 CLIENT_TIMEOUT_S: Final = 360.0
-CONNECT_TIMEOUT_S: Final = 15.0
-REQUEST_TIMEOUT_S: Final = 30.0
-CHUNK: Final = 200
 # After these backoffs kopf gives up a watch. Then the leader lists everything again and restarts the watches.
 ERROR_BACKOFFS_S: Final = (0.5, 1.0, 2.0, 4.0)
 IDLE_TIMEOUT_S: Final = 0.05  # kopf's task for an object keeps the whole object in memory until then

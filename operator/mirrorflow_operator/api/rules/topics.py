@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
 from mirrorflow_core.java.errors import PatternSyntaxError
@@ -11,6 +10,7 @@ from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
 from mirrorflow_operator.api.spec import InitialPosition, NamingPolicy
+from mirrorflow_operator.api.status import seconds
 
 _OF_EXCEPTIONS: Final = (
     "spec.topics.configs.exceptions[].topics",
@@ -46,13 +46,6 @@ def _not_regexes(patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
             PatternList(patterns)
         except PatternSyntaxError as error:
             yield "", f"its entries cannot be joined by |, as MM2 does: {error}", "change one"
-
-
-def _is_timestamp(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
 
 
 def _separated(side: str) -> Rule:
@@ -139,7 +132,7 @@ RULES: Final = (
         is_wrong=lambda self: (
             self.timestamp is not None
             and self.position is InitialPosition.TIMESTAMP
-            and not _is_timestamp(self.timestamp)
+            and seconds(self.timestamp) is None
         ),
         problem="'<<self.timestamp>>' is not a time with a time zone",
         cure="write it as 2026-01-31T00:00:00Z",
