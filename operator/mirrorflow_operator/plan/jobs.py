@@ -11,7 +11,7 @@ defines the keys of job.properties; `spark.*` keys are Spark's and override what
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -86,132 +86,6 @@ SCRATCH_SIZE: Final = "2Gi"  # Spark's temporary files; nothing is shuffled or c
 MEBIBYTE: Final = 1_024 * 1_024
 # Spark refuses a heap below 450 MiB; copied records are in Python's memory, outside the heap.
 HEAP_MIB: Final = 512
-
-
-def run_plan(flow: MirrorFlow, layout: SecretLayout, *, flow_id: str = "") -> ConnectorPlan:
-    """Returns the source connector's plan for a job, always Running: a pause suspends the Job instead."""
-    running = flow.model_copy(update={"spec": flow.spec.model_copy(update={"state": State.RUNNING})})
-    planned = plan_of_all(running, layout, flow_id=flow_id)
-    return next(one for one in planned.connectors if one.kind is ConnectorKind.SOURCE)
-
-
-def run_mounts(plan: ConnectorPlan, layout: SecretLayout) -> Mounts:
-    """Returns the Secrets and ConfigMaps that the source connector's pod mounts, too."""
-    return mounts((plan.worker_properties, plan.connector_properties), layout)
-
-
-def files(
-    flow: MirrorFlow,
-    kind: RunKind,
-    plan: ConnectorPlan,
-    *,
-    run_id: str,
-    name: str,
-    image: str,
-    layout: SecretLayout,
-) -> dict[str, str]:
-    """Returns the data of ConfigMap *name*. Raises KeyError where the flow has no such job."""
-    job = spark_job(flow, kind)
-    return {
-        WORKER_FILE: format_properties(plan.worker_properties),
-        SOURCE_FILE: format_properties(plan.connector_properties),
-        JOB_FILE: format_properties(_job_properties(flow, job, run_id=run_id, image=image)),
-        EXECUTOR_FILE: json.dumps(
-            _executor(flow, job, kind, name=name, mounts=run_mounts(plan, layout), layout=layout), indent=1
-        ),
-    }
-
-
-def spark_job(flow: MirrorFlow, kind: RunKind) -> SparkJob:
-    """Returns the spec of the job. Raises KeyError where the flow has none."""
-    job: SparkJob | None = flow.spec.seed if kind is RunKind.SEED else flow.spec.verify
-    if job is None:
-        raise KeyError(kind)
-    return job
-
-
-def _job_properties(flow: MirrorFlow, job: SparkJob, *, run_id: str, image: str) -> dict[str, str]:
-    found = {"run.id": run_id, "master": MASTER, "executors.max": str(job.executors.max)}
-    limit = flow.spec.limits.bytes_per_second if job.bytes_per_second is None else job.bytes_per_second
-    if limit is not None:
-        found["bytes.per.second"] = str(whole(limit))
-    if isinstance(job, Seed):
-        found["foreign.records"] = "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
-    if isinstance(job, Verify):
-        found["sample"] = job.sample
-        if job.output is not None:
-            found["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
-    return found | _spark_properties(job, image)
-
-
-def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
-    """Returns the Spark settings that only the plan has: image, pod template and, if given, pod sizes."""
-    requests, limits = job.executors.resources.requests, job.executors.resources.limits
-    found = {
-        "spark.kubernetes.container.image": image,
-        "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_FOLDER}/{EXECUTOR_FILE}",
-        "spark.executor.cores": str(job.executors.cores),
-    }
-    # Spark sets a pod's memory request and limit to the same value.
-    memory, cpu = _first(limits.memory, requests.memory), _first(requests.cpu, limits.cpu)
-    if memory is not None:
-        overhead_mib = int(amount(memory) / MEBIBYTE) - HEAP_MIB
-        found["spark.executor.memory"] = f"{HEAP_MIB}m"
-        found["spark.executor.memoryOverhead"] = f"{overhead_mib}m"
-    if cpu is not None:
-        found["spark.kubernetes.executor.request.cores"] = str(cpu)
-    if limits.cpu is not None:
-        found["spark.kubernetes.executor.limit.cores"] = str(limits.cpu)
-    return found
-
-
-def _first(*given: int | str | None) -> int | str | None:
-    return next((one for one in given if one is not None), None)
-
-
-def _executor(
-    flow: MirrorFlow, job: SparkJob, kind: RunKind, *, name: str, mounts: Mounts, layout: SecretLayout
-) -> Mapping[str, Any]:
-    """Returns the pod template of executors, to which Spark adds image, sizes and arguments.
-
-    The pods run under the flow's ServiceAccount, without a token.
-    """
-    flow_name, template = flow.metadata.name, job.template
-    selector = names.run_selector(flow_name, kind.value)
-    labels = {
-        **template.labels,
-        "app.kubernetes.io/name": "mirrorflow-executor",
-        "app.kubernetes.io/instance": flow_name,
-        "app.kubernetes.io/component": f"{kind.value}-executor",
-        **selector,
-    }
-    container = {
-        "name": EXECUTOR,
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(mounts, layout, template),
-        "env": environment(template),
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"labels": labels, "annotations": dict(template.annotations)},
-        "spec": {
-            "serviceAccountName": flow_name,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": pod_security(template),
-            "containers": [container],
-            "volumes": volumes(name, mounts, template, tmp_size=SCRATCH_SIZE),
-            **scheduling(template, selector),
-        },
-    }
-
-
-def environment(template: Template) -> list[dict[str, Any]]:
-    """Returns the variables of a job's container: a writable HOME, and those of the user."""
-    return [{"name": "HOME", "value": "/tmp"}, *variables(template)]  # noqa: S108
-
-
 DRIVER: Final = "driver"
 PROGRESS_PORT: Final = 8083
 TERMINATION_FILE: Final = "/dev/termination-log"
@@ -245,6 +119,11 @@ class _Run:
     layout: SecretLayout
 
     @property
+    def mounts(self) -> Mounts:
+        """The Secrets and ConfigMaps that the source connector's pod mounts, too."""
+        return mounts((self.plan.worker_properties, self.plan.connector_properties), self.layout)
+
+    @property
     def image(self) -> str:
         return self.job.image or self.defaults.image
 
@@ -269,9 +148,12 @@ def job_objects(
     """
     found: list[Object] = []
     spec = flow.spec
+    # Jobs read as the running source connector does: a pause suspends the Job instead.
+    running = flow.model_copy(update={"spec": spec.model_copy(update={"state": State.RUNNING})})
 
     def run_of(kind: RunKind, job: SparkJob) -> _Run:
-        plan = run_plan(flow, layout, flow_id=flow_id)
+        planned = plan_of_all(running, layout, flow_id=flow_id).connectors
+        plan = next(one for one in planned if one.kind is ConnectorKind.SOURCE)
         return _Run(flow=flow, kind=kind, job=job, plan=plan, defaults=defaults, layout=layout)
 
     if spec.seed is not None and spec.seed.run_id and runs.seed:
@@ -331,8 +213,93 @@ def _by_schedule(run: _Run, verify: Verify, *, suspend: bool) -> Iterator[Object
 
 
 def _config_map(run: _Run, name: str, run_id: str) -> Object:
-    data = files(run.flow, run.kind, run.plan, run_id=run_id, name=name, image=run.image, layout=run.layout)
+    data = {
+        WORKER_FILE: format_properties(run.plan.worker_properties),
+        SOURCE_FILE: format_properties(run.plan.connector_properties),
+        JOB_FILE: format_properties(_job_properties(run, run_id)),
+        EXECUTOR_FILE: json.dumps(_executor(run, name), indent=1),
+    }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": run.metadata(name), "data": data}
+
+
+def _job_properties(run: _Run, run_id: str) -> dict[str, str]:
+    flow, job = run.flow, run.job
+    found = {"run.id": run_id, "master": MASTER, "executors.max": str(job.executors.max)}
+    limit = flow.spec.limits.bytes_per_second if job.bytes_per_second is None else job.bytes_per_second
+    if limit is not None:
+        found["bytes.per.second"] = str(whole(limit))
+    if isinstance(job, Seed):
+        found["foreign.records"] = "accept" if job.foreign_records is ForeignRecordPolicy.ACCEPT else "refuse"
+    if isinstance(job, Verify):
+        found["sample"] = job.sample
+        if job.output is not None:
+            found["output"] = f"{OUTPUT_FOLDER}/{flow.metadata.name}"
+    return found | _spark_properties(job, run.image)
+
+
+def _spark_properties(job: SparkJob, image: str) -> dict[str, str]:
+    """Returns the Spark settings that only the plan has: image, pod template and, if given, pod sizes."""
+    requests, limits = job.executors.resources.requests, job.executors.resources.limits
+    found = {
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_FOLDER}/{EXECUTOR_FILE}",
+        "spark.executor.cores": str(job.executors.cores),
+    }
+    # Spark sets a pod's memory request and limit to the same value.
+    memory, cpu = _first(limits.memory, requests.memory), _first(requests.cpu, limits.cpu)
+    if memory is not None:
+        overhead_mib = int(amount(memory) / MEBIBYTE) - HEAP_MIB
+        found["spark.executor.memory"] = f"{HEAP_MIB}m"
+        found["spark.executor.memoryOverhead"] = f"{overhead_mib}m"
+    if cpu is not None:
+        found["spark.kubernetes.executor.request.cores"] = str(cpu)
+    if limits.cpu is not None:
+        found["spark.kubernetes.executor.limit.cores"] = str(limits.cpu)
+    return found
+
+
+def _first(*given: int | str | None) -> int | str | None:
+    return next((one for one in given if one is not None), None)
+
+
+def _executor(run: _Run, config_map: str) -> Object:
+    """Returns the pod template of executors, to which Spark adds image, sizes and arguments.
+
+    The pods run under the flow's ServiceAccount, without a token.
+    """
+    flow_name, template = run.flow.metadata.name, run.job.template
+    labels = {
+        **template.labels,
+        "app.kubernetes.io/name": "mirrorflow-executor",
+        "app.kubernetes.io/instance": flow_name,
+        "app.kubernetes.io/component": f"{run.kind.value}-executor",
+        **run.selector,
+    }
+    container = {
+        "name": EXECUTOR,
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": volume_mounts(run.mounts, run.layout, template),
+        "env": _variables(template),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": labels, "annotations": dict(template.annotations)},
+        "spec": {
+            "serviceAccountName": flow_name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": pod_security(template),
+            "containers": [container],
+            "volumes": volumes(config_map, run.mounts, template, tmp_size=SCRATCH_SIZE),
+            **scheduling(template, run.selector),
+        },
+    }
+
+
+def _variables(template: Template) -> list[Object]:
+    """Returns the variables of a job's container: a writable HOME, and those of the user."""
+    return [{"name": "HOME", "value": "/tmp"}, *variables(template)]  # noqa: S108
 
 
 def _job(run: _Run, config_map: str, environment: Sequence[Object] = ()) -> Object:
@@ -361,13 +328,13 @@ def _at_exit(action: str, statuses: list[int]) -> Object:
 
 
 def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
-    template, mounted = run.job.template, run_mounts(run.plan, run.layout)
+    template, mounted = run.job.template, run.mounts
     output = run.job.output if isinstance(run.job, Verify) else None
     container = {
         "name": DRIVER,
         "image": run.image,
         "args": _arguments(run.kind),
-        "env": [*_environment(), *told, *environment(template)],
+        "env": [*_environment(), *told, *_variables(template)],
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
