@@ -268,7 +268,6 @@ def reading_digest(reading: Reading) -> Hashable:
         lags_unknown=min(summary.lags_unknown, 1),
         lag_s=None,
         records_per_s=0.0,
-        bytes_per_s=0.0,
         reasons=tuple(sorted(summary.reasons)),
         source=_digest_of_side(summary.source),
         target=_digest_of_side(summary.target),

@@ -99,12 +99,6 @@ class View:
         """Returns the CronJob of the flow's verification, or None."""
         return next(iter(self._of[key].schedules.values()), None) if key in self._of else None
 
-    def all_pods(self) -> Iterator[tuple[Key, PodSeen]]:
-        """Returns every connector pod of every flow that exists."""
-        return (
-            (key, pod) for key, of in self._of.items() if key in self.flows for _, pod in of.pods.values()
-        )
-
     def handle_event(self, kind: ObjectKind, event: str | None, body: Mapping[str, Any]) -> frozenset[Key]:
         """Stores a watch event; *event* is DELETED, or anything else for an object that exists."""
         self.watched_at[kind.name] = time.monotonic()

@@ -200,11 +200,8 @@ class ReasonCount(NamedTuple):
 class Summary:
     """The progress that one pod reports for one connector. Counts are of this pod only."""
 
-    version: int
-    flow: str = ""
     state: str = ""
     uptime_s: float = 0.0
-    tasks_total: int = 0
     tasks_failed: int = 0
     tasks_running: int = 0
     partitions: int = 0
@@ -215,7 +212,6 @@ class Summary:
     lags_unknown: int = 0  # partitions whose lag is not known
     lag_s: float | None = None
     records_per_s: float = 0.0
-    bytes_per_s: float = 0.0
     replicating: Replicating = Replicating.UNKNOWN
     reasons: tuple[ReasonCount, ...] = ()
     warnings: int = 0
@@ -282,21 +278,18 @@ def read_summary(body: bytes, *, read_at_s: float) -> Reading:
                 read_at_s, Unread.UNREADABLE, "it belongs to a job that this operator does not support"
             )
         return Reading(read_at_s=read_at_s, report=report)
-    return Reading(read_at_s=read_at_s, summary=_summary(version, value))
+    return Reading(read_at_s=read_at_s, summary=_summary(value))
 
 
 def _unread(read_at_s: float, unread: Unread, problem: str) -> Reading:
     return Reading(read_at_s=read_at_s, unread=unread, problem=problem)
 
 
-def _summary(version: int, value: Mapping[str, Any]) -> Summary:
+def _summary(value: Mapping[str, Any]) -> Summary:
     tasks, partitions = object_at(value, "tasks"), object_at(value, "partitions")
     return Summary(
-        version=version,
-        flow=matching(_NAME, value.get("flow")),
         state=matching(_WORD, value.get("state")),
         uptime_s=number(value.get("uptimeSeconds")) or 0.0,
-        tasks_total=count(tasks.get("total")),
         tasks_failed=count(tasks.get("failed")),
         tasks_running=count(tasks.get("running")),
         partitions=count(partitions.get("total")),
@@ -307,7 +300,6 @@ def _summary(version: int, value: Mapping[str, Any]) -> Summary:
         lags_unknown=count(partitions.get("lagUnknown")),
         lag_s=number(value.get("lagSeconds")),
         records_per_s=number(value.get("recordsPerSecond")) or 0.0,
-        bytes_per_s=number(value.get("bytesPerSecond")) or 0.0,
         replicating=_enum(Replicating, value.get("replicating"), Replicating.UNKNOWN),
         reasons=_reasons(value.get("reasons")),
         warnings=count(value.get("warnings")),

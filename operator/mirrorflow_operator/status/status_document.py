@@ -74,19 +74,11 @@ def _condition(row: Any) -> Condition | None:
         return None
 
 
-def worth_writing(old: Status, new: Status, *, last_write_s: float | None, now_s: float) -> bool:
-    """Whether to write *new* over *old*, the stored one, now.
-
-    *last_write_s*: wall clock of this process's last write; None before the first.
-    """
-    return held_s(old, new, last_write_s=last_write_s, now_s=now_s) == 0
-
-
 def held_s(old: Status, new: Status, *, last_write_s: float | None, now_s: float) -> float | None:
-    """Returns the seconds for which to hold back *new*; 0: write now; None: nothing to write.
+    """Returns the seconds for which to hold back *new*; 0: write it over *old* now; None: nothing to write.
 
-    The arguments are those of `worth_writing`. The caller must run another pass by then: without further
-    events the held status would never be written.
+    *last_write_s*: wall clock of this process's last write; None before the first. The caller must run another
+    pass by then: without further events the held status would never be written.
     """
     if new == old:
         return None

@@ -85,11 +85,8 @@ def resource(flow: MirrorFlow | None = None, *, status: Status | None = None, **
 def summary(**changes: Any) -> Summary:
     return replace(
         Summary(
-            version=1,
-            flow="east-to-west",
             state="RUNNING",
             uptime_s=900.0,
-            tasks_total=1,
             partitions=12,
             caught_up=True,
             replicating=Replicating.IDLE,

@@ -55,7 +55,6 @@ from mirrorflow_operator.status.status_document import (
     held_s,
     status_document,
     status_of,
-    worth_writing,
 )
 from tests.unit.control_plane.observations import (
     NOW_S,
@@ -92,7 +91,6 @@ _side = st.builds(
 )
 _summary = st.builds(
     Summary,
-    version=st.just(1),
     state=st.sampled_from(["RUNNING", "FAILED", "PAUSED", ""]),
     uptime_s=st.floats(0, 1e6),
     partitions=_count,
@@ -446,13 +444,13 @@ def test_figures_are_written_once_a_minute_and_changes_of_meaning_at_once() -> N
     busy = old.model_copy(update={"lag": Lag.UNDER_A_MINUTE})
     worse = settled(STUCK)
 
-    assert not worth_writing(old, old, last_write_s=None, now_s=NOW_S)
-    assert worth_writing(old, busy, last_write_s=None, now_s=NOW_S)
-    assert not worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S + 1, now_s=NOW_S)
-    assert worth_writing(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S, now_s=NOW_S)
-    assert worth_writing(old, worse, last_write_s=NOW_S - 1, now_s=NOW_S)
+    assert held_s(old, old, last_write_s=None, now_s=NOW_S) != 0
+    assert held_s(old, busy, last_write_s=None, now_s=NOW_S) == 0
+    assert held_s(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S + 1, now_s=NOW_S) != 0
+    assert held_s(old, busy, last_write_s=NOW_S - FIGURES_EVERY_S, now_s=NOW_S) == 0
+    assert held_s(old, worse, last_write_s=NOW_S - 1, now_s=NOW_S) == 0
     assert 20 == held_s(old, busy, last_write_s=NOW_S - 40, now_s=NOW_S)
-    assert worth_writing(old, busy, last_write_s=NOW_S + 10_000, now_s=NOW_S)
+    assert held_s(old, busy, last_write_s=NOW_S + 10_000, now_s=NOW_S) == 0
 
 
 def test_traffic_causes_at_most_one_write_a_minute() -> None:
@@ -466,7 +464,7 @@ def test_traffic_causes_at_most_one_write_a_minute() -> None:
     for at in range(120):
         life.see(busy if at % 2 else WELL, 30)
         now_s = life.last.now_s
-        if worth_writing(written, life.status, last_write_s=last_write_s, now_s=now_s):
+        if held_s(written, life.status, last_write_s=last_write_s, now_s=now_s) == 0:
             written, last_write_s, writes = life.status, now_s, writes + 1
 
     assert 0 < writes <= 60

@@ -39,7 +39,6 @@ FIGURES: dict[str, st.SearchStrategy[Any]] = {
     "lag_records": st.integers(0, 2),
     "lag_s": st.sampled_from([None, 0.0, 0.9, 1.0, 9.0, 10.0, 59.0, 60.0, 599.0, 600.0]),
     "records_per_s": st.sampled_from([0.0, 0.1, 7.0]),
-    "bytes_per_s": st.sampled_from([0.0, 7.0]),
     "replicating": st.sampled_from(Replicating),
     "reasons": st.lists(
         st.builds(ReasonCount, st.sampled_from(["TopicNotCopied", "TopicGone"]), st.integers(1, 3)),
@@ -109,7 +108,7 @@ def test_a_relevant_change_changes_the_digest(changes: dict[str, Any]):
 
 def test_moving_figures_keep_the_digest():
     """Steady traffic queues no flow."""
-    moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, bytes_per_s=3.0, lag_s=0.4)
+    moved = summary(uptime_s=930.0, lag_records=0, records_per_s=0.0, lag_s=0.4)
 
     assert reading_digest(Reading(read_at_s=0.0, summary=summary())) == reading_digest(
         Reading(read_at_s=30.0, summary=moved)
