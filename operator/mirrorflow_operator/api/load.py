@@ -127,7 +127,8 @@ def _field_error(detail: ErrorDetails) -> FieldError:
     location = detail["loc"]
     path, kind, context = _path(location), detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        known = _known_fields(location[:-1])
+        model = _model_at(location[:-1])
+        known = [] if model is None else [one.alias or name for name, one in model.model_fields.items()]
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
         action = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known[:NAMED_FIELDS_MAX])
         return FieldError(path=path, message="it is not a field", action=action.rstrip("?"))
@@ -161,11 +162,6 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif part not in {"int", "[key]"} and not part.startswith("constrained-"):
             text += f".{part}" if text else part
     return text or "the file"
-
-
-def _known_fields(location: tuple[int | str, ...]) -> list[str]:
-    model = _model_at(location)
-    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:

@@ -258,7 +258,7 @@ def reading_digest(reading: Reading) -> Hashable:
         return reading.report  # a job is finite, and the status shows its figures
     if summary is None:
         return reading.unread
-    long_s = stale_after_s(summary.checkpoints)
+    done, long_s = summary.checkpoints, stale_after_s(summary.checkpoints)
     figures = replace(
         summary,
         uptime_s=0.0,
@@ -271,9 +271,7 @@ def reading_digest(reading: Reading) -> Hashable:
         reasons=tuple(sorted(summary.reasons)),
         source=_digest_of_side(summary.source),
         target=_digest_of_side(summary.target),
-        checkpoints=None
-        if summary.checkpoints is None
-        else _digest_of_checkpoints(summary.checkpoints, long_s),
+        checkpoints=None if done is None else _digest_of_checkpoints(done, long_s),
     )
     ages = pod_progress.is_young(summary), summary.uptime_s > long_s
     return figures, pod_progress.bucket(summary), summary.records_per_s > 0, ages

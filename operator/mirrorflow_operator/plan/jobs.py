@@ -19,7 +19,7 @@ from typing import Any, Final
 from mirrorflow_core.java.properties import format_properties
 from mirrorflow_operator.api.connectors import Template
 from mirrorflow_operator.api.model import amount, whole
-from mirrorflow_operator.api.runs import ForeignRecordPolicy, Output, Seed, SparkJob, Verify
+from mirrorflow_operator.api.runs import ForeignRecordPolicy, Seed, SparkJob, Verify
 from mirrorflow_operator.api.spec import MirrorFlow, State
 from mirrorflow_operator.plan import names
 from mirrorflow_operator.plan.layout import SecretLayout
@@ -328,8 +328,17 @@ def _at_exit(action: str, statuses: list[int]) -> Object:
 
 
 def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
-    template, mounted = run.job.template, run.mounts
+    template = run.job.template
     output = run.job.output if isinstance(run.job, Verify) else None
+    written: list[Object] = []
+    claims: list[Object] = []
+    security = pod_security(template)
+    if output is not None:
+        written = [{"name": OUTPUT, "mountPath": OUTPUT_FOLDER}]
+        claims = [{"name": OUTPUT, "persistentVolumeClaim": {"claimName": output.claim_name}}]
+        if output.fs_group is not None:
+            # Kubernetes gives a new volume, which root owns, to this group.
+            security["fsGroup"] = output.fs_group
     container = {
         "name": DRIVER,
         "image": run.image,
@@ -340,7 +349,7 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
         "ports": [{"name": "progress", "containerPort": PROGRESS_PORT, "protocol": "TCP"}],
         "resources": resources_of(run.job.driver.resources) or _DRIVER_RESOURCES,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [*volume_mounts(mounted, run.layout, template), *_output_mounts(output)],
+        "volumeMounts": [*volume_mounts(run.mounts, run.layout, template), *written],
     }
     return {
         "metadata": {
@@ -354,29 +363,12 @@ def _driver_pod(run: _Run, config_map: str, told: Sequence[Object]) -> Object:
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": max(GRACE_S, template.termination_grace_period_seconds),
-            "securityContext": {**pod_security(template), **_output_group(output)},
+            "securityContext": security,
             "containers": [container],
-            "volumes": [
-                *volumes(config_map, mounted, template, tmp_size=SCRATCH_SIZE),
-                *_output_volumes(output),
-            ],
+            "volumes": [*volumes(config_map, run.mounts, template, tmp_size=SCRATCH_SIZE), *claims],
             **scheduling(template, run.selector),
         },
     }
-
-
-def _output_mounts(output: Output | None) -> list[Object]:
-    return [] if output is None else [{"name": OUTPUT, "mountPath": OUTPUT_FOLDER}]
-
-
-def _output_volumes(output: Output | None) -> list[Object]:
-    claim = None if output is None else {"claimName": output.claim_name}
-    return [] if claim is None else [{"name": OUTPUT, "persistentVolumeClaim": claim}]
-
-
-def _output_group(output: Output | None) -> Object:
-    """Returns the `fsGroup`, if given: Kubernetes gives a new volume, which root owns, to this group."""
-    return {} if output is None or output.fs_group is None else {"fsGroup": output.fs_group}
 
 
 def _arguments(kind: RunKind) -> list[str]:

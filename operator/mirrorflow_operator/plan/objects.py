@@ -51,7 +51,7 @@ def objects(
     authority to verify connectors over TLS; connectors with a certificate then serve only HTTPS.
     *source_waits* is that of `pods`, *has_defaults* that of `pod`.
     """
-    secure = verifies and is_certified(flow)
+    secure = verifies and flow.spec.internal_rest.tls is not None
     found = [_service_account(flow, flow.metadata.name, None, {}), _network_policy(flow)]
     planned = {connector.kind: connector for connector in plan.connectors}
     for host, kinds in pods(flow.spec.connectors, planned, source_waits=source_waits).items():
@@ -63,11 +63,6 @@ def objects(
             _of_pod(flow, inside, image, layout, shape=shape, secure=secure, has_defaults=has_defaults)
         )
     return found
-
-
-def is_certified(flow: MirrorFlow) -> bool:
-    """Returns whether the flow's pods have a certificate."""
-    return flow.spec.internal_rest.tls is not None
 
 
 def _of_pod(

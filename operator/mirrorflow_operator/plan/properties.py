@@ -60,15 +60,12 @@ def cluster_properties(side: str, cluster: ClusterSpec, layout: SecretLayout) ->
 
 def client_config(cluster: ClusterSpec, prefix: str) -> dict[str, str]:
     """Returns the cluster's `config`; MM2 accepts such keys only with a client role as their prefix."""
-    properties: dict[str, str] = {}
-    for key, value in cluster.config.items():
-        names = [key] if key.startswith(tuple(f"{role}." for role in CLIENT_ROLES)) else _all_roles(key)
-        properties |= {prefix + name: value for name in names}
-    return properties
-
-
-def _all_roles(key: str) -> list[str]:
-    return [f"{role}.{key}" for role in CLIENT_ROLES]
+    roles = tuple(f"{role}." for role in CLIENT_ROLES)
+    return {
+        prefix + role + key: value
+        for key, value in cluster.config.items()
+        for role in (("",) if key.startswith(roles) else roles)
+    }
 
 
 def security_properties(cluster: ClusterSpec, layout: SecretLayout) -> dict[str, str]:
@@ -271,7 +268,8 @@ def source_properties(spec: Spec) -> dict[str, str]:
     if spec.isolation_level is IsolationLevel.READ_COMMITTED:
         properties["source.consumer.isolation.level"] = "read_committed"
     if spec.limits.bytes_per_second is not None:
-        properties["mirrorflow.bytes.per.second"] = _bytes(spec.limits.bytes_per_second)
+        # A plain number, because the replicator's properties accept fewer units than Kubernetes.
+        properties["mirrorflow.bytes.per.second"] = str(whole(spec.limits.bytes_per_second))
     return properties
 
 
@@ -324,11 +322,6 @@ def _start_from(start: StartFrom) -> str:
     if start.position is InitialPosition.TIMESTAMP:
         return f"timestamp:{start.timestamp}"
     return str(start.position.value).lower()
-
-
-def _bytes(limit: int | str) -> str:
-    """Returns a plain number, because the replicator's properties accept fewer units than Kubernetes."""
-    return str(whole(limit))
 
 
 def _flag(value: bool) -> str:  # noqa: FBT001  one argument, one meaning

@@ -71,11 +71,6 @@ def next_shape(wanted: Shape, live: Live | None) -> Shape:
     return wanted
 
 
-def service_host(flow: MirrorFlow, kind: ConnectorKind) -> str:
-    """Returns the host name of the pods' certificate, which the pods verify when they call each other."""
-    return names.pod_host(flow.metadata.name, flow.metadata.namespace, names.connector_word(kind))
-
-
 def node_properties(
     flow: MirrorFlow, kind: ConnectorKind, connector: Connector, layout: SecretLayout
 ) -> dict[str, str]:
@@ -105,14 +100,12 @@ def node_properties(
 
 def own_topics(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> tuple[str, str, str]:
     """Returns the group of *connector*'s pods, its config topic and its status topic."""
-    alias, word = flow.spec.source.alias, names.connector_word(kind)
-    own = {
-        "group.id": f"{alias}-mm2-{word}",
-        "config.storage.topic": worker_topic("configs", f"{alias}.{word}"),
-        "status.storage.topic": worker_topic("status", f"{alias}.{word}"),
-    }
-    group, configs, statuses = (connector.config.get(key, value) for key, value in own.items())
-    return group, configs, statuses
+    alias, word, config = flow.spec.source.alias, names.connector_word(kind), connector.config
+    return (
+        config.get("group.id", f"{alias}-mm2-{word}"),
+        config.get("config.storage.topic", worker_topic("configs", f"{alias}.{word}")),
+        config.get("status.storage.topic", worker_topic("status", f"{alias}.{word}")),
+    )
 
 
 def internal_listener(flow: MirrorFlow) -> str:
@@ -136,12 +129,14 @@ def _tls(flow: MirrorFlow, kind: ConnectorKind, layout: SecretLayout) -> dict[st
     if tls is None:
         return {}
     prefix, secret = HTTPS_PREFIX, tls.secret_name
+    # The name in the pods' certificate, which they verify when they call each other.
+    host = names.pod_host(flow.metadata.name, flow.metadata.namespace, names.connector_word(kind))
     return {
         **certificate(secret, layout),
         f"{prefix}ssl.truststore.type": "PEM",
         f"{prefix}ssl.truststore.location": layout.secret_path(secret, AUTHORITY),
         f"{prefix}ssl.client.auth": "required",
-        "mirrorflow.internal.rest.server.name": service_host(flow, kind),
+        "mirrorflow.internal.rest.server.name": host,
     }
 
 

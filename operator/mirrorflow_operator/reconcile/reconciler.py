@@ -50,7 +50,7 @@ class Reconciler:
     @property
     def held(self) -> int:
         """Number of flows whose newest status is held back for some seconds."""
-        return sum(memory.status.is_held for memory in self._memories.values())
+        return sum(memory.status.held_s is not None for memory in self._memories.values())
 
     async def reconcile(self, key: Key) -> float | None:
         """Runs one pass over the flow *key*.

@@ -25,11 +25,6 @@ class StatusMemory:
     stored: Status | None = None  # as the API server stored it
     held_s: float | None = None  # seconds for which a newer status is held back; None: it is not
 
-    @property
-    def is_held(self) -> bool:
-        """Whether a newer status is held back because it is not worth a write yet."""
-        return self.held_s is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowStatusWriter:

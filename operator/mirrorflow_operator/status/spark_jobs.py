@@ -69,16 +69,13 @@ def decide(
 
 def is_open(kind: RunKind, run_id: str, status: Status, jobs: Iterable[JobSeen]) -> bool:
     """Whether a run with that id is requested and has not ended."""
-    if not run_id or recorded_end(kind, run_id, status):
+    if kind is RunKind.VERIFY:
+        is_recorded = status.verify is not None and status.verify.ended_run_id == run_id
+    else:
+        is_recorded = has_ended(status.seed, run_id)
+    if not run_id or is_recorded:
         return False
     return not any(job.kind is kind and job.run_id == run_id and job.outcome for job in jobs)
-
-
-def recorded_end(kind: RunKind, run_id: str, status: Status) -> bool:
-    """Whether the status records that the run has ended."""
-    if kind is RunKind.VERIFY:
-        return status.verify is not None and status.verify.ended_run_id == run_id
-    return has_ended(status.seed, run_id)
 
 
 def has_ended(status: RunStatus | None, run_id: str) -> bool:
@@ -185,15 +182,11 @@ def _troubles(job: JobSeen, flow: MirrorFlow | None, now_s: float) -> Iterator[W
         )
 
 
-def _why_failed(job: JobSeen) -> str:
-    """Returns, as part of a sentence, why Kubernetes gave up the job."""
-    return _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
-
-
 def failure(job: JobSeen, report: Report | None) -> str:
     """Returns a sentence without a final stop: why the job failed, and its own message."""
     said = "" if report is None or not report.message else f": {report.message}"
-    return f"It failed: {_why_failed(job)}{said}"
+    why = _GIVEN_UP.get(job.reason, bounded(job.message, QUOTE_MAX) or "Kubernetes reports no reason")
+    return f"It failed: {why}{said}"
 
 
 def see(job: str) -> str:

@@ -164,17 +164,12 @@ def _with_job(job: JobSeen, found: VerifyStatus, observation: Observation) -> Ve
     return new
 
 
-def _differs_in(status: VerifyStatus) -> bool:
-    windows = status.windows
-    return bool(status.differences or (windows is not None and (windows.different or windows.reordered)))
-
-
 def _verdict(status: VerifyStatus) -> Finding | None:
     """Returns the verdict of a finished run on the two clusters; None where it has none."""
     windows = status.windows
     if windows is None:
         return None
-    if _differs_in(status):
+    if status.differences or windows.different or windows.reordered:
         text = f"{windows.different:,} of {windows.total:,} windows differ, {windows.reordered:,} are in another order"
         count = f": {status.differences:,} records" if status.differences else ""
         return no(_KIND, Reason.DIFFERENCES_FOUND, f"{text}{count}. {see(status.job)}")
