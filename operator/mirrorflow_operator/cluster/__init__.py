@@ -1,1 +1,1 @@
-"""Reads from and writes to the Kubernetes API; only kopf's watches, in `handlers`, are outside."""
+"""Talks to the cluster: requests to the Kubernetes API, watches, the Lease, and polls of pods."""

@@ -244,7 +244,7 @@ def selector_of(kind: ObjectKind) -> str:
 async def list_all(client: Client, view: View, namespace: str | None) -> Listed:
     """Reads every kind in *namespace* (None: all namespaces) into *view* and returns what changed.
 
-    Raises ClusterError; what was read until then stays in the view.
+    Raises ApiServerError; what was read until then stays in the view.
     """
     changed: frozenset[Key] = frozenset()
     kinds = set()

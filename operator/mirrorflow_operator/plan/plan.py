@@ -50,7 +50,7 @@ class Plan:
 
 
 def plan(flow: MirrorFlow, secrets: SecretLayout, *, flow_id: str = "") -> Plan:
-    """Returns the connectors of *flow* that have work; *flow* has passed `api.validate`.
+    """Returns the connectors of *flow* that have work; *flow* has passed `api.rules`.
 
     *flow_id* is the id with which it claims its source alias on the target; "": its name.
     """

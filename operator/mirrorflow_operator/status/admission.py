@@ -76,7 +76,7 @@ def admit(
     """Returns the admission of *resource*.
 
     *versions*: the replicator versions that the operator has, the default first. *kubernetes_id*: the id of the
-    Kubernetes cluster, "" where unknown. *conflict*: the refusal of `assess.cross_flow_checks`, None without one.
+    Kubernetes cluster, "" where unknown. *conflict*: the refusal of `cross_flow_checks`, None without one.
     """
     pinned = resource.status.version
     if resource.flow is None:

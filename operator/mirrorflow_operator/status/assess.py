@@ -48,7 +48,7 @@ class Assessment:
     """The complete `status`, and the `memory` for the flow's next observation.
 
     `again_after_s`: seconds until the next assessment if no event comes earlier; None: only after an event.
-    `causes`: the replicator's reasons behind each condition, by condition type (`troubles.new_troubles`).
+    `causes`: the replicator's reasons behind each condition, by condition type (`problems.new_troubles`).
     """
 
     status: Status

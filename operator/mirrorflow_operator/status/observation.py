@@ -93,7 +93,7 @@ class ConnectorSeen:
     deployment: DeploymentSeen | None = None
     pods: tuple[PodSeen, ...] = ()  # their readings are of this connector
     said_in: ConnectorKind | None = None  # the connector whose spec configures the pod; None: its own
-    is_moving: bool = False  # it is on its way from one Deployment to another (`colocation_migration`)
+    is_moving: bool = False  # it is on its way from one Deployment to another (`rollouts.is_moving`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Observation:
     """Everything known about a flow at `now_s`."""
 
     resource: Resource
-    admission: Admission  # from `assess.admission.admit`; the plan is based on it
+    admission: Admission  # from `admission.admit`; the plan is based on it
     now_s: float
     connectors: tuple[ConnectorSeen, ...] = ()  # those that are planned or still exist
     memory: AssessmentMemory = field(default_factory=AssessmentMemory)
@@ -158,7 +158,7 @@ class Observation:
     fresh_s: float = FRESH_S  # the maximum age of a reading that is used
     jobs: tuple[JobSeen, ...] = ()  # the flow's existing Spark jobs
     schedule: ScheduleSeen | None = None
-    runs: Runs = NO_RUNS  # from `assess.due_jobs`; the plan is based on it
+    runs: Runs = NO_RUNS  # from `spark_jobs.decide`; the plan is based on it
     # Why a write of this pass failed ("exceeded quota ..."), for the status; "" if none did.
     refusal: str = ""
 
