@@ -39,11 +39,12 @@ def document(flow: JavaFlow, findings: ConversionFindings) -> dict[str, Any]:
     checkpoint = dict(flow.connectors.get(CHECKPOINT, own))
     topics, factor = _topics(flow, own, findings)
     spec: dict[str, Any] = {
-        "state": flow.state,
+        "state": "Paused" if own.get("mirrorflow.state", "").strip().lower() == "paused" else flow.state,
         "source": _cluster(flow.source, own=("source.", "isolation.level", "auto.offset.reset")),
         "target": _cluster(flow.target),
         "topics": topics,
         "groups": _groups(flow, checkpoint, findings),
+        "takeOverFrom": _list(own.get("mirrorflow.takeover.from", "")),
         "isolationLevel": _isolation(flow, own),
         "offsetSyncs": {"location": own.get("offset-syncs.topic.location", "source").strip().capitalize()},
         "heartbeats": {"emitTo": list(flow.emit_to)},

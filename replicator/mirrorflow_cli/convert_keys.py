@@ -54,6 +54,8 @@ FIELDS = frozenset(
         "offset-syncs.topic.location",
         "emit.heartbeats.enabled",
         "mirrorflow.start.from",
+        "mirrorflow.state",
+        "mirrorflow.takeover.from",
         "mirrorflow.source.loss.policy",
         "mirrorflow.bytes.per.second",
         "mirrorflow.heartbeats.emit.to",

@@ -30,6 +30,7 @@ FIELD_OF_KEY = {
     "emit.heartbeats.enabled": "spec.heartbeats.emitTo",
     "source.consumer.isolation.level": "spec.isolationLevel",
     "mirrorflow.start.from": "spec.topics.startFrom",
+    "mirrorflow.state": "spec.state",
     "mirrorflow.source.loss.policy": "spec.topics.onSourceLoss",
     "mirrorflow.bytes.per.second": "spec.limits.bytesPerSecond",
     "mirrorflow.takeover.from": "spec.takeOverFrom",

@@ -15,6 +15,7 @@ from mirrorflow_cli.convert_parts import ConversionFindings
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.export_lines import exported, text
 from mirrorflow_operator.api.load import flow_of, load_flow
+from mirrorflow_operator.api.spec import State
 from mirrorflow_operator.plan.layout import POD_LAYOUT, SecretLayout
 from mirrorflow_operator.plan.plan import plan
 from mirrorflow_replicator.config.dedicated_mode import load_mm2
@@ -236,6 +237,17 @@ def test_flow_keeps_what_positions_hang_on() -> None:
         "replication.policy.separator": "_",
         "mirrorflow.flow": "A->B",
     }.items() <= connector.connector_properties.items()
+
+
+def test_paused_flow_with_a_takeover_comes_back() -> None:
+    """Both have fields of the resource, so `config` would be refused."""
+    source = TWO + "A->B.mirrorflow.state = Paused\nA->B.mirrorflow.takeover.from = x->B, y->B\n"
+    spec = flow_of(converted(source, ConversionFindings())[0]).spec
+    back, _, losses = there_and_back(source)
+
+    assert (spec.state, spec.take_over_from) == (State.PAUSED, ("x->B", "y->B"))
+    assert {} == differences(source, back)
+    assert ["a-to-b: spec.state Paused: MM2 runs every enabled flow."] == losses
 
 
 @pytest.mark.parametrize(
