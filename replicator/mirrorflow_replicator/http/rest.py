@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote
 from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.connect.session_keys import MISSING_SIGNATURE
 from mirrorflow_core.reports import ConnectorReport, TaskReport
+from mirrorflow_replicator.config.secret_masking import shown
 from mirrorflow_replicator.http.commands import (
     NOT_ALLOWED,
     NOT_FOUND,
@@ -28,7 +29,6 @@ from mirrorflow_replicator.http.commands import (
 )
 from mirrorflow_replicator.http.rest_plugins import PLUGINS, definitions, plugins, validation
 from mirrorflow_replicator.http.rest_resources import READING, methods
-from mirrorflow_replicator.http.secret_masking import shown
 from mirrorflow_replicator.http.worker_view import (
     LoggerLevel,
     Request,

@@ -8,8 +8,8 @@ Pure.
 from collections.abc import Mapping
 
 from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_replicator.config.secret_masking import shown_value
 from mirrorflow_replicator.http.commands import NULL_VALUE
-from mirrorflow_replicator.http.secret_masking import shown_value
 from mirrorflow_replicator.http.worker_view import PluginKey, WorkerView
 from mirrorflow_replicator.version import connect_version
 
