@@ -46,11 +46,14 @@ class GroupAssignment:
     delay_ms: int = 0  # until the next rebalance, for work held back for a lost member
 
 
+NO_URL: Final = "NOTUSED"  # what a member advertises that serves no HTTP, as Java's MirrorMaker
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
     """The metadata that a member sends to the leader when it joins."""
 
-    url: str  # REST URL for other members
+    url: str  # REST URL for other members, or NO_URL
     config_offset: int
     held: GroupAssignment | None = field(default=None)  # None: the member holds nothing
 

@@ -23,6 +23,7 @@ from mirrorflow_replicator.config.flow_warnings import EnabledFlow, check_aliase
 from mirrorflow_replicator.config.key_rows import Scope, Verdict
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
+from mirrorflow_replicator.config.secret_masking import shown_value
 from mirrorflow_replicator.config.worker import (
     CHECKPOINT_CONNECTOR,
     HEARTBEAT_CONNECTOR,
@@ -74,6 +75,7 @@ def load_mm2(
     warnings: list[str] = []
     raw, aliases = read_mm2(text, warnings)
     _check_keys(raw, aliases, warnings)
+    warnings += _plain_secrets(raw)
     wanted = _wanted(aliases, clusters)
     read = PropertyReader(raw, Resolver(raw))
     pairs = [
@@ -92,6 +94,20 @@ def load_mm2(
     check_aliases(flows)
     warnings += flow_warnings(flows)
     return tuple(_herder(raw, source, target, list(warnings), now_ms) for source, target in pairs)
+
+
+def _plain_secrets(raw: Mapping[str, str]) -> list[str]:
+    """Returns a warning of the secrets of *raw* that config topics get in plain text, as with Java MM2."""
+    keys_in_clear = sorted(
+        key
+        for key, value in raw.items()
+        if shown_value(key, value) != value and not key.startswith(("listeners.https.", PROVIDERS_KEY))
+    )
+    sentence = (
+        f"{', '.join(keys_in_clear)}: in plain text, and so also in the config topics on the targets, as with "
+        "Java MM2; write references instead (docs/from-mm2.md)."
+    )
+    return [sentence] if keys_in_clear else []
 
 
 def _enabled(raw: Mapping[str, str], aliases: Sequence[str]) -> tuple[EnabledFlow, ...]:
@@ -194,25 +210,6 @@ def _herder(
         for connector in _CONNECTORS
     ]
     herder = worker_settings(flow, worker, connectors, (), warnings, now_ms=now_ms)
-    if PropertyReader(raw, Resolver(raw)).flag(SEVERAL_KEY, default=False):
-        herder = _one_of_several(herder, raw, worker, connectors, source, target)
-    # Our HTTP server has the process's certificate, never the client certificate for a herder's target.
-    tls = clients.with_prefix(raw, "listeners.https.") or {
-        key: value for key, value in raw.items() if key.startswith("ssl.")
-    }
-    return replace(herder, http=replace(herder.http, tls=tls))
-
-
-def _one_of_several(
-    herder: WorkerSettings,
-    raw: Mapping[str, str],
-    worker: Mapping[str, str],
-    connectors: Sequence[Mapping[str, str]],
-    source: str,
-    target: str,
-) -> WorkerSettings:
-    """Returns *herder* as a node of the flow's group; it runs what the leader has stored (KIP-710)."""
-    internal = PropertyReader(raw, Resolver(raw)).names("listeners", LISTENERS_DEFAULT)
     distributed = distributed_settings(
         PropertyReader(worker, Resolver(worker)),
         worker,
@@ -220,8 +217,14 @@ def _one_of_several(
         target_alias=target,
         flow=(source, target),
     )
-    http = replace(herder.http, internal=checked_listeners(internal))
-    return replace(herder, distributed=distributed, http=http)
+    read = PropertyReader(raw, Resolver(raw))
+    serves_others = read.flag(SEVERAL_KEY, default=False)
+    internal = checked_listeners(read.names("listeners", LISTENERS_DEFAULT)) if serves_others else ()
+    # Our HTTP server has the process's certificate, never the client certificate for a herder's target.
+    tls = clients.with_prefix(raw, "listeners.https.") or {
+        key: value for key, value in raw.items() if key.startswith("ssl.")
+    }
+    return replace(herder, distributed=distributed, http=replace(herder.http, tls=tls, internal=internal))
 
 
 def _runnable(properties: dict[str, str], flow: str, warnings: list[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Parses DistributedConfig's group keys into `GroupSettings`: the group that a distributed worker joins.
 
-A worker is the only node unless `dedicated.mode.enable.internal.rest=true` (KIP-710's key). A single process
-then need not wait for other nodes, nor accept their calls.
+Processes with an mm2.properties always join the group of each flow, as Java's do. A distributed worker is the
+only node unless `dedicated.mode.enable.internal.rest=true` (KIP-710's key): it then need not wait for other
+nodes, nor accept their calls.
 """
 
 from collections.abc import Mapping
@@ -29,11 +30,11 @@ def _is_exactly_once(read: PropertyReader) -> bool:
 def group_settings(
     read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, flow: tuple[str, str] | None = None
 ) -> GroupSettings | None:
-    """Returns the group of the *worker* that *read* reads; None for a single node.
+    """Returns the group of the *worker* that *read* reads; None for a distributed worker that is alone.
 
     *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
     """
-    if not read.flag(SEVERAL_KEY, default=False):
+    if flow is None and not read.flag(SEVERAL_KEY, default=False):
         return None
     group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
     protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"), "sessioned")

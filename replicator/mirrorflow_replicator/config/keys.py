@@ -125,7 +125,7 @@ def check(
                 raise RefusedSettingError(key=prefix + name, why=key.note)
         elif (
             (key.verdict is Verdict.IGNORED and key.warns)
-            or (key.needs and properties.get(key.needs, "").strip().lower() != "true")
+            or _lacks_what_it_needs(key, properties, scopes)
             or _is_of_no_transform(name, properties)
         ):
             ineffective.append(prefix + name)
@@ -156,6 +156,15 @@ def document() -> str:
         lines += ["", f"## {title}", "", scope.value, "", "| key | verdict | note |", "|---|---|---|"]
         lines += [f"| `{key.name}` | {key.outcome} | {key.note} |" for key in KEYS if key.scope is scope]
     return "\n".join(lines) + "\n"
+
+
+def _lacks_what_it_needs(key: Key, properties: Mapping[str, str], scopes: tuple[Scope, ...]) -> bool:
+    """Whether *key* has no effect without another one; a cluster of an mm2.properties always has groups."""
+    return (
+        bool(key.needs)
+        and scopes != CLUSTER_SCOPES
+        and properties.get(key.needs, "").strip().lower() != "true"
+    )
 
 
 def _is_of_no_transform(name: str, properties: Mapping[str, str]) -> bool:

@@ -24,7 +24,7 @@ REST_KEYS: tuple[Key, ...] = (
             ),
             (
                 SEVERAL_KEY,
-                "default false: the only node; true has all processes with the same `group.id`, or mm2.properties, share the work",
+                "default false: a `distributed` worker is the only node; true: processes with the same `group.id` share the work. Processes with an mm2.properties always do; true has them call each other, which Java nodes need",
             ),
             (
                 "rest.advertised.host.name",

@@ -8,10 +8,10 @@ from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict, rows
 
 SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
-_GROUP = "with several nodes"
+_GROUP = "in a group of nodes"
 _NO_TOPIC = (
-    "in `distributed`, where it is required, and in an mm2.properties with several nodes, where it is "
-    "`mm2-{}.<source>.internal`; otherwise connectors come from files"
+    "in `distributed`, where it is required, and in an mm2.properties, where it is "
+    "`mm2-{}.<source>.internal`; a standalone process has its connectors from files"
 )
 _CONVERTER = (
     "bytes are copied unchanged whatever it is; a connector that does not name ByteArrayConverter itself "
@@ -27,7 +27,7 @@ WORKER_KEYS: tuple[Key, ...] = (
             ("client.id", "part of the names of the worker's own clients"),
             (
                 "group.id",
-                "part of the names of the worker's own clients; with several nodes the group that they join",
+                "the group of nodes, default `<source>-mm2` in an mm2.properties; part of the names of the worker's own clients",
             ),
             (
                 "offset.storage.store",

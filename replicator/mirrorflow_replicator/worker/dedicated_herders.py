@@ -1,4 +1,4 @@
-"""Runs all flows of an mm2.properties that several processes share; each flow is a group on its target.
+"""Runs all flows of an mm2.properties; each flow is a group on its target, which other processes may join.
 
 Guarantees: an error of one flow does not affect another. Connectors are shown with their flow before their
 names, because every flow has connectors of the same names. REST changes no connector, because the file

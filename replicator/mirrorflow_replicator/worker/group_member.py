@@ -21,6 +21,7 @@ from typing import Any
 from mirrorflow_core.connect.group_assignment import Units, share_out
 from mirrorflow_core.connect.group_protocol import (
     CONFIG_MISMATCH,
+    NO_URL,
     PROTOCOLS,
     GroupAssignment,
     MemberState,
@@ -87,6 +88,11 @@ class GroupMember:
         self.leader_url = ""  # "" before the first rebalance
         self.meeting = True  # a rebalance is under way; commands wait
         self.problem: MirrorFlowError | None = None
+
+    @property
+    def acts_for_leader(self) -> bool:
+        """Whether what a leader writes for this node is written here: it leads, or the leader serves no HTTP."""
+        return self.leads or self.leader_url == NO_URL
 
     @property
     def signs(self) -> bool:

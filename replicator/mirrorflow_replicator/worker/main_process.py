@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from mirrorflow_core.connect.group_protocol import NO_URL
 from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.errors import MirrorFlowError, RefusedSettingError
 from mirrorflow_core.reports import ConnectorReport
@@ -21,6 +23,7 @@ from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.client_check import check_client, clients_of
 from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
+from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.internal_rest import Flow, route
 from mirrorflow_replicator.http.loggers import LOGGERS
@@ -72,6 +75,7 @@ class Worker:
         self._samples = Samples()
         self._address = ""  # host:port of the first listener, as others reach it
         self._scheme = "http"
+        self._id = uuid.uuid4()
         self._group = _group(self._settings[0])
         self._herd = self._make_herd()
         self._warnings = tuple(dict.fromkeys(self._setting_warnings()))
@@ -136,6 +140,7 @@ class Worker:
         if self._group is not None and first.name == DISTRIBUTED:
             return self._grouped(first, "")
         if self._group is not None:
+            self._check_that_any_runs()
             herds = ((worker, self._grouped(worker, f"/{worker.name}")) for worker in self._settings)
             return DedicatedHerders(
                 {flow: herd for worker, herd in herds if (flow := _flow(worker)) is not None}
@@ -144,19 +149,16 @@ class Worker:
             return SingleNodeHerder(
                 first, first.distributed, samples=self._samples, worker_id=lambda: self._worker_id("")
             )
-        # In mm2 mode every herder's connectors have the same names; with the flow they are unique.
-        named = [
-            replace(connector, name=_shown_name(worker, connector.name))
-            for worker in self._settings
-            for connector in worker.connectors
-        ]
-        herd = FixedHerder(named, samples=self._samples, grace_s=self._grace_s)
-        if not herd.hosted:
+        self._check_that_any_runs()
+        return FixedHerder(first.connectors, samples=self._samples, grace_s=self._grace_s)
+
+    def _check_that_any_runs(self) -> None:
+        connectors = [connector for worker in self._settings for connector in worker.connectors]
+        if all(host(connector, samples=self._samples) is None for connector in connectors):
             raise RefusedSettingError(
-                key="connector.class" if first.name == STANDALONE else "enabled",
+                key="connector.class" if self._settings[0].name == STANDALONE else "enabled",
                 why="there is nothing to run, as no connector is enabled",
             )
-        return herd
 
     @property
     def _grace_s(self) -> float:
@@ -171,7 +173,8 @@ class Worker:
             worker.distributed.group,
             samples=self._samples,
             worker_id=partial(self._worker_id, herder),
-            url=self._url,
+            # Others never call the listener for users and metrics of a process that serves no group.
+            url=self._url if worker.name == DISTRIBUTED or worker.http.internal else lambda: NO_URL,
             label=_shown_name(worker, ""),
         )
 
@@ -270,16 +273,18 @@ class Worker:
     @property
     def _takes_calls(self) -> bool:
         first = self._settings[0]
-        changed = first.http.modify_enabled and first.name == DISTRIBUTED
-        return self._group is not None and (changed or not first.http.internal)
+        in_group = self._group is not None and first.name == DISTRIBUTED
+        return in_group and (first.http.modify_enabled or not first.http.internal)
 
     def _url(self) -> str:
         """The URL where the other nodes of the group reach this one, in Java's form."""
         return f"{self._scheme}://{self._address}/"
 
     def _worker_id(self, herder: str) -> str:
-        """The worker id: Connect names a worker by its address."""
-        return f"{self._address or socket.getfqdn()}{herder}"
+        """The worker id: Connect names a worker by its address; MM2 one without an address by a random id."""
+        if self._address or not herder:
+            return f"{self._address or socket.getfqdn()}{herder}"
+        return f"{socket.getfqdn()}{herder}/{self._id}"
 
 
 def _shown_name(worker: WorkerSettings, name: str) -> str:

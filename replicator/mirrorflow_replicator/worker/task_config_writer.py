@@ -1,4 +1,6 @@
-"""Stores a connector's task configs in the config topic: directly on the leader, elsewhere through it.
+"""Stores a connector's task configs in the config topic: through the leader, or directly on it.
+
+Directly, too, where the leader serves no HTTP: only the node of a connector stores its tasks, so no two write.
 
 Guarantees: it retries for as long as the connector is this node's, also while the leader is gone or busy.
 Nothing is written that is stored already. Values are the connector's own, so that references stay references.
@@ -58,7 +60,7 @@ class TaskConfigWriter:
         await self._put(name, task_configs.of_one)
 
     async def write(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """Writes *tasks* to the config topic; only on the leader. Raises ClusterError."""
+        """Writes *tasks* to the config topic. Raises ClusterError."""
         if records := command_decisions.new_tasks(name, tasks, self._topic.configs):
             await self._topic.put(*records, now_ms=now_ms())
         self._arrange()
@@ -72,7 +74,7 @@ class TaskConfigWriter:
             if task_configs.are_same(tasks, written) and name not in topic.configs.inconsistent:
                 return
             try:
-                if node.leads:
+                if node.acts_for_leader:
                     await self.write(name, tasks)
                     return
                 if node.leader_url and not node.meeting:

@@ -96,7 +96,7 @@ class TaskFencing:
 
     async def _fence(self) -> None:
         node, name, configs = self._node, self._name, self._configs.configs
-        if node.leads:
+        if node.acts_for_leader:
             await self._others.fence(name, self._cluster, self._configs)
         else:
             key = configs.session_key if node.signs else None

@@ -19,6 +19,7 @@ FACTORS = (
     "replication.factor",
     "offset-syncs.topic.replication.factor",
     "checkpoints.topic.replication.factor",
+    "heartbeats.topic.replication.factor",
     "offset.storage.replication.factor",
     "status.storage.replication.factor",
     "config.storage.replication.factor",
@@ -28,10 +29,14 @@ CALLED = re.compile(r"nodes of the group are listened to on (\S+)")
 
 @dataclass(kw_only=True)
 class File:
-    """An mm2.properties for the flow of *site* to an alias of odd letters."""
+    """An mm2.properties for the flow of *site* to an alias of odd letters.
+
+    *serves_others*: processes have internal REST.
+    """
 
     site: Site
     target_alias: str = ODD
+    serves_others: bool = True
 
     @property
     def flow(self) -> str:
@@ -61,7 +66,7 @@ class File:
                 "offset-syncs.topic.location": "target",
                 "refresh.topics.interval.seconds": "1",
                 "tasks.max": "4",
-                "dedicated.mode.enable.internal.rest": "true",
+                "dedicated.mode.enable.internal.rest": str(self.serves_others).lower(),
                 f"{target}.session.timeout.ms": "6000",
                 "listeners": "http://127.0.0.1:0",
                 "mirrorflow.http.listeners": "http://127.0.0.1:0",
@@ -71,7 +76,8 @@ class File:
         )
 
     def worker_id(self, node: Replicator) -> str:
-        return f"{called_at(node).partition('//')[2]}/{self.flow}"
+        url = called_at(node) if self.serves_others else node.url
+        return f"{url.partition('//')[2]}/{self.flow}"
 
     def wait_until_shared(self, nodes: Sequence[Replicator], tasks: int) -> None:
         # All connectors of a flow are one group's, and their tasks are shared out together.

@@ -16,6 +16,7 @@ from tests.harness.kafka.processes import wait_until
 from tests.harness.kafka.tools import load, records
 from tests.harness.replicator import Replicator
 from tests.integration.kafka.dedicated import (
+    BESIDE,
     SOURCE,
     File,
     called_at,
@@ -28,6 +29,7 @@ from tests.integration.kafka.internal_calls import ask, configs_topic, session_k
 
 pytestmark = pytest.mark.more
 
+RUNNING = {f"status-connector-{name}" for name in (SOURCE, *BESIDE)} | {f"status-task-{SOURCE}-0"}
 ELSEWHERE = "127.0.0.2"  # of this machine, and in no certificate
 
 
@@ -64,6 +66,55 @@ def test_processes_with_one_file_share_its_flows(file: File, unique_topic: Calla
         fence = called_at(former) + file.path + "/fence"
         assert 204 == ask(fence, "PUT", None, signed(b"", session_key(file.site)))
         assert [0, 0, 0] == [one.stop() for one in all_three]
+
+
+def test_lone_process_keeps_connects_topics_and_shares_its_flow(
+    east: KafkaCluster, west: KafkaCluster, tmp_path: Path, unique_topic: Callable[[], str]
+) -> None:
+    """Without internal REST: a second process gets half of the tasks, and either one's new topics are copied."""
+    site = Site(source=east, target=west, folder=tmp_path)
+    file, topics = File(site=site, serves_others=False), [unique_topic() for _ in range(3)]
+    connectors = (SOURCE, *BESIDE)
+
+    def add(topic: str) -> None:
+        site.source.create_topic(topic, partitions=2)
+        load(site.source, topic, 100)
+
+    add(topics[0])
+    text = file.text("|".join(topics), {f"{file.flow}.emit.heartbeats.enabled": "true"})
+    with processes(file, 1, text) as [first]:
+        file.wait_until_shared([first], 2)
+        wait_for_copies(site, topics[0], 100)
+        kept = {(record.key or b"").decode() for record in records(site.target, configs_topic(site))}
+        assert {f"{kind}-{name}" for kind in ("connector", "commit") for name in connectors} <= kept
+        assert {"session-key", f"task-{SOURCE}-0", f"task-{SOURCE}-1"} <= kept
+        wait_until("tools see what runs", lambda: RUNNING <= statuses(site))
+        with processes(file, 1, text) as [second]:
+            file.wait_until_shared([first, second], 2)
+            # The follower has this connector, and no leader that it could ask to write its tasks.
+            assert first is leader([first, second])
+            _, shown = first.rest(f"/connectors/{file.connector}/status")
+            assert file.worker_id(second) == shown["connector"]["worker_id"]
+            add(topics[1])
+            file.wait_until_shared([first, second], 4)
+            first.kill()
+            file.wait_until_shared([second], 4)
+            add(topics[2])
+            for topic in topics[1:]:
+                wait_for_copies(site, topic, 100)
+            assert 0 == second.stop()
+
+
+def statuses(site: Site) -> set[str]:
+    """The keys in the status topic whose last record says RUNNING."""
+    newest = {
+        record.key: record.value for record in records(site.target, site.topics()["status.storage.topic"])
+    }
+    return {
+        (key or b"").decode()
+        for key, value in newest.items()
+        if value is not None and json.loads(value).get("state") == "RUNNING"
+    }
 
 
 def test_internal_calls_are_for_who_can_sign(file: File, unique_topic: Callable[[], str]) -> None:

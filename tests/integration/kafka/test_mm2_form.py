@@ -122,6 +122,7 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
     write(south, south.create_topic("bills"), 7)
     books = {"mm2-offsets.{}.internal", "mm2-claims.{}.internal", "mm2-offset-syncs.{}.internal"}
     books |= {"mm2-offset-map.{}.internal", "{}.checkpoints.internal", "{}.heartbeats"}
+    books |= {"mm2-configs.{}.internal", "mm2-status.{}.internal"}
     on_north = {"orders", "late", "heartbeats", "B.bills", "B.later"}
     on_north |= others | {name.format("B") for name in books}
     on_south = {"bills", "later", "heartbeats", "A.orders", "A.late"} | {name.format("A") for name in books}
@@ -146,7 +147,8 @@ def test_kafkas_own_example_runs_as_it_is(north: KafkaCluster, south: KafkaClust
     # Where ACLs are applied, a pass of theirs may have begun.
     assert on_north == own_topics(north) - {"mm2-identity.B.internal"}
     assert on_south == own_topics(south) - {"mm2-identity.A.internal"}
-    assert [f"{flow}.Mirror{word}Connector" for flow in ("A->B", "B->A") for word in WORDS] == connectors
+    names = [f"{flow}.Mirror{word}Connector" for flow in ("A->B", "B->A") for word in sorted(WORDS)]
+    assert names == connectors
     assert_copied(north, "orders", south, "A.orders", count=5)
     assert_copied(south, "bills", north, "B.bills", count=7)
 
@@ -238,7 +240,7 @@ def test_clusters_option_runs_only_what_writes_there(
         names = one.rest("/connectors")[1]
         assert 0 == one.stop()
 
-    assert ["A->B.MirrorSourceConnector", "A->B.MirrorCheckpointConnector"] == names
+    assert sorted(f"A->B.Mirror{word}Connector" for word in WORDS) == sorted(names)
     assert not north.has_topic("B.bills")
 
 

@@ -277,14 +277,40 @@ def test_processes_with_one_file_are_a_group_for_each_flow():
         topics.statuses.topic,
     )
     assert worker.http.internal == ("http://:8083",)
+    assert not any("session.timeout.ms" in warning for warning in worker.warnings)
     assert [f"Mirror{word}Connector" for word in ("Source", "Heartbeat", "Checkpoint")] == [
         one["name"] for one in worker.distributed.seeds
     ]
     assert "false" == worker.distributed.seeds[2]["enabled"]  # checkpoints cannot be without offset syncs
 
 
-def test_a_process_is_alone_unless_its_file_says_otherwise():
-    assert None is herder(TWO).distributed
+def test_secrets_in_plain_text_are_warned_of_by_key():
+    """Config topics keep what the file has; a reference stays one."""
+    reference = "A.ssl.key.password = ${env:WORD}\n"
+    assert not any("in plain text" in warning for warning in herder(TWO + reference).warnings)
+
+    (said,) = (
+        warning
+        for warning in herder(TWO + reference + "B.ssl.keystore.password = hunter2\n").warnings
+        if "in plain text" in warning
+    )
+
+    assert said.startswith("B.ssl.keystore.password: in plain text")
+    assert "hunter2" not in said
+
+
+def test_process_joins_the_group_of_its_flow_without_internal_rest():
+    """As Java's MirrorMaker, which has a group and topics for one process, too; nothing listens then."""
+    worker = herder(TWO + "listeners = http://localhost:8080\n")
+
+    assert worker.distributed is not None
+    assert worker.distributed.group is not None
+    assert ("A-mm2", "mm2-configs.A.internal", "mm2-status.A.internal") == (
+        worker.distributed.group.group_id,
+        worker.distributed.topics.configs.topic,
+        worker.distributed.topics.statuses.topic,
+    )
+    assert ((), ()) == (worker.http.internal, worker.http.listeners)
 
 
 def test_ssl_of_a_cluster_reaches_all_its_clients():

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from mirrorflow_core.connect.group_protocol import (
     CONFIG_MISMATCH,
+    NO_URL,
     GroupAssignment,
     MemberState,
     Unit,
@@ -29,11 +30,17 @@ LEADER = "other"
 UNREACHABLE = UnreachableError(cluster="west", addresses="b:9092", problem="no answer")
 
 
-def given(*units: Unit, revoked: Sequence[Unit] = (), error: int = 0, offset: int = 0) -> bytes:
+def given(
+    *units: Unit,
+    revoked: Sequence[Unit] = (),
+    error: int = 0,
+    offset: int = 0,
+    leader_url: str = "http://leader/",
+) -> bytes:
     assignment = GroupAssignment(
         error=error,
         leader=LEADER,
-        leader_url="http://leader/",
+        leader_url=leader_url,
         config_offset=offset,
         assigned=frozenset(units),
         revoked=frozenset(revoked),
@@ -145,6 +152,21 @@ def test_what_is_revoked_has_ended_before_the_next_meeting_and_the_rest_stays() 
     assert [{FIRST, SECOND}, {FIRST}, {FIRST}] == followed
     assert [set(), {FIRST, SECOND}, {FIRST}] == [held(state) for state in coordinator.told]
     assert "http://leader/" == node.leader_url
+
+
+def test_node_acts_for_a_leader_that_serves_no_http() -> None:
+    """Another leader is asked to write the node's tasks; this one cannot be."""
+    coordinator = Coordinator([given(FIRST), given(leader_url=NO_URL)], [MemberStanding.REBALANCING])
+    acted = []
+
+    def until(node: GroupMember) -> bool:
+        if not node.meeting:
+            acted.append(node.acts_for_leader)
+        return node.generation == 2 and not node.meeting
+
+    node, _ = run(coordinator, Topic(), until)
+    assert [False, True] == [acted[0], acted[-1]]
+    assert not node.leads
 
 
 def test_who_was_taken_for_dead_ends_all_and_comes_with_nothing() -> None:

@@ -22,7 +22,7 @@ class Group:
         self.configs = WorkerConfigs()
         self.node = SimpleNamespace(
             meeting=False,
-            leads=leads,
+            acts_for_leader=leads,
             leader_url="http://leader",
             signs=True,
             held={Unit(connector=NAME, task=TASK)},
