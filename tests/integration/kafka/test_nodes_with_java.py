@@ -75,12 +75,18 @@ def stored(positions: list[Message]) -> int:
     return sum(newest.values())
 
 
+@pytest.mark.parametrize("internal_rest", ["true", "false"])
 def test_both_share_a_flow_and_either_leads(
-    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
+    clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path, internal_rest: str
 ) -> None:
     """Java comes to ours, ours is killed and comes back to a Java leader, Java is stopped: no record is lost or repeated."""
     source, target = clusters
-    java = MirrorMaker(source=source, target=target, topics=TOPIC, properties=SHARED)
+    java = MirrorMaker(
+        source=source,
+        target=target,
+        topics=TOPIC,
+        properties=SHARED | {"dedicated.mode.enable.internal.rest": internal_rest},
+    )
     ours = Replicator.mm2(java.all_properties(), folder=tmp_path)
     written = 0
 
