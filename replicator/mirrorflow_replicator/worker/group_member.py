@@ -46,6 +46,8 @@ from mirrorflow_replicator.http import command_decisions
 
 # After a failed rebalance: a coordinator that has moved is found within a second or two.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
+# Pauses of which the error is not reported: the first group of a cluster waits for brokers to create its coordinator.
+FIRST_GROUP_S = 1.0
 MEETING_S = 15.0  # how long a call waits for a rebalance to finish before it is answered with 409
 QUIET_S = 30.0  # for all nodes to end a connector's tasks: 10 s at most for a task, and two for the rebalance
 LOOK_S = 0.1
@@ -152,7 +154,8 @@ class GroupMember:
             except MeetAgainError:
                 continue
             except MirrorFlowError as error:
-                self._note(error)
+                if pause_s > FIRST_GROUP_S:
+                    self._note(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from mirrorflow_core.connect.group_protocol import (
     CONFIG_MISMATCH,
     NO_URL,
@@ -18,11 +20,12 @@ from mirrorflow_core.connect.group_protocol import (
 )
 from mirrorflow_core.connect.worker_records import ConnectorConfig, TaskConfig, TasksCommit
 from mirrorflow_core.connect.worker_state import WorkerConfigs
-from mirrorflow_core.errors import UnreachableError
+from mirrorflow_core.errors import MirrorFlowError, UnreachableError
 from mirrorflow_core.settings import ClientSettings, GroupSettings
 from mirrorflow_kafka.stores.group_membership import Joined, Membership, MemberStanding
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.http import command_decisions
+from mirrorflow_replicator.worker import group_member
 from mirrorflow_replicator.worker.group_member import GroupMember
 
 CONNECTOR, FIRST, SECOND = Unit(connector="c"), Unit(connector="c", task=0), Unit(connector="c", task=1)
@@ -193,6 +196,26 @@ def test_a_leader_that_is_behind_changes_nothing() -> None:
     node, followed = run(coordinator, Topic(), lambda node: node.generation == 3 and not node.meeting)
     assert {FIRST} == node.held
     assert all(now == {FIRST} for now in followed)
+
+
+def test_first_failures_to_join_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster creates the first coordinator when it is asked for one; a later failure is a problem."""
+    reported: list[MirrorFlowError] = []
+    monkeypatch.setattr(group_member, "BACKOFF_MIN_S", 0.001)
+    monkeypatch.setattr(group_member, "FIRST_GROUP_S", 0.002)
+    monkeypatch.setattr(GroupMember, "_note", lambda _, error: reported.append(error))
+
+    class Unready(Coordinator):
+        failures = 4
+
+        async def join(self, metadata: Mapping[str, bytes]) -> Joined:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise UNREACHABLE
+            return await super().join(metadata)
+
+    run(Unready([given(FIRST)]), Topic(), lambda node: node.held == {FIRST})
+    assert [UNREACHABLE, UNREACHABLE] == reported
 
 
 def test_unreadable_assignment_is_reported_and_causes_a_rejoin() -> None:
