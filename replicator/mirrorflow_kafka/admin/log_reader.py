@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Final
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import (
     BrokerError,
     ClusterError,
@@ -22,7 +23,6 @@ from mirrorflow_core.wire import fetch
 from mirrorflow_core.wire.batch import Batch, split
 from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
 

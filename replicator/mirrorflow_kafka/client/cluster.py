@@ -13,6 +13,7 @@ from typing import Any
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import (
     AuthenticationFailedError,
     ClusterChangedError,
@@ -23,7 +24,6 @@ from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.addresses import parse_addresses
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.connection import Connection
 from mirrorflow_kafka.client.connection_setup import CONNECT_TIMEOUT_S, open_connection
 from mirrorflow_kafka.client.metadata import EMPTY, Metadata, merged

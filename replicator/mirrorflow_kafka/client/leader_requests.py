@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client import error_codes
-from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError, UnreachableError
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.connection import Connection
 
 # Java's reconnect.backoff.ms and reconnect.backoff.max.ms.

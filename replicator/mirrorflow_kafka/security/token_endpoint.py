@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import quote_plus, urlsplit
 
-from mirrorflow_kafka.client.backoff import Backoff
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_kafka.security.token_http import Request, post
 from mirrorflow_kafka.security.tokens import Token, TokenError, read_token
 

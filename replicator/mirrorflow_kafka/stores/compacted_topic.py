@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+from mirrorflow_core.backoff import Backoff
 from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
@@ -23,7 +24,6 @@ from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import batches_between
-from mirrorflow_kafka.client.backoff import Backoff
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import TOPIC_AUTHORIZATION_FAILED, is_retriable, raise_for
 

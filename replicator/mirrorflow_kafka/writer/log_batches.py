@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import BrokerError, CorruptRecordsError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.aborted_transactions import is_abort_marker
@@ -17,7 +18,6 @@ from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.admin.log_reader import STRETCH_BYTES, ThrottledError, batches_between
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import OFFSET_OUT_OF_RANGE
 

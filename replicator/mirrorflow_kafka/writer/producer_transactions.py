@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import BrokerError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import TRANSACTION_TIMEOUT_MS
@@ -25,7 +26,6 @@ from mirrorflow_core.writer.broker_requests import (
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_offsets import LATEST
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import (
     CONCURRENT_TRANSACTIONS,

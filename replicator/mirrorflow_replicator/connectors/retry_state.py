@@ -8,11 +8,11 @@ import logging
 import time
 from typing import Final, Protocol
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import MirrorFlowError
 from mirrorflow_core.naming.flow_id import flow_name
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_replicator.connectors.cluster_clients import missing_of
 
 PAUSE_MIN_S: Final = 0.5

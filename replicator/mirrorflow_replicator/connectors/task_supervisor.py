@@ -12,12 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from mirrorflow_core.backoff import Backoff, backoff_s
 from mirrorflow_core.errors import MirrorFlowError, StartPendingError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition, PartitionPhase, PartitionReport, TaskReport
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
-from mirrorflow_kafka.client.backoff import Backoff, backoff_s
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.connectors.task_messages import Assign, Begin, Finish, Level, Stop, encode
 from mirrorflow_replicator.copy.partition_reports import decode_report

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import (
     FlowUnfencedError,
     IdentityError,
@@ -27,7 +28,6 @@ from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import AcknowledgedPosition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.writer.transactional_ids import TransactionalIds
-from mirrorflow_kafka.client.backoff import backoff_s
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.cluster_pair import connect_both
 from mirrorflow_kafka.stores.offset_stores import position_store
