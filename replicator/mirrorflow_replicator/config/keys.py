@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from mirrorflow_core.errors import RefusedSettingError
 from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_replicator.config.client_keys import CLIENT_KEYS
-from mirrorflow_replicator.config.connector_keys import CONNECTOR_KEYS, SYNONYMS
-from mirrorflow_replicator.config.connector_keys_ignored import IGNORED_CONNECTOR_KEYS
-from mirrorflow_replicator.config.connector_keys_refused import REFUSED_CONNECTOR_KEYS
+from mirrorflow_replicator.config.connector_keys import (
+    CONNECTOR_KEYS,
+    IGNORED_CONNECTOR_KEYS,
+    REFUSED_CONNECTOR_KEYS,
+    SYNONYMS,
+)
 from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict
 from mirrorflow_replicator.config.rest_keys import REST_KEYS
 from mirrorflow_replicator.config.worker_keys import DRIVER_KEYS, WORKER_KEYS

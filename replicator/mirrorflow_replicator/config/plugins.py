@@ -1,13 +1,14 @@
 """Reads the keys that name a Java class, and builds what replaces that class.
 
-Kafka's own defaults are built in; a user's own class can be a Python class (`python_classes`). Anything else
+Kafka's own defaults are built in; a user's own class can be a Python class (`python:package.module:Class`). Anything else
 is refused by name: ignoring it would copy other topics, or under other names, than requested.
 """
 
+import importlib
 import re
 from collections.abc import Callable
 
-from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.property_reader import PropertyReader
 from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
@@ -21,8 +22,9 @@ from mirrorflow_core.settings import (
     PolicySettings,
     SourceSettings,
 )
-from mirrorflow_replicator.config.python_classes import load_python_class, python_class
 
+PYTHON = "python:"
+_PYTHON_CLASS = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 MIRROR_PACKAGE = "org.apache.kafka.connect.mirror."
 
 
@@ -174,3 +176,43 @@ def _method(
     if not callable(found):
         raise InvalidSettingError(key=key, problem=f"{written} has no method {name}", action="add it")
     return lambda text: bool(found(text))
+
+
+def python_class(key: str, written: str, *, built_in: str) -> str:
+    """Returns *written* if it names a Python class.
+
+    Raises RefusedSettingError for a Java class, InvalidSettingError for a malformed name.
+    """
+    if not written.startswith(PYTHON):
+        raise RefusedSettingError(
+            key=key, why=f"{written} is a Java class; use {built_in}, or python:package.module:Class"
+        )
+    if not _PYTHON_CLASS.fullmatch(written):
+        raise InvalidSettingError(
+            key=key, problem=f"{written!r} does not name a class", action="write python:package.module:Class"
+        )
+    return written
+
+
+def load_python_class(key: str, written: str) -> type:
+    """Returns the class that `python:package.module:Class` names.
+
+    Raises InvalidSettingError if it cannot be imported.
+    """
+    found = _PYTHON_CLASS.fullmatch(written)
+    if found is None:
+        raise InvalidSettingError(
+            key=key, problem=f"{written!r} does not name a class", action="write python:package.module:Class"
+        )
+    module_name, class_name = found.groups()
+    try:
+        loaded = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidSettingError(
+            key=key,
+            problem=f"{written} cannot be imported: {error}",
+            action="install it where the connector runs",
+        ) from error
+    if not isinstance(loaded, type):
+        raise InvalidSettingError(key=key, problem=f"{written} is not a class", action="name a class")
+    return loaded
