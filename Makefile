@@ -134,9 +134,9 @@ crds: $(READY)  ## write crds/mirrorflows.yaml, and the chart's copy, from the t
 	$(BIN)/python -m mirrorflow_operator.api.crd > crds/mirrorflows.yaml
 	cp crds/mirrorflows.yaml charts/mirrorflow/files/mirrorflows.yaml
 
-conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests against our worker, 50 minutes; SUITES="base ssl" TESTS=testReplication WORKERS=3
+conformance: $(READY) $(CONFORMANCE)  ## Apache's own MM2 tests, of Kafka 4.3 and 3.9, against our worker, two hours; SUITES="base ssl" TESTS=testReplication WORKERS=3 VERSIONS=4.3.1
 	@[ "$(COMMAND)" != java ] || tests/conformance/setup.sh --java
-	@$(BIN)/python -m tests.conformance $(SUITES) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
+	@$(BIN)/python -m tests.conformance $(SUITES) $(addprefix --kafka ,$(VERSIONS)) --tests '$(TESTS)' --command '$(COMMAND)' --workers $(or $(WORKERS),1)
 
 format:  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

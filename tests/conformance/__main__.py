@@ -7,12 +7,14 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import product
 
 from tests.conformance.suite import (
     DEDICATED,
     JAVA_DEDICATED,
     JAVA_WORKER,
     SUITES,
+    VERSIONS,
     Result,
     Verdict,
     run,
@@ -28,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", default="", metavar="REGEX", help="only tests whose names match")
     parser.add_argument("--workers", type=int, default=1, help="processes of each Connect cluster (1)")
     parser.add_argument(
+        "--kafka", action="append", choices=VERSIONS, help="whose tests these are; of both versions if none"
+    )
+    parser.add_argument(
         "--command",
         default="",
         help="another worker, {properties} standing for its file; `java` is Apache's own",
@@ -37,11 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")
     verdicts = []
-    for suite in options.suites or SUITES:
+    for kafka, suite in product(options.kafka or VERSIONS, options.suites or SUITES):
         command = _command(options.command, suite)
-        print(f"\n{suite}: {shlex.join(command)}", flush=True)
+        print(f"\n{suite} of Kafka {kafka}: {shlex.join(command)}", flush=True)
         verdicts.append(
-            run(suite, command=command, tests=options.tests, workers=options.workers, heard=_tell)
+            run(
+                suite,
+                command=command,
+                tests=options.tests,
+                workers=options.workers,
+                kafka=kafka,
+                heard=_tell,
+            )
         )
     _table(verdicts)
     return 0 if all(verdict.good for verdict in verdicts) else 1
@@ -62,13 +74,14 @@ def _tell(result: Result) -> None:
 
 
 def _table(verdicts: Sequence[Verdict]) -> None:
-    row = "{:<14}{:>8}{:>8}{:>10}{:>11}  {}"
-    print("\n" + row.format("suite", "passed", "failed", "seconds", "processes", "version"))
+    row = "{:<14}{:<7}{:>8}{:>8}{:>10}{:>11}  {}"
+    print("\n" + row.format("suite", "kafka", "passed", "failed", "seconds", "processes", "version"))
     for verdict in verdicts:
         failed = len(verdict.failed)
         print(
             row.format(
                 verdict.suite,
+                verdict.kafka,
                 len(verdict.results) - failed,
                 failed,
                 f"{verdict.seconds:,.0f}",
@@ -78,9 +91,11 @@ def _table(verdicts: Sequence[Verdict]) -> None:
         )
     for verdict in verdicts:
         for problem in verdict.problems:
-            print(f"{verdict.suite} counts for nothing: {problem}")
+            print(f"{verdict.suite} of {verdict.kafka} counts for nothing: {problem}")
         if not verdict.good:
-            print(f"{verdict.suite}: properties and logs of each process are in {verdict.folder}")
+            print(
+                f"{verdict.suite} of {verdict.kafka}: properties and logs of each process are in {verdict.folder}"
+            )
 
 
 if __name__ == "__main__":

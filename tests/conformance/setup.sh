@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brings Apache Kafka's own tests of MirrorMaker 2 into .cache/conformance, and compiles what stands before them.
-# With --java, Apache's own worker too. Idempotent; the file .ready is touched last.
+# Brings Apache Kafka's own tests of MirrorMaker 2, of 4.3.1 and 3.9.1, into .cache/conformance, and compiles what stands
+# before them. With --java, Apache's own worker too. Idempotent; the file .ready is touched last.
 # A JDK and Maven are there: the set-up of the harness (tests/harness/kafka/setup.sh) goes before this one.
 set -euo pipefail
 
@@ -8,25 +8,27 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=$(cd "$here/../.." && pwd)/.cache/conformance
 mkdir -p "$cache"
 
-fetch() {  # pom, folder
+fetch() {  # pom, folder, version of Kafka
   if [ ! -f "$2/.complete" ] || [ "$1" -nt "$2/.complete" ]; then
     rm -rf "$2"
     mvn -q -B -Dstyle.color=never --no-transfer-progress -f "$1" \
-      dependency:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$2" 2>&1 |
+      "-Dkafka.version=$3" dependency:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$2" 2>&1 |
       sed "s/$(printf '\033')\[[0-9;]*m//g"  # Maven colours even what goes to no terminal
     touch "$2/.complete"
   fi
 }
 
-[ -d "$cache/libs" ] || echo "Apache Kafka's own tests: fetching their jars (about 30 MB) ..."
-fetch "$here/pom.xml" "$cache/libs"
-[ "${1:-}" != --java ] || fetch "$here/pom-java.xml" "$cache/java-libs"
-
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
-find "$here/java" -name '*.java' -print0 |
-  xargs -0 javac -nowarn --release 17 -cp "$cache/libs/*" -d "$classes/java"
-cp -r "$here/java/META-INF" "$classes/java/"
-jar --create --file "$classes/shims.jar" -C "$classes/java" .
-mv "$classes/shims.jar" "$cache/shims.jar"  # a new file in the place of the old: a run that is under way goes on with that
+for version in 4.3.1 3.9.1; do
+  own=$cache/$version
+  [ -d "$own/libs" ] || echo "Apache Kafka's own tests, $version: fetching their jars (about 30 MB) ..."
+  fetch "$here/pom.xml" "$own/libs" "$version"
+  find "$here/java" -name '*.java' -print0 |
+    xargs -0 javac -nowarn --release 17 -cp "$own/libs/*" -d "$classes/$version"
+  cp -r "$here/java/META-INF" "$classes/$version/"
+  jar --create --file "$classes/shims.jar" -C "$classes/$version" .
+  mv "$classes/shims.jar" "$own/shims.jar"  # a new file, so a run that is under way keeps the old one
+done
+[ "${1:-}" != --java ] || fetch "$here/pom-java.xml" "$cache/java-libs" 4.3.1
 touch "$cache/.ready"

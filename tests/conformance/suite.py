@@ -27,6 +27,7 @@ SUITES = {
     "exactlyonce": "MirrorConnectorsIntegrationExactlyOnceTest",
     "dedicated": "DedicatedMirrorIntegrationTest",
 }
+VERSIONS = ("4.3.1", "3.9.1")  # of Kafka, whose tests they are; the newest first
 DEDICATED = "dedicated"  # MM2's own form, whose processes are known by their topics instead of REST
 EXCLUDED = ".*#testConnectorMetrics.*"  # they read a metrics reporter inside the tests' JVM
 SUITE_S = (
@@ -44,8 +45,6 @@ REST_ANSWER = re.compile(r" ready .* -> \{\"version\":\"([^\"]*)\"")
 # Added to the properties of each worker where a cluster has several: without it each of ours is the only node. The shorter
 # session has a lost node replaced sooner.
 SEVERAL = ("dedicated.mode.enable.internal.rest=true", "session.timeout.ms=6000")
-# The tests look for connectors and statuses in the topics of Connect, which a lone process of ours does not keep.
-OF_DEDICATED = ("dedicated.mode.enable.internal.rest=true",)
 _JAVA = (
     "java",
     "-Xmx384m",
@@ -74,6 +73,7 @@ class Verdict:
     """How a suite ended. *problems* say why it counts for nothing, if it does not."""
 
     suite: str
+    kafka: str
     results: tuple[Result, ...]
     seconds: float
     processes: int  # of the worker under test
@@ -96,28 +96,31 @@ def run(
     command: Sequence[str],
     tests: str = "",
     workers: int = 1,
+    kafka: str = VERSIONS[0],
     folder: Path | None = None,
     heard: Callable[[Result], None] = lambda _: None,
 ) -> Verdict:
     """Run *suite*, or those of its tests whose names match the regular expression *tests*.
 
     *command* starts a worker, `{properties}` standing for its file; *workers* is how many processes each of the two
-    Connect clusters has. Files and logs go to *folder*, which is emptied first.
+    Connect clusters has; *kafka* is the version whose tests these are. Files and logs go to *folder*, which is emptied first.
     """
     if not (CACHE / ".ready").exists():
         raise HarnessError("Apache's tests are not there: run `make conformance`.")
-    folder = folder or CACHE / "runs" / suite
+    folder = folder or CACHE / "runs" / kafka / suite
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "processes.log").touch()
     begin = time.monotonic()
-    results, status = _results(_jvm(suite, command, tests, workers, folder), folder / "tests.log", heard)
+    tests_jvm = _jvm(suite, command, tests, workers, kafka, folder)
+    results, status = _results(tests_jvm, folder / "tests.log", heard)
     seconds = time.monotonic() - begin
     processes = (folder / "processes.log").read_text(errors="replace")
     problems = _problems(folder, results, status, processes)
     (folder / "loaded.log").unlink(missing_ok=True)  # large, and of no further use
     return Verdict(
         suite=suite,
+        kafka=kafka,
         results=results,
         seconds=seconds,
         processes=len(re.findall(r"^\S+ start ", processes, re.MULTILINE)),
@@ -127,7 +130,7 @@ def run(
     )
 
 
-def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: Path) -> list[str]:
+def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, kafka: str, folder: Path) -> list[str]:
     selection = ["--include-methodname", f".*#(?:{tests})"] if tests else []
     return [
         "java",
@@ -141,7 +144,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
         f"-Dconformance.folder={folder}",
         f"-Dconformance.workers={workers}",
         "-cp",
-        f"{CACHE / 'shims.jar'}:{CACHE / 'libs'}/*",
+        f"{CACHE / kafka / 'shims.jar'}:{CACHE / kafka / 'libs'}/*",
         "org.junit.platform.console.ConsoleLauncher",
         "execute",
         *("-c", f"{PACKAGE}.{SUITES[suite]}"),
@@ -156,9 +159,7 @@ def _jvm(suite: str, command: Sequence[str], tests: str, workers: int, folder: P
 
 
 def _added(suite: str, workers: int) -> Sequence[str]:
-    if suite == DEDICATED:
-        return OF_DEDICATED
-    return SEVERAL if workers > 1 else ()
+    return SEVERAL if workers > 1 and suite != DEDICATED else ()
 
 
 def _results(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import OUR_WORKER
-from tests.conformance.suite import run
+from tests.conformance.__main__ import OUR_DEDICATED, OUR_WORKER
+from tests.conformance.suite import DEDICATED, VERSIONS, run
 
 pytestmark = pytest.mark.java
 
@@ -14,9 +14,21 @@ SHORT = "testSyncTopicConfigs|testRestartReplication"
 
 
 @pytest.mark.timeout(600)
-def test_apaches_own_tests_pass_on_our_worker(tmp_path: Path):
+@pytest.mark.parametrize("kafka", VERSIONS)
+def test_lone_mm2_process_passes_apaches_test_of_one(kafka: str, tmp_path: Path):
+    """With the test's own properties and nothing else."""
+    verdict = run(
+        DEDICATED, command=OUR_DEDICATED, tests="testSingleNodeCluster", kafka=kafka, folder=tmp_path / "run"
+    )
+
+    assert verdict.good, (verdict.problems, verdict.failed)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kafka", VERSIONS)
+def test_apaches_own_tests_pass_on_our_worker(kafka: str, tmp_path: Path):
     """Each of them passes, and the worker that they judged is ours."""
-    verdict = run("base", command=OUR_WORKER, tests=SHORT, folder=tmp_path / "run")
+    verdict = run("base", command=OUR_WORKER, tests=SHORT, kafka=kafka, folder=tmp_path / "run")
 
     assert () == verdict.problems
     assert {} == {result.test: result.reason for result in verdict.failed}

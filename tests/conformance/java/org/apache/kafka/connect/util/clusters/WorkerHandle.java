@@ -1,7 +1,9 @@
 package org.apache.kafka.connect.util.clusters;
 
+import conformance.OlderClient;
 import conformance.WorkerProcess;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.HttpURLConnection;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -32,11 +34,17 @@ public class WorkerHandle {
     private static final class Worker {
         final WorkerProcess process;
         final URI url;
+        final OlderClient older; // what the tests call; null where they call the worker itself
         int handles;
 
-        Worker(WorkerProcess process, URI url) {
+        Worker(WorkerProcess process, URI url, Map<String, String> properties) {
             this.process = process;
             this.url = url;
+            try {
+                older = OlderClient.isNeeded() ? new OlderClient(url, properties) : null;
+            } catch (IOException e) {
+                throw new UncheckedIOException(e);
+            }
         }
     }
 
@@ -67,7 +75,7 @@ public class WorkerHandle {
             Map<String, String> properties = new HashMap<>(workerProperties);
             properties.put("listeners", url.toString().replaceAll("/$", ""));
             WorkerProcess process = WorkerProcess.start(workerProperties.get("group.id") + "-" + workerName, properties);
-            Worker worker = new Worker(process, url);
+            Worker worker = new Worker(process, url, properties);
             try {
                 WorkerProcess.journal("ready " + process + " GET " + url + " -> " + awaitRest(worker));
             } catch (RuntimeException e) {
@@ -122,16 +130,17 @@ public class WorkerHandle {
             stopped = true;
             if (--worker.handles > 0) return;
             CLUSTERS.get(cluster).remove(worker);
+            if (worker.older != null) worker.older.close();
             if (!worker.process.stop()) throw new UngracefulShutdownException(this + " had to be killed");
         }
     }
 
     public URI url() {
-        return worker.url;
+        return worker.older == null ? worker.url : worker.older.url();
     }
 
     public URI adminUrl() {
-        return worker.url;
+        return url();
     }
 
     public Future<?> herderTask() {
