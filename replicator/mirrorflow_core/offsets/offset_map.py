@@ -133,10 +133,11 @@ class OffsetMap:
     def place(self, offset: int) -> MappedOffset | None:
         """Return the translation for a group that reads source *offset* next; None if it lies before the map.
 
-        Where nothing was copied yet, a group at the place where copying began is at the end of the copy.
+        Where nothing was copied yet, a group at the place where copying began is at the end of the copy; None, as in
+        MM2, for a partition that never had a record.
         """
         at = bisect_right(self.runs, offset, key=_upstream) - 1
-        if at < 0:
+        if at < 0 or self.upstream_end == 0:
             return None
         if offset > self.upstream_end:
             return MappedOffset(self.runs[-1].downstream_end, None)

@@ -312,6 +312,15 @@ def test_a_group_before_all_that_is_known_has_no_place():
     assert known.place(105) == MappedOffset(45, 45)
 
 
+def test_partition_that_never_had_a_record_has_no_place():
+    """As in MM2: a checkpoint comes with the first copied record. An emptied one has one, at its end."""
+    never = PartitionMap(STREAM, ANCHOR).kept(ANCHOR)
+    emptied = PartitionMap(STREAM, OffsetPair(99, -1, -1)).kept(OffsetPair(99, -1, -1))
+
+    assert never.place(0) is None
+    assert emptied.place(100) == MappedOffset(0, 0)
+
+
 def test_what_was_not_kept_before_a_kill_is_a_bound_where_it_had_gaps():
     copy = Copy()
     copy.copy(100)
