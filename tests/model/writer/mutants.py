@@ -469,8 +469,7 @@ MUTANTS = (
         name="no claim",
         rule="A newcomer commits a claim with the lock's epoch before it reads positions.",
         replaced=_no_claim,
-        scenarios=("race",),
-        is_quick=False,
+        scenarios=("waiting",),
     ),
     Mutant(
         name="own ids only",
@@ -520,7 +519,7 @@ MUTANTS = (
         rule="The lock is checked again after every InitProducerId of a task.",
         replaced=_no_second_check,
         scenarios=("recovery",),
-        seeds=1500,
+        seeds=6000,
         is_quick=False,
     ),
     Mutant(
@@ -568,7 +567,7 @@ MUTANTS = (
         rule="A source without the epoch of the last copied record is compared by the epoch before it.",
         replaced=_earlier_epochs_are_not_compared,
         scenarios=("source",),
-        seeds=1500,
+        seeds=3000,
         is_quick=False,
     ),
     Mutant(
