@@ -145,6 +145,9 @@ class OffsetMap:
 
     def source_of(self, target_offset: int) -> int | None:
         """Return the source offset of the record that was copied to *target_offset*; None if it is not known exactly."""
+        first = self.runs[0]
+        if first.upstream == 0 and target_offset < first.downstream:
+            return 0  # markers of ours, and records of others
         for run in reversed(self.runs):
             if run.downstream <= target_offset <= run.downstream_end:
                 if target_offset in (run.downstream, run.downstream_end):

@@ -414,3 +414,10 @@ def test_a_lost_target_offset_is_translated_back_where_it_is_exact(
         runs=(Run(10, 100, 20, 110, 10), Run(25, 111, 31, 116, 3)),
     )
     assert known.source_of(target_offset) == source_offset
+
+
+def test_before_a_map_that_begins_at_the_sources_beginning_nothing_was_copied():
+    """The marker of a fence may be before the first record."""
+    known = OffsetMap(stream=STREAM, ordinal=10, upstream_end=10, runs=(Run(0, 1, 10, 11, 10),))
+
+    assert [known.source_of(offset) for offset in (0, 1, 2)] == [0, 0, 1]
