@@ -36,13 +36,11 @@ async def why_unfenced(target: Cluster, source_alias: str, store: OffsetStore) -
 async def writable_partitions(
     target: Cluster, partitions: Iterable[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Return those of *partitions* that have a leader, and enough replicas in sync to accept a write.
+    """Return those of *partitions* that have a leader, and enough replicas in sync to accept a write, by known metadata.
 
     No transaction can end in the others, so that one of them would hold up all partitions of its task. Raises ClusterError.
     """
     wanted = frozenset(partitions)
-    topics = {one.topic for one in wanted}
-    await target.refresh(topics)
     known = {one: _partition(target, one) for one in wanted}
     in_sync = {one: found for one, found in known.items() if found is not None and found.leader != NO_LEADER}
     short = {one.topic for one, found in in_sync.items() if len(found.isr) < len(found.replicas)}

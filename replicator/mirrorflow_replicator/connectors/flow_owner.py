@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -376,9 +376,11 @@ class FlowOwner:
 
     async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
         settings = self._settings
-        await position_store(settings, target).open()  # creates the offsets topic
+        # Which creates the topics; together, because each waits for its leaders.
+        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
         if not self._unfenced_why:
-            await open_claims_topic(target, settings.offsets, settings.source_alias)
+            opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
+        await asyncio.gather(*opening)
         return ProtocolRunner(
             source,
             target,
@@ -457,11 +459,12 @@ class FlowOwner:
             target_cluster_id=target.cluster_id,
             time_ms=0,
         )
+        topic_ids = await self._topic_ids(one for task in assignment for one in task)  # with fresh metadata
         return FlowPlan(
             claim=claim,
             assignment=tuple([await self._writable(task) for task in assignment]),
             takes_over=settings.takes_over,
-            topic_ids=await self._topic_ids(one for task in assignment for one in task),
+            topic_ids=topic_ids,
             loss_policy=settings.on_source_loss,
         )
 

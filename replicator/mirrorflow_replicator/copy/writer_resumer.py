@@ -124,6 +124,7 @@ class WriterResumer:
         if not lanes:
             return set()
         try:
+            await self._target.refresh({lane.target_topic for lane in lanes})
             writable = await writable_partitions(self._target, [lane.target for lane in lanes])
         except MirrorFlowError as error:
             log.warning("%s", error)
