@@ -322,26 +322,32 @@ def _start_in_source(
         problem = PartitionProblem.SOURCE_REWRITTEN
         return (yield from _apply_loss_policy(plan, partition, loss, problem, UNKNOWN, log_end))
     if epoch != UNKNOWN:
-        source_end = yield from _end_in_source(partition, epoch, point.epoch_run)
+        source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epoch_run)
         if UNKNOWN < source_end < wanted:
             problem = PartitionProblem.SOURCE_REWRITTEN
             loss = SourceLoss(wanted, source_end, problem.value)
             return (yield from _apply_loss_policy(plan, partition, loss, problem, epoch, log_end))
+        if not has_epoch:
+            # A fetch that names it would be answered with a diverging epoch, again and again.
+            point = replace(point, source_epoch=UNKNOWN, epoch_run=EpochRun())
     return _Start(point)
 
 
-def _end_in_source(partition: TopicPartition, epoch: int, run: EpochRun) -> Steps[int]:
-    """Return up to where the source has what was copied, whose last records are of *epoch*; -1: unknown.
+def _end_in_source(partition: TopicPartition, epoch: int, run: EpochRun) -> Steps[tuple[int, bool]]:
+    """Return up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
+
+    -1: unknown.
 
     A log without any record of that epoch may have other records of earlier epochs in their place: it is the same at most
     up to the first record of the epoch, and as far as the epoch before that one goes.
     """
     found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, epoch, on_target=False))
-    if found.epoch in (UNKNOWN, epoch) or run.first_offset == UNKNOWN:
-        return found.end
+    has_epoch = found.epoch in (UNKNOWN, epoch)
+    if has_epoch or run.first_offset == UNKNOWN:
+        return found.end, has_epoch
     if UNKNOWN < run.previous_epoch < found.epoch:
         found = yield from send(ReadEpochEnd(partition, run.previous_epoch, on_target=False))
-    return min(found.end, run.first_offset)
+    return min(found.end, run.first_offset), False
 
 
 def _fenced_lookup(

@@ -305,3 +305,16 @@ def test_the_marker_behind_a_position_may_be_gone():
 
     assert isinstance(taken, Ownership)
     assert taken.tasks[0].points[ORDERS].next_source_offset == OPEN.next_source_offset
+
+
+def test_a_source_without_the_epoch_of_the_last_record_is_not_asked_for_it_again():
+    """A start that ended right behind a loss has stored that epoch; each fetch that names it would diverge."""
+    position = replace(stored(ORDERS, target_topic="east.orders"), source_epoch=2)
+    brokers = Brokers([position], source_ends={1: 20})
+
+    taken = brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES, loss_policy=LossPolicy.ALERT)))
+
+    assert isinstance(taken, Ownership)
+    point = taken.tasks[0].points[ORDERS]
+    assert (point.next_source_offset, point.source_epoch) == (10, -1)
+    assert not taken.tasks[0].losses
