@@ -35,7 +35,6 @@ class Claim:
     process: str
     source_alias: str
     group: str = ""  # group.id; "": one process
-    group_prefix: str = ""
     tasks: int
     lock_id: int = -1
     lock_epoch: int
@@ -47,7 +46,7 @@ class Claim:
     @property
     def writer_ids(self) -> tuple[WriterIds, ...]:
         """The ids of all tasks of this owner."""
-        ids = TransactionalIds(self.source_alias, self.group_prefix)
+        ids = TransactionalIds(self.source_alias)
         return tuple(ids.task(number) for number in range(self.tasks))
 
     def renewed(self, now_ms: int, *, lock_id: int, lock_epoch: int, left: bool = False) -> "Claim":

@@ -19,6 +19,7 @@ class PartitionProblem(Enum):
     """Why a partition cannot be copied now."""
 
     SOURCE_REWRITTEN = "the source lost or replaced records that were already copied"
+    SOURCE_CREATED_AGAIN = "the source topic was deleted and created again"
     TARGET_LOST_RECORDS = "lost records, and no offset map shows which"
     TARGET_TRIMMED = "has no record any more of the time since the last stored position, so what was copied since is unknown"
     TARGET_TAKEN = "another source topic was copied into it"
@@ -30,7 +31,7 @@ class SourceLoss(NamedTuple):
 
     wanted: int
     found: int
-    how: str
+    problem: PartitionProblem
 
 
 class TopicIds(NamedTuple):
@@ -54,7 +55,7 @@ class FlowPlan:
     @property
     def ids(self) -> TransactionalIds:
         """The names of the flow's transactional ids."""
-        return TransactionalIds(self.claim.source_alias, self.claim.group_prefix)
+        return TransactionalIds(self.claim.source_alias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

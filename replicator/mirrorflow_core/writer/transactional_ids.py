@@ -1,4 +1,4 @@
-"""Names the transactional ids of a flow: its lock, two for each task, spares, and those of Spark jobs.
+"""Names the transactional ids of a flow: its lock, two for each task, and those of Spark jobs.
 
 The names belong to the flow, not to a process: the transaction coordinator decides which process has the newest
 epoch of an id and refuses all others. A task has two ids because a broker refuses one that writes both inside
@@ -20,18 +20,13 @@ class WriterIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionalIds:
-    """The ids of a flow that reads from *source_alias*.
-
-    In a Kafka Connect group, `group_prefix` is `GROUP-CONNECTOR-`, and transactions are written under Java's own
-    names (KIP-618), so that Java's tasks and ours fence each other.
-    """
+    """The ids of a flow that reads from *source_alias*."""
 
     source_alias: str
-    group_prefix: str = ""
 
     @property
     def prefix(self) -> str:
-        """The prefix for an ACL that covers all ids but those of a Connect group."""
+        """The prefix for an ACL that covers all ids."""
         return f"{NAMESPACE}{self.source_alias}:"
 
     @property
@@ -41,12 +36,7 @@ class TransactionalIds:
 
     def task(self, number: int) -> WriterIds:
         """Return the ids of task *number*."""
-        ours = f"{self.prefix}task-{number}"
-        return WriterIds(f"{self.group_prefix}{number}" if self.group_prefix else ours, ours + "-plain")
-
-    def spare(self, number: int, attempt: int = 2) -> WriterIds:
-        """Return the ids of task *number* while its own ones wait for a partition without a leader."""
-        name = f"{self.prefix}task-{number}-{attempt}"
+        name = f"{self.prefix}task-{number}"
         return WriterIds(name, name + "-plain")
 
     def seed(self, run: str, chain: int) -> WriterIds:

@@ -44,9 +44,9 @@ from mirrorflow_replicator.copy.task_writer import TaskWriter
 REFUSALS_IN_A_ROW = 2
 BACK_OFF_S = (0.2, 2.0)
 PROBLEMS_OF_TARGET = {
-    PartitionProblem.TARGET_LOST_RECORDS.value,
-    PartitionProblem.TARGET_TRIMMED.value,
-    PartitionProblem.TARGET_CREATED_AGAIN.value,
+    PartitionProblem.TARGET_LOST_RECORDS,
+    PartitionProblem.TARGET_TRIMMED,
+    PartitionProblem.TARGET_CREATED_AGAIN,
 }
 STOPPED_RETRY_S = 15.0  # after that a missing ACL or a full disk is checked again
 
@@ -269,13 +269,13 @@ class WriterResumer:
         )
 
     def _lost(self, lane: PartitionCopier, loss: SourceLoss) -> PartitionError:
-        if loss.how not in PROBLEMS_OF_TARGET:
-            return self._source_lost(lane, *loss)
+        if loss.problem not in PROBLEMS_OF_TARGET:
+            return self._source_lost(lane, loss.wanted, loss.found, loss.problem.value)
         return TargetDataLostError(
             topic=lane.topic,
             partition=lane.partition,
             target_topic=lane.target_topic,
-            how=loss.how,
+            how=loss.problem.value,
             then=self._then,
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirrorflow_core.writer import flow_lock, form, ownership, start_end, takeover
+from mirrorflow_core.writer import flow_lock, form, ownership, partition_start, start_end, takeover
 from mirrorflow_core.writer.broker_requests import (
     Done,
     LeaderEpochEnd,
@@ -157,12 +157,12 @@ def _decided_transactions_are_not_awaited() -> tuple[Replaced, ...]:
 
 
 def _earlier_epochs_are_not_compared() -> tuple[Replaced, ...]:
-    original = takeover._end_in_source
+    original = partition_start._end_in_source
 
     def end_in_source(partition: Any, epoch: int, _: EpochRun) -> Steps:
         return original(partition, epoch, EpochRun())
 
-    return ((takeover, "_end_in_source", end_in_source),)
+    return ((partition_start, "_end_in_source", end_in_source),)
 
 
 def _acknowledged_is_in_the_target() -> tuple[Replaced, ...]:
@@ -229,12 +229,12 @@ def _positions_from_before_the_ids() -> tuple[Replaced, ...]:
 def _no_fence() -> tuple[Replaced, ...]:
     return (
         (takeover, "_fence", _returns(None)),
-        (takeover, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),
+        (partition_start, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),
     )
 
 
 def _fenced_when_the_coordinator_has_answered() -> tuple[Replaced, ...]:
-    return ((takeover, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),)
+    return ((partition_start, "EndLookup", lambda **fields: EndLookup(**fields | {"is_fenced": True})),)
 
 
 def _no_second_check() -> tuple[Replaced, ...]:
@@ -249,7 +249,7 @@ def _no_lookup() -> tuple[Replaced, ...]:
 
 
 def _lost_markers_are_awaited() -> tuple[Replaced, ...]:
-    return ((takeover, "_MARKER_WAIT_MS", 10**9),)
+    return ((partition_start, "MARKER_WAIT_MS", 10**9), (takeover, "MARKER_WAIT_MS", 10**9))
 
 
 # -- rule 3
@@ -370,7 +370,7 @@ def _source_epochs_are_not_asked() -> tuple[Replaced, ...]:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is False else None
 
     return (
-        (takeover, "_start_of_partition", _answered(takeover._start_of_partition, answer)),
+        (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
         (process.Task, "_is_truncated", lambda task, lane: False),  # noqa: ARG005
     )
 
@@ -380,7 +380,7 @@ def _target_epochs_are_not_asked() -> tuple[Replaced, ...]:
         return LeaderEpochEnd(-1, -1) if getattr(request, "on_target", None) is True else None
 
     return (
-        (takeover, "_start_of_partition", _answered(takeover._start_of_partition, answer)),
+        (takeover, "start_of_partition", _answered(partition_start.start_of_partition, answer)),
         *_new_leaders_do_not_end_it(),
         *_offsets_are_not_compared(),
     )

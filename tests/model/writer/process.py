@@ -193,7 +193,7 @@ class Process:
             self.world.own(partition, rank, (start.producers.transactional, start.producers.plain))
         self.losses.update(start.losses)
         self.trimmed |= {
-            one for one, loss in start.losses.items() if loss.how == PartitionProblem.TARGET_TRIMMED.value
+            one for one, loss in start.losses.items() if loss.problem is PartitionProblem.TARGET_TRIMMED
         }
         self.problems |= start.problems
 

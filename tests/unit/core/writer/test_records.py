@@ -56,17 +56,8 @@ def decoded(value, key=KEY):
 def test_ids_belong_to_the_flow():
     assert IDS.lock == "mirrorflow:east:lock"
     assert IDS.task(2) == WriterIds("mirrorflow:east:task-2", "mirrorflow:east:task-2-plain")
-    assert IDS.spare(2) == WriterIds("mirrorflow:east:task-2-2", "mirrorflow:east:task-2-2-plain")
     assert IDS.seed("7", 1).transactional == "mirrorflow:east:seed-7-1"
-    assert all(
-        name.startswith(IDS.prefix) for name in (IDS.lock, *IDS.task(0), *IDS.spare(0), *IDS.seed("7", 0))
-    )
-
-
-def test_in_a_connect_group_transactions_have_javas_names():
-    assert TransactionalIds("east", "group-mirror-").task(2) == WriterIds(
-        "group-mirror-2", "mirrorflow:east:task-2-plain"
-    )
+    assert all(name.startswith(IDS.prefix) for name in (IDS.lock, *IDS.task(0), *IDS.seed("7", 0)))
 
 
 def test_a_position_is_read_as_it_was_written():
@@ -174,25 +165,12 @@ def test_the_ids_of_a_larger_claim_are_taken():
 
 
 def test_the_ids_that_positions_name_are_taken():
-    positions = (replace(POSITION, writer=IDS.spare(5)), replace(POSITION, writer=IDS.task(8), left=True))
+    positions = (replace(POSITION, writer=IDS.seed("7", 5)), replace(POSITION, writer=IDS.task(8), left=True))
 
     assert ids_to_take(DecidedRecords((), ()), replace(CLAIM, tasks=1), positions) == (
         IDS.task(0),
-        IDS.spare(5),
+        IDS.seed("7", 5),
     )
-
-
-def test_ids_are_taken_in_the_form_of_each_claim():
-    group = replace(CLAIM, group_prefix="group-mirror-")
-
-    found = ids_to_take(DecidedRecords((group,), ()), CLAIM, ())
-
-    assert {one.transactional for one in found} == {
-        "group-mirror-0",
-        "group-mirror-1",
-        "mirrorflow:east:task-0",
-        "mirrorflow:east:task-1",
-    }
 
 
 def test_a_claim_protects_its_owner_while_it_is_renewed():

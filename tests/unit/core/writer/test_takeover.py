@@ -193,7 +193,7 @@ def test_without_an_owner_a_source_that_was_rewritten_is_found():
 
     assert start.points == {}
     assert start.problems == {ORDERS: PartitionProblem.SOURCE_REWRITTEN}
-    assert start.losses == {ORDERS: SourceLoss(10, 7, PartitionProblem.SOURCE_REWRITTEN.value)}
+    assert start.losses == {ORDERS: SourceLoss(10, 7, PartitionProblem.SOURCE_REWRITTEN)}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_target_without_records_of_the_time_since_the_position_goes_by_policy(
 
     assert isinstance(taken, Ownership)
     start = taken.tasks[0]
-    assert start.losses[ORDERS].how == PartitionProblem.TARGET_TRIMMED.value
+    assert start.losses[ORDERS].problem is PartitionProblem.TARGET_TRIMMED
     found = start.points[ORDERS].next_source_offset if ORDERS in start.points else None
     assert found == next_offset
     assert start.problems == ({ORDERS: PartitionProblem.TARGET_TRIMMED} if next_offset is None else {})

@@ -1,0 +1,256 @@
+"""Finds where a partition starts: behind what its last writer copied, unless either log has changed since.
+
+All functions are generators, see `broker_requests`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.position import UNKNOWN
+from mirrorflow_core.settings import LossPolicy
+from mirrorflow_core.writer.broker_requests import (
+    LeaderEpochEnd,
+    LogEnd,
+    Pause,
+    Producer,
+    ReadEnd,
+    ReadEpochEnd,
+    ReadOffsetMap,
+    ReadSourceStart,
+    Steps,
+    send,
+)
+from mirrorflow_core.writer.end_lookup import EndLookup, look_up_end, open_transactions
+from mirrorflow_core.writer.flow_lock import RETRY_MS
+from mirrorflow_core.writer.flow_plan import (
+    FlowPlan,
+    PartitionProblem,
+    SourceLoss,
+    TopicIds,
+    WritePoint,
+)
+from mirrorflow_core.writer.position import Form, WriterPosition
+from mirrorflow_core.writer.stream import EpochRun
+from mirrorflow_core.writer.transaction_log import SEQUENCES
+
+MARKER_WAIT_MS: Final = 5_000  # a marker that takes longer is lost (KAFKA-20734, an unclean election)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStart:
+    """The start of one partition, before its position is stored."""
+
+    point: WritePoint | None
+    problem: PartitionProblem | None = None
+    loss: SourceLoss | None = None
+    open_transactions: Mapping[Producer, bool] = field(default_factory=dict)  # and whether to commit them
+    is_unfenced: bool = False  # the fence's marker did not come: fence again
+
+
+def start_of_partition(
+    plan: FlowPlan,
+    producers: Mapping[str, Producer],
+    partition: TopicPartition,
+    position: WriterPosition | None,
+    remembered: int = UNKNOWN,
+) -> Steps[PartitionStart]:
+    """Find where the last writer ended, and whether either log has changed since.
+
+    *remembered* is its last sequence number, where the log does not show it any more.
+    """
+    if position is None:
+        source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
+        return PartitionStart(_point(source_start, UNKNOWN, log_end))
+    ids = plan.topic_ids.get(partition.topic, TopicIds())
+    if _is_another(position.target_topic, ids.copy):
+        # The flow's naming has changed. The other topic keeps what it has.
+        log_end = yield from send(ReadEnd(partition))
+        return PartitionStart(_point(position.next_source_offset, position.source_epoch, log_end))
+    if _is_another(position.target_topic_id, ids.target):
+        return (yield from _start_in_new_target(plan, producers, partition, position))
+    looked_up = yield from _fenced_lookup(producers, position)
+    if looked_up is None:
+        return PartitionStart(None, is_unfenced=True)
+    found, log_end, kept = looked_up
+    by_id = {one.producer_id: one for one in producers.values()}
+    unmarked = yield from open_transactions(partition, log_end, by_id)
+    writer = producers.get(position.writer.transactional) if position.writer is not None else None
+    # The records of a transaction are committed if the position counts them: both are in the same transaction.
+    decisions = {
+        by_id[one]: kept is None and by_id[one] == writer and first < position.target_end
+        for one, first in unmarked.items()
+    }
+    if kept is not None:
+        mapped: int | None = yield from send(ReadOffsetMap(partition, min((kept, *unmarked.values()))))
+        if mapped is not None:
+            return PartitionStart(_point(mapped, position.source_epoch, log_end), open_transactions=decisions)
+    point = _point_behind(position, found, log_end)
+    problem = _problem_of_target(position, found, log_end, kept)
+    if found.last_sequence is None and remembered != UNKNOWN and kept is None:
+        copied = (remembered - position.sequence) % SEQUENCES
+        if copied <= deleted_offsets(position, log_end):
+            problem = None
+            # How the records lie on the target is unknown: a new count begins.
+            wanted = position.next_source_offset + copied
+            point = replace(_point(wanted, position.source_epoch, log_end), epoch_run=point.epoch_run)
+    if problem is not None:
+        loss = SourceLoss(position.next_source_offset, position.next_source_offset, problem)
+        start = yield from _apply_loss_policy(plan, partition, loss, position.source_epoch, log_end)
+    else:
+        start = yield from _start_in_source(plan, position, point, log_end)
+    return replace(start, open_transactions=decisions)
+
+
+def _problem_of_target(
+    position: WriterPosition, found: EndLookup, log_end: LogEnd, kept: int | None
+) -> PartitionProblem | None:
+    """Return why the target's log does not show where the writer of *position* ended."""
+    if kept is not None:
+        return PartitionProblem.TARGET_LOST_RECORDS
+    # The first offset behind the position may be the marker of the transaction that the position is in.
+    is_trimmed = found.last_sequence is None and deleted_offsets(position, log_end) > 1
+    return PartitionProblem.TARGET_TRIMMED if is_trimmed else None
+
+
+def deleted_offsets(position: WriterPosition, log_end: LogEnd) -> int:
+    """Return how many offsets behind *position* are deleted that may have been plain batches of its writer."""
+    if position.open_writer is None or position.form is not Form.PLAIN or position.target_end == UNKNOWN:
+        return 0
+    return max(0, log_end.start - position.target_end)
+
+
+def _point_behind(position: WriterPosition, found: EndLookup, log_end: LogEnd) -> WritePoint:
+    """Return the point behind what was copied since *position*."""
+    point = _point(position.next_source_offset + found.copied, position.source_epoch, log_end)
+    run = EpochRun(position.source_epoch, position.epoch_first_offset, position.previous_epoch)
+    point = replace(point, epoch_run=run, was_cut_off=position.open_writer is not None)
+    if position.records == UNKNOWN:
+        return point
+    return replace(
+        point,
+        records=position.records + found.copied,
+        counting=position.counting,
+        records_end=position.target_end if found.records_end == UNKNOWN else found.records_end,
+    )
+
+
+def _start_in_source(
+    plan: FlowPlan, position: WriterPosition, point: WritePoint, log_end: LogEnd
+) -> Steps[PartitionStart]:
+    """Start at *point*, or as the loss policy says if the source has changed since *position*."""
+    partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
+    if _is_another(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
+        first: int = yield from send(ReadSourceStart(partition))
+        loss = SourceLoss(wanted, first, PartitionProblem.SOURCE_CREATED_AGAIN)
+        return (yield from _apply_loss_policy(plan, partition, loss, UNKNOWN, log_end))
+    if epoch != UNKNOWN:
+        source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epoch_run)
+        if UNKNOWN < source_end < wanted:
+            loss = SourceLoss(wanted, source_end, PartitionProblem.SOURCE_REWRITTEN)
+            return (yield from _apply_loss_policy(plan, partition, loss, epoch, log_end))
+        if not has_epoch:
+            # A fetch that names it would be answered with a diverging epoch, again and again.
+            point = replace(point, source_epoch=UNKNOWN, epoch_run=EpochRun())
+    return PartitionStart(point)
+
+
+def _end_in_source(partition: TopicPartition, epoch: int, run: EpochRun) -> Steps[tuple[int, bool]]:
+    """Return up to where the source has what was copied, whose last records are of *epoch*, and whether it knows that epoch.
+
+    -1: unknown.
+
+    A log without any record of that epoch may have other records of earlier epochs in their place: it is the same at most
+    up to the first record of the epoch, and as far as the epoch before that one goes.
+    """
+    found: LeaderEpochEnd = yield from send(ReadEpochEnd(partition, epoch, on_target=False))
+    has_epoch = found.epoch in (UNKNOWN, epoch)
+    if has_epoch or run.first_offset == UNKNOWN:
+        return found.end, has_epoch
+    if UNKNOWN < run.previous_epoch < found.epoch:
+        found = yield from send(ReadEpochEnd(partition, run.previous_epoch, on_target=False))
+    return min(found.end, run.first_offset), False
+
+
+def _fenced_lookup(
+    producers: Mapping[str, Producer], position: WriterPosition
+) -> Steps[tuple[EndLookup, LogEnd, int | None] | None]:
+    """Look up the end of the position's writer once its fence stands: its marker is in the log. None: it is lost.
+
+    Also returns where the log ends that the position knows, if the target has lost records since.
+    """
+    fence: Producer | None = None
+    log_end: LogEnd
+    if position.open_writer is not None:
+        plain = producers[position.open_writer.plain]
+        fence = plain if plain.producer_id == position.producer_id else None
+    for _ in range(0, MARKER_WAIT_MS, RETRY_MS):
+        kept: int = UNKNOWN
+        if position.target_epoch != UNKNOWN:
+            epoch_end: LeaderEpochEnd = yield from send(
+                ReadEpochEnd(position.topic_partition, position.target_epoch, on_target=True)
+            )
+            kept = epoch_end.end
+        is_shorter = UNKNOWN < kept < position.target_end
+        known = replace(position, target_end=kept) if is_shorter else position
+        lookup = EndLookup(position=known, fence=fence)
+        if position.open_writer is None:  # nothing was written behind it
+            log_end = yield from send(ReadEnd(position.topic_partition))
+        else:
+            lookup, log_end = yield from look_up_end(lookup)
+        if fence is None or lookup.is_fenced:
+            return lookup, log_end, kept if is_shorter else None
+        yield from send(Pause(RETRY_MS))
+    return None
+
+
+def _is_another(known: str, present: str) -> bool:
+    return bool(known and present) and known != present
+
+
+def _start_in_new_target(
+    plan: FlowPlan, producers: Mapping[str, Producer], partition: TopicPartition, position: WriterPosition
+) -> Steps[PartitionStart]:
+    """Start in a target topic that was created again: of what the last writer sent, it has what was in flight."""
+    problem = PartitionProblem.TARGET_CREATED_AGAIN
+    if plan.loss_policy is LossPolicy.FAIL:
+        return PartitionStart(None, problem)
+    looked_up = yield from _fenced_lookup(producers, replace(position, target_end=0, target_epoch=UNKNOWN))
+    if looked_up is None:
+        return PartitionStart(None, is_unfenced=True)
+    found, log_end, _ = looked_up
+    wanted = position.next_source_offset + found.copied
+    point = _point(wanted, position.source_epoch, log_end)
+    if plan.loss_policy is LossPolicy.RESTART:
+        point = _point((yield from send(ReadSourceStart(partition))), UNKNOWN, log_end)
+    return PartitionStart(point, loss=SourceLoss(wanted, point.next_source_offset, problem))
+
+
+def _apply_loss_policy(
+    plan: FlowPlan,
+    partition: TopicPartition,
+    loss: SourceLoss,
+    source_epoch: int,
+    log_end: LogEnd,
+) -> Steps[PartitionStart]:
+    """Return the start of a partition for which it cannot be shown that each record arrives once."""
+    match plan.loss_policy:
+        case LossPolicy.FAIL:
+            return PartitionStart(None, loss.problem, loss)
+        case LossPolicy.ALERT:
+            return PartitionStart(_point(loss.found, source_epoch, log_end), loss=loss)
+        case LossPolicy.RESTART:
+            source_start: int = yield from send(ReadSourceStart(partition))
+            return PartitionStart(_point(source_start, UNKNOWN, log_end), loss=loss)
+
+
+def _point(next_source_offset: int, source_epoch: int, log_end: LogEnd) -> WritePoint:
+    """Return the point from which a new epoch writes."""
+    return WritePoint(
+        next_source_offset=next_source_offset,
+        source_epoch=source_epoch,
+        sequence=UNKNOWN,
+        target_end=log_end.end,
+        target_epoch=log_end.leader_epoch,
+    )
