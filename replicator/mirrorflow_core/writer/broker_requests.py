@@ -119,9 +119,16 @@ class ReadLastSequence(NamedTuple):
 
 
 class ReadSourceStart(NamedTuple):
-    """Read where a partition without a position starts. Answer: the source offset."""
+    """Read where a partition without a position starts. Answer: `SourceStart`."""
 
     partition: TopicPartition
+
+
+class SourceStart(NamedTuple):
+    """The first source offset to copy, and the leader epoch of the record there; -1: none is there yet, or unknown."""
+
+    offset: int
+    leader_epoch: int
 
 
 class LeaderEpochEnd(NamedTuple):

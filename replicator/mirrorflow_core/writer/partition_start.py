@@ -19,6 +19,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadEpochEnd,
     ReadOffsetMap,
     ReadSourceStart,
+    SourceStart,
     Steps,
     send,
 )
@@ -32,7 +33,7 @@ from mirrorflow_core.writer.flow_plan import (
     WritePoint,
 )
 from mirrorflow_core.writer.position import Form, WriterPosition
-from mirrorflow_core.writer.stream import EpochRun
+from mirrorflow_core.writer.stream import UNKNOWN_RUN, EpochRun
 from mirrorflow_core.writer.transaction_log import SEQUENCES
 
 MARKER_WAIT_MS: Final = 5_000  # a marker that takes longer is lost (KAFKA-20734, an unclean election)
@@ -62,7 +63,7 @@ def start_of_partition(
     """
     if position is None:
         source_start, log_end = yield (ReadSourceStart(partition), ReadEnd(partition))
-        return PartitionStart(_point(source_start, UNKNOWN, log_end))
+        return PartitionStart(_first_point(source_start, log_end))
     ids = plan.topic_ids.get(partition.topic, TopicIds())
     if _is_another(position.target_topic, ids.copy):
         # The flow's naming has changed. The other topic keeps what it has.
@@ -142,8 +143,8 @@ def _start_in_source(
     """Start at *point*, or as the loss policy says if the source has changed since *position*."""
     partition, wanted, epoch = position.topic_partition, point.next_source_offset, point.source_epoch
     if _is_another(position.source_topic_id, plan.topic_ids.get(position.topic, TopicIds()).source):
-        first: int = yield from send(ReadSourceStart(partition))
-        loss = SourceLoss(wanted, first, PartitionProblem.SOURCE_CREATED_AGAIN)
+        first: SourceStart = yield from send(ReadSourceStart(partition))
+        loss = SourceLoss(wanted, first.offset, PartitionProblem.SOURCE_CREATED_AGAIN)
         return (yield from _apply_loss_policy(plan, partition, loss, UNKNOWN, log_end))
     if epoch != UNKNOWN:
         source_end, has_epoch = yield from _end_in_source(partition, epoch, point.epoch_run)
@@ -223,7 +224,7 @@ def _start_in_new_target(
     wanted = position.next_source_offset + found.copied
     point = _point(wanted, position.source_epoch, log_end)
     if plan.loss_policy is LossPolicy.RESTART:
-        point = _point((yield from send(ReadSourceStart(partition))), UNKNOWN, log_end)
+        point = _first_point((yield from send(ReadSourceStart(partition))), log_end)
     return PartitionStart(point, loss=SourceLoss(wanted, point.next_source_offset, problem))
 
 
@@ -241,8 +242,17 @@ def _apply_loss_policy(
         case LossPolicy.ALERT:
             return PartitionStart(_point(loss.found, source_epoch, log_end), loss=loss)
         case LossPolicy.RESTART:
-            source_start: int = yield from send(ReadSourceStart(partition))
-            return PartitionStart(_point(source_start, UNKNOWN, log_end), loss=loss)
+            first: SourceStart = yield from send(ReadSourceStart(partition))
+            return PartitionStart(_first_point(first, log_end), loss=loss)
+
+
+def _first_point(first: SourceStart, log_end: LogEnd) -> WritePoint:
+    """Return the point of a partition of which nothing is copied.
+
+    With the leader epoch of its first record, plain batches need no other position before them.
+    """
+    point = _point(first.offset, first.leader_epoch, log_end)
+    return replace(point, epoch_run=UNKNOWN_RUN.followed_by(first.leader_epoch, first.offset))
 
 
 def _point(next_source_offset: int, source_epoch: int, log_end: LogEnd) -> WritePoint:

@@ -95,13 +95,21 @@ async def list_offsets(
     return await of_leaders(cluster, partitions, ask, ListedOffset, lambda answer: answer.error)
 
 
-async def offsets_at(
+async def log_offsets(
     cluster: Cluster, partitions: Iterable[Key], timestamp: int, *, read_committed: bool = False
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, ListedOffset]:
     """As `list_offsets`, but raises ClusterError if any partition returns an error."""
     listed = await list_offsets(cluster, partitions, timestamp, read_committed=read_committed)
     for partition, one in listed.items():
         raise_for(one.error, cluster=cluster.alias, request="ListOffsets", subject=str(partition))
+    return listed
+
+
+async def offsets_at(
+    cluster: Cluster, partitions: Iterable[Key], timestamp: int, *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """As `log_offsets`, the offsets alone."""
+    listed = await log_offsets(cluster, partitions, timestamp, read_committed=read_committed)
     return {partition: one.offset for partition, one in listed.items()}
 
 

@@ -35,13 +35,14 @@ from mirrorflow_core.writer.broker_requests import (
     ReadSourceStart,
     Refused,
     Request,
+    SourceStart,
     Steps,
     Transaction,
 )
 from mirrorflow_core.writer.position import WriterPosition
 from mirrorflow_core.writer.transaction_log import LogBatch
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST, ListedOffset, log_offsets
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.error_codes import raise_for
 from mirrorflow_kafka.writer.flow_topics import FlowTopics
@@ -54,14 +55,14 @@ _IDLE_KEY: Final = "connections.max.idle.ms"
 _IDLE_LIMIT_MS: Final = 600_000  # Kafka's default
 _JITTER: Final = 0.5  # of a pause, so that two processes do not stay in step
 T = TypeVar("T")
-SourceStart = Callable[[TopicPartition], Awaitable[int]]
 OffsetMap = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 
 class ProtocolRunner:
-    """Answers the protocol's requests for one flow. `source_start` and `offset_map` answer `ReadSourceStart` and `ReadOffsetMap`.
+    """Answers the protocol's requests for one flow.
 
-    Without them a partition starts at the beginning of its log, and no target offset can be translated.
+    *start_at* returns the timestamp (ms since 1970, EARLIEST, LATEST) at which a partition without a position starts.
+    *offset_map* answers `ReadOffsetMap`; without it no target offset can be translated.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ProtocolRunner:
         target: Cluster,
         topics: FlowTopics,
         *,
-        source_start: SourceStart | None = None,
+        start_at: Callable[[TopicPartition], int] = lambda _: EARLIEST,
         offset_map: OffsetMap | None = None,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
@@ -78,7 +79,7 @@ class ProtocolRunner:
         self._source = source
         self._target = target
         self._topics = topics
-        self._source_start = source_start
+        self._start_at = start_at
         self._offset_map = offset_map
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
@@ -120,10 +121,14 @@ class ProtocolRunner:
         return tuple(answers)
 
     async def _answer_group(self, group: Sequence[Request]) -> Sequence[Any]:
-        partitions = [one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd)]
+        partitions = [
+            one.partition for one in group if isinstance(one, ReadEnd | ReadEpochEnd | ReadSourceStart)
+        ]
         match group[0]:
             case ReadEnd():
                 return await self._log_ends(partitions)
+            case ReadSourceStart():
+                return await self._source_starts(partitions)
             case ReadEpochEnd(_, epoch, on_target):
                 return await self._epoch_ends(partitions, epoch, on_target=on_target)
         return [await self._answer_one(group[0])]
@@ -145,8 +150,6 @@ class ProtocolRunner:
                 return await self._last_sequence(
                     self._topics.on_target(partition), producer_id, producer_epoch
                 )
-            case ReadSourceStart(partition):
-                return await self._start_of_source(partition)
             case ReadOffsetMap(partition, target_offset):
                 return None if self._offset_map is None else await self._offset_map(partition, target_offset)
             case ReadIdleLimit():
@@ -199,26 +202,31 @@ class ProtocolRunner:
             (int(one[_IDLE_KEY].value or 0) for one in found if _IDLE_KEY in one), default=_IDLE_LIMIT_MS
         )
 
-    async def _start_of_source(self, partition: TopicPartition) -> int:
-        if self._source_start is not None:
-            return await self._source_start(partition)
-        found = await retrying(lambda: admin.offsets_at(self._source, [partition], EARLIEST))
-        return found[partition]
+    async def _source_starts(self, partitions: Sequence[TopicPartition]) -> Sequence[SourceStart]:
+        when: dict[int, set[TopicPartition]] = {LATEST: {*partitions}}
+        for one in partitions:
+            when.setdefault(self._start_at(one), set()).add(one)
+
+        async def read() -> Sequence[SourceStart]:
+            listed = await asyncio.gather(
+                *(log_offsets(self._source, wanted, timestamp) for timestamp, wanted in when.items())
+            )
+            ends = listed[0]
+            found = {one: first for part in listed for one, first in part.items()}  # LATEST comes first
+            return [_source_start(found[one], ends[one]) for one in partitions]
+
+        return await retrying(read)
 
     async def _log_ends(self, partitions: Sequence[TopicPartition]) -> Sequence[LogEnd]:
         target = self._target
         wanted = [self._topics.on_target(one) for one in partitions]
 
         async def read() -> Sequence[LogEnd]:
-            listed = await asyncio.gather(
-                admin.list_offsets(target, wanted, EARLIEST),
-                admin.list_offsets(target, wanted, LATEST, read_committed=True),
-                admin.list_offsets(target, wanted, LATEST),
+            starts, stables, ends = await asyncio.gather(
+                log_offsets(target, wanted, EARLIEST),
+                log_offsets(target, wanted, LATEST, read_committed=True),
+                log_offsets(target, wanted, LATEST),
             )
-            for one in wanted:
-                for found in listed:
-                    raise_for(found[one].error, cluster=target.alias, request="ListOffsets", subject=str(one))
-            starts, stables, ends = listed
             # The leader's present epoch: no record has a newer one, and where the log has lost something, the
             # epoch of its last record then ends at the same offset.
             return [
@@ -247,11 +255,19 @@ class ProtocolRunner:
         return await retrying(read)
 
 
+def _source_start(found: ListedOffset, end: ListedOffset) -> SourceStart:
+    """Return the start at *found*, or at the *end* of the log if no record is as new."""
+    offset = found.offset if found.offset >= 0 else end.offset
+    return SourceStart(offset, found.leader_epoch if offset < end.offset else UNKNOWN)
+
+
 def _combined(request: Request) -> Hashable | None:
     """Return what the requests have in common that one request to a broker can answer; None if it stays alone."""
     match request:
         case ReadEnd():
             return ReadEnd
+        case ReadSourceStart():
+            return ReadSourceStart
         case ReadEpochEnd(_, epoch, on_target):
             return ReadEpochEnd, epoch, on_target
     return None

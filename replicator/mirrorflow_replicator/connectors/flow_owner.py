@@ -386,7 +386,7 @@ class FlowOwner:
             target,
             flow_topics(settings),
             transaction_timeout_ms=settings.transaction_timeout_ms,
-            source_start=self._source_start,
+            start_at=self._start_at,
             offset_map=self._source_of,
         )
 
@@ -493,21 +493,16 @@ class FlowOwner:
             known = self._maps.get(partition)
         return None if known is None else known.source_of(target_offset)
 
-    async def _source_start(self, partition: TopicPartition) -> int:
-        """Return where a partition starts that was never copied. Raises ClusterError."""
-        settings = self._settings
-        assert self._clusters is not None
-        start = settings.start if partition in self._initial else StartPosition.EARLIEST
-        when = {
-            StartPosition.EARLIEST: EARLIEST,
-            StartPosition.LATEST: LATEST,
-            StartPosition.TIMESTAMP: settings.start_timestamp_ms,
-        }[start]
-        source = self._clusters[0]
-        offset = (await admin.offsets_at(source, [partition], when))[partition]
-        if offset < 0:  # no record is that young
-            offset = (await admin.offsets_at(source, [partition], LATEST))[partition]
-        return offset
+    def _start_at(self, partition: TopicPartition) -> int:
+        """Return the timestamp at which a partition starts that was never copied."""
+        start = self._settings.start if partition in self._initial else StartPosition.EARLIEST
+        match start:
+            case StartPosition.EARLIEST:
+                return EARLIEST
+            case StartPosition.LATEST:
+                return LATEST
+            case StartPosition.TIMESTAMP:
+                return self._settings.start_timestamp_ms
 
     # -- keeping
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from mirrorflow_core.position import UNKNOWN
 from mirrorflow_core.wire.batch import Batch
-from mirrorflow_core.writer.broker_requests import LeaderEpochEnd
+from mirrorflow_core.writer.broker_requests import LeaderEpochEnd, SourceStart
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker
 from tests.model.batches import LOG_APPEND_TIME, TRANSACTIONAL, LoggedBatch
 from tests.model.errors import MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, RefusedError
@@ -229,6 +230,11 @@ class SourceLog:
     def compact(self, rng: random.Random) -> None:
         """Remove some records, not the last."""
         self.records = [one for one in self.records[:-1] if rng.random() < 0.7] + self.records[-1:]
+
+    @property
+    def start(self) -> SourceStart:
+        """ListOffsets: the first offset, with the leader epoch of the record there."""
+        return SourceStart(0, self.epochs[0][0] if self.end else UNKNOWN)
 
     def epoch_end(self, epoch: int) -> LeaderEpochEnd:
         """OffsetsForLeaderEpoch, with the epoch that it is about."""

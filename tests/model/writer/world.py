@@ -484,7 +484,7 @@ class World:
                     )
                 )
             case requests.ReadSourceStart(partition):
-                return (yield Call(lambda: 0))
+                return (yield Call(lambda: self.sources[partition].start))
             case requests.ReadEpochEnd(partition, epoch, on_target):
                 if on_target:
                     return (yield from self._read(partition, lambda leader: self._epoch_end(leader, epoch)))

@@ -32,6 +32,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadEpochEnd,
     ReadPositions,
     ReadSourceStart,
+    SourceStart,
     Transaction,
 )
 from mirrorflow_core.writer.claim import Claim
@@ -202,7 +203,7 @@ class Copier:
                     one for one in self.leader.log if start <= one.last_offset and one.base_offset < end
                 )
             case ReadSourceStart():
-                return 100
+                return SourceStart(100, -1)
             case ReadEpochEnd():
                 return LeaderEpochEnd(-1, -1)
             case Pause():

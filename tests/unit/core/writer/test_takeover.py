@@ -24,6 +24,7 @@ from mirrorflow_core.writer.broker_requests import (
     ReadPositions,
     ReadSourceStart,
     Request,
+    SourceStart,
     Steps,
     Transaction,
 )
@@ -38,7 +39,7 @@ from mirrorflow_core.writer.transactional_ids import WriterIds
 T = TypeVar("T")
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
-SOURCE_START, TARGET_END = 5, 50
+SOURCE_START, SOURCE_EPOCH, TARGET_END = 5, 4, 50
 PRODUCER = Producer("", 99, 0)
 WHY = "an ACL is missing"
 
@@ -81,7 +82,7 @@ class Brokers:
             case ReadLastSequence():
                 return self.last_sequence
             case ReadSourceStart():
-                return SOURCE_START
+                return SourceStart(SOURCE_START, SOURCE_EPOCH)
             case ReadEpochEnd():
                 ends = self.target_ends if request.on_target else self.source_ends
                 found = max((one for one in ends if one <= request.epoch), default=-1)
@@ -148,6 +149,17 @@ def test_a_topic_is_not_copied_into_the_copy_of_another(copies, positions, owner
     assert written == ([] if is_taken else ["orders"])
 
 
+def test_the_first_stored_position_names_the_epoch_of_the_first_record():
+    """So that plain batches of that epoch need no other position before them."""
+    brokers = Brokers()
+
+    brokers.run(take_flow(plan(ORDERS, copies=OWN_COPIES)))
+
+    (position,) = [one for transaction in brokers.transactions for one in transaction.positions]
+    assert position.next_source_offset == position.epoch_first_offset == SOURCE_START
+    assert (position.source_epoch, position.previous_epoch) == (SOURCE_EPOCH, -1)
+
+
 def test_of_two_new_topics_with_one_copy_the_first_by_name_is_copied():
     brokers = Brokers()
 
@@ -177,7 +189,9 @@ def unfenced(
 COPIED = Position(topic="orders", partition=0, source_offset=9, source_epoch=2)
 
 
-@pytest.mark.parametrize(("positions", "next_offset", "epoch"), [((), SOURCE_START, -1), ((COPIED,), 10, 2)])
+@pytest.mark.parametrize(
+    ("positions", "next_offset", "epoch"), [((), SOURCE_START, SOURCE_EPOCH), ((COPIED,), 10, 2)]
+)
 def test_without_an_owner_a_task_starts_behind_the_stored_position(positions, next_offset, epoch):
     """What was written behind it is written again, behind the end of the target."""
     start = unfenced(*positions)
