@@ -45,8 +45,9 @@ RETRY_BACKOFF_MAX_S = 1.0
 CONCURRENT_BACKOFF_MIN_S = 0.003
 RETRIES_MAX = 100  # more than a minute at the longest backoff; the timeout ends a call earlier
 # Many "leader moved" responses must not cause many metadata requests (Java: at most one per
-# retry.backoff.ms).
+# retry.backoff.ms). A start needs several in a row, each of other topics: these do not wait.
 REFRESH_INTERVAL_MIN_S = 0.1
+REFRESHES_AT_ONCE = 10
 METADATA_TOPICS_MAX = 2000  # names in one request: 500 kB of the longest names
 COORDINATORS_MAX = 10_000  # cached coordinators; the cache is cleared when it is full
 
@@ -79,7 +80,7 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
-        self._refreshed_at = float("-inf")
+        self._refreshes_used_s = float("-inf")  # loop time up to which the intervals are used
         self._bootstrapping: asyncio.Task[None] | None = None
         self._rotation = Rotation(self.alias, self._pool, self._credentials.security)
         self._following: asyncio.Task[None] | None = None
@@ -257,14 +258,15 @@ class Cluster:
     async def _refresh_in_turn(self, refresh: _Refresh) -> None:
         now = asyncio.get_running_loop().time
         async with self._refresh_lock:
-            await asyncio.sleep(max(0.0, self._refreshed_at + REFRESH_INTERVAL_MIN_S - now()))
+            ahead_s = REFRESHES_AT_ONCE * REFRESH_INTERVAL_MIN_S
+            await asyncio.sleep(max(0.0, self._refreshes_used_s - ahead_s - now()))
             self._next_refresh = (
                 None  # later callers may have seen newer metadata, so they get the next request
             )
             try:
                 await self._refresh_now(refresh.topics)
             finally:
-                self._refreshed_at = now()
+                self._refreshes_used_s = max(self._refreshes_used_s, now()) + REFRESH_INTERVAL_MIN_S
 
     async def _refresh_now(self, topics: set[str] | None) -> None:
         names = None if topics is None else sorted(topics)

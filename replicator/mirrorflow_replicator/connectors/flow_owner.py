@@ -155,6 +155,12 @@ class FlowOwner:
         what = f"Records are copied {Guarantee.AT_LEAST_ONCE.value}, because {self._unfenced_why}"
         return (f"{what}: after a failure some are copied again.",)
 
+    async def prepare(self, clusters: tuple[Cluster, Cluster]) -> None:
+        """Create the flow's own topics before it is known what the flow copies. `own` raises what fails here."""
+        with contextlib.suppress(MirrorFlowError):
+            async with self._working:
+                await self._connect(clusters)
+
     async def own(
         self, clusters: tuple[Cluster, Cluster], assignment: Assignment, *, preempts: bool = False
     ) -> None:
@@ -395,8 +401,7 @@ class FlowOwner:
         assert runner is not None
         assert self._clusters is not None
         move = FlowMove(self._settings, *self._clusters)
-        is_moved = await move.is_due()
-        claims = await runner.run(read_claims())
+        is_moved, claims = await asyncio.gather(move.is_due(), runner.run(read_claims()))
         self.is_first = not claims.committed and not is_moved
         if self.is_first:
             self._initial = frozenset(one for task in assignment for one in task)

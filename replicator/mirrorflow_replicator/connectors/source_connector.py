@@ -86,6 +86,7 @@ class SourceConnector:
         self._failures = 0  # consecutive failed passes
         self._incomplete = 0  # consecutive passes after which a topic lacked partitions on the target
         self._first_listing_at: float | None = None
+        self.connected = asyncio.Event()  # to both clusters, for the first time
         self.held: Assignment = ()  # what tasks hold from an earlier assignment, by another leader
         self.assignment: Assignment | None = None
         self.problem: MirrorFlowError | None = None  # of the last pass; None while all is well
@@ -193,6 +194,7 @@ class SourceConnector:
                 settings=self._settings,
                 selection=self._selection,
             )
+            self.connected.set()
 
     async def _reach(self, client: ClientSettings) -> Cluster:
         return await Cluster.connect(client, resolve=self._resolve, timeout_s=CONNECT_TIMEOUT_S)

@@ -65,7 +65,11 @@ class SourceHost:
         """Discovers topics and assigns partitions until cancelled."""
         # Started before anything is known, so that its imports and connections run in parallel.
         self._child(0)
-        beside = [asyncio.create_task(self._watch()), asyncio.create_task(self._pulse.run(self._discovery))]
+        beside = [
+            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._pulse.run(self._discovery)),
+            asyncio.create_task(self._prepare()),
+        ]
         if self._syncs_topic is not None:
             beside.append(asyncio.create_task(self._syncs_topic.run()))
         try:
@@ -73,6 +77,11 @@ class SourceHost:
         finally:
             for job in beside:
                 job.cancel()
+
+    async def _prepare(self) -> None:
+        """Creates the flow's own topics while the topics to copy are found and created."""
+        await self._discovery.connected.wait()
+        await self._owner.prepare(self._discovery.clusters)
 
     async def stop(self, grace_s: float) -> None:
         """Stops all tasks gracefully, and kills those still running after *grace_s*."""
