@@ -1,17 +1,24 @@
 """Both sides of a trial, read by a Java consumer and held against each other."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
 
 from tests.chaos.dimensions import Dimensions
-from tests.chaos.judgement import Expected, Mark, difference, latest, marks
+from tests.chaos.judgement import Expected, Mark, difference, latest, marks, repetition
+from tests.harness.kafka.broker import Broker
 from tests.harness.kafka.cluster import KafkaCluster
+from tests.harness.kafka.elections import LEADER
+from tests.harness.kafka.log_files import logged_records
 from tests.harness.kafka.tools import digest, records
 from tests.harness.replicator import Replicator
 
 LOST = "SourceDataLost"
+
+Places = dict[Mark, set[tuple[int, int]]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,6 +30,10 @@ class Comparison:
     west: KafkaCluster
     replicators: Sequence[Replicator]
     _stopped: set[tuple[str, int]] = field(default_factory=set)
+    # Of each partition, the offsets and leader epochs at which the source has had a record.
+    _places: dict[tuple[str, int], Places] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
 
     def is_copied(self, topic: str) -> bool:
         """Whether nothing is missing; not by offsets, as markers take some on the source and none on the target."""
@@ -49,6 +60,17 @@ class Comparison:
         """Records that a reader sees."""
         return sum(count for count, _ in self._digest(side, topic).values())
 
+    def note_log(self, topic: str, broker: Broker) -> None:
+        """Remember which records of *topic* are in the log of a broker of the source, which may lose them."""
+        has_times = self.dimensions.times == "CreateTime"
+        for partition in range(len(self.east.end_offsets(topic))):
+            places = self._places[topic, partition]
+            for epoch, record in logged_records(broker, topic, partition):
+                headers = tuple((name.decode(), _hashed(value)) for name, value in record.headers)
+                time = record.timestamp if has_times else 0
+                mark = time, _hashed(record.key), _hashed(record.value), headers
+                places[mark].add((record.offset, epoch))
+
     def difference(self, topic: str) -> str:
         """A line for each partition that holds other records than it should; "" if there is none."""
         if self._expects_equal and self._digest("source", topic) == self._digest("target", topic):
@@ -57,17 +79,24 @@ class Comparison:
         has_bounds = self.dimensions.settings == "rolling" and self.dimensions.has_source_transactions
         committed = self._marks("source", topic, "read_committed") if has_bounds else source
         self._note_stopped(topic)
+        if self.dimensions.is_truncated:
+            self.note_log(topic, self.east.broker(LEADER))
         found = []
         for partition in source.keys() | target.keys():
             copy = target.get(partition, [])
             expected = self._expected(
                 source.get(partition, []),
                 committed.get(partition, []),
+                again={
+                    mark: len(places) - 1
+                    for mark, places in self._places[topic, partition].items()
+                    if len(places) > 1
+                },
                 is_stopped=(topic, partition) in self._stopped,
             )
             if self.dimensions.cleanup == "compact":
-                if repeated := len(copy) - len(set(copy)):
-                    found.append(f"{topic}-{partition}: {repeated} records repeated")
+                if sentence := repetition(copy, expected.again):
+                    found.append(f"{topic}-{partition}: {sentence}")
                 copy = latest(copy)
             if sentence := difference(expected, copy):
                 found.append(f"{topic}-{partition}: {sentence}")
@@ -80,12 +109,20 @@ class Comparison:
             (one.cleanup, one.settings, one.truncation) == ("delete", "fixed", "never")
         )
 
-    def _expected(self, source: Sequence[Mark], committed: Sequence[Mark], *, is_stopped: bool) -> Expected:
+    def _expected(
+        self,
+        source: Sequence[Mark],
+        committed: Sequence[Mark],
+        *,
+        again: Mapping[Mark, int],
+        is_stopped: bool,
+    ) -> Expected:
         one = self.dimensions
         if one.is_truncated:
             return Expected(
                 least=[] if is_stopped else source,
                 most=None,
+                again=again,
                 restarts=one.truncation == "restart",
                 repeats=one.has_repeats,
             )
@@ -134,3 +171,8 @@ class Comparison:
 
     def _name(self, side: str, topic: str) -> str:
         return topic if side == "source" else f"{self.east.name}.{topic}"
+
+
+def _hashed(part: bytes | None) -> bytes | None:
+    """As `records` has it with payload "sha256"."""
+    return None if part is None else sha256(part).digest()

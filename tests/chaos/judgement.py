@@ -5,13 +5,14 @@ Most trials expect the copy to equal its source. Four kinds of trial allow more 
 - compacted topics: the latest record of each key, in the order of the log;
 - an isolation level that changes: at least the committed records, at most all of them;
 - a flow without its transactional ids: nothing is missing, and where a record is for the first time, it is in order;
-- a source that loses records: at least those that it still has, each once, in their order; where such a loss leads to another
-  beginning (`restart`), each once from the source's first record to where the copy begins with it again.
+- a source that loses records: at least those that it still has, in their order, each as often as the source has had it
+  (producers send some again that it has lost); where such a loss leads to another beginning (`restart`), that is so from the
+  source's first record to where the copy begins with it again.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.harness.kafka.tools import Record
@@ -25,12 +26,13 @@ Mark = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ..
 class Expected:
     """The copy holds *least* in its order, and no other records than those of *most* in theirs; None: any, but each once.
 
-    *restarts*: each once in each piece that begins with the first of *least*. *repeats*: only where a record is for the first
-    time counts.
+    *again*: how much more often the source has had a record than once. *restarts*: each once in each piece that begins with
+    the first of *least*. *repeats*: only where a record is for the first time counts.
     """
 
     least: Sequence[Mark]
     most: Sequence[Mark] | None
+    again: Mapping[Mark, int] = field(default_factory=dict)
     restarts: bool = False
     repeats: bool = False
 
@@ -57,12 +59,19 @@ def difference(expected: Expected, copy: Sequence[Mark]) -> str:
         copy = list(dict.fromkeys(copy))
     if expected.most is None:
         pieces = _pieces(copy, expected.least[0]) if expected.restarts and expected.least else [copy]
-        repeated = sum(len(piece) - len(set(piece)) for piece in pieces)
-        sentences = [f"{repeated} records repeated"] if repeated else []
+        sentences = [sentence for piece in pieces if (sentence := repetition(piece, expected.again))]
     else:
         sentences = [_unmatched(copy, expected.most, "not expected, or not there")]
     sentences.append(_unmatched(expected.least, copy, "missing, or not in its place"))
     return "; ".join(filter(None, sentences))
+
+
+def repetition(copy: Sequence[Mark], again: Mapping[Mark, int]) -> str:
+    """A sentence about records that the copy has more often than the source has had them; "" where there are none."""
+    excess = {mark: count - 1 - again.get(mark, 0) for mark, count in Counter(copy).items() if count > 1}
+    repeated = [mark for mark, count in excess.items() if count > 0]
+    total = sum(excess[mark] for mark in repeated)
+    return f"{total} records repeated, of them {_name(repeated[0])}" if repeated else ""
 
 
 def _pieces(copy: Sequence[Mark], first: Mark) -> list[Sequence[Mark]]:

@@ -250,6 +250,8 @@ class Trial:
                 done = bool(lost)
                 if done:
                     self._note(f"source broker {lost} lost what was written for {step.away_s / 2:.1f} s")
+                    for topic in TOPICS:
+                        self._comparison.note_log(topic, self._sides["source"].cluster.broker(lost))
             case _:
                 side = self._sides["source" if kind in {Kind.KILL_SOURCE, Kind.FREEZE_SOURCE} else "target"]
                 freeze = kind in {Kind.FREEZE_SOURCE, Kind.FREEZE_TARGET}

@@ -43,6 +43,15 @@ def test_any_record_may_be_there_once_where_the_source_lost_some() -> None:
     assert difference(Expected(least=SOURCE, most=None), SOURCE[:4] + lost + SOURCE[5:])
 
 
+def test_a_record_may_be_there_as_often_as_the_source_has_had_it() -> None:
+    """A producer has sent it again after the source had lost it."""
+    expected = Expected(least=SOURCE, most=None, again={mark(4): 1})
+
+    assert not difference(expected, SOURCE[:5] + SOURCE[4:])
+    assert difference(expected, SOURCE[:5] + SOURCE[4:5] + SOURCE[4:])
+    assert difference(expected, SOURCE[:4] + SOURCE[3:])
+
+
 def test_a_restart_begins_with_the_first_record_and_repeats_nothing_within_itself() -> None:
     lost = [mark(20), mark(21)]
     expected = Expected(least=SOURCE, most=None, restarts=True)
