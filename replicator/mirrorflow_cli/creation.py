@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from mirrorflow_cli.clusters import target_plan, topic_sizes
 from mirrorflow_cli.findings import Findings
-from mirrorflow_cli.permissions import first_of, refused
-from mirrorflow_cli.record_limits import check_record_limits
-from mirrorflow_cli.source_samples import TopicSample
+from mirrorflow_cli.permissions import UNAUTHORIZED, first_of, refused
+from mirrorflow_cli.record_limits import TopicSample, check_record_limits
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone
@@ -19,14 +18,12 @@ from mirrorflow_kafka.admin.accepted_settings import (
     create_with_accepted_settings,
 )
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.client.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mirrorflow_replicator.config.plugins import make_selection
 from mirrorflow_replicator.config.topic_config_rules import make_config_rules
 from mirrorflow_replicator.connectors.internal_topics import is_internal, mend_topics
 
 LIST_CLIENT_METRICS = 74  # an API key since Kafka 3.7
 MIN_IN_SYNC, DEFAULT_FACTOR = "min.insync.replicas", "default.replication.factor"
-UNAUTHORIZED = {TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
 
 async def check_creation(

@@ -1,18 +1,26 @@
 """Reads the MirrorFlow of a command, from `-f FILE` or from flags that stand for a file.
 
-`flags` converts the flags.
+Errors name the flags. `--from-config` and `--to-config` are a Java client's properties files. No secret of
+them is copied: properties that may hold one become references to their key in the file (FileConfigProvider),
+which the connector's process resolves.
 """
 
 import argparse
+import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.flags import document_of, in_flags
+from mirrorflow_core.errors import InvalidSettingError
+from mirrorflow_core.java.properties import parse_properties
+from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_operator.api.load import flow_of, load_flow
-from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
+from mirrorflow_operator.api.rules.clusters import may_hold_secret
+from mirrorflow_operator.api.spec import API_VERSION, KIND, NAME_MAX, MirrorFlow, NamingPolicy
 from mirrorflow_operator.errors import InvalidSpecError
-from mirrorflow_operator.plan.layout import SecretLayout
+from mirrorflow_operator.plan.layout import FILE_PROVIDER, SecretLayout
 
 FILE_MAX_BYTES = 1024 * 1024  # etcd takes no larger object
 
@@ -145,3 +153,127 @@ def read_text(name: str, what: str = "a MirrorFlow") -> str:
 def _file_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(FILE_MAX_BYTES + 1)
+
+
+def document_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the MirrorFlow document that the flags stand for."""
+    source, target = arguments.from_alias or "source", arguments.to_alias or "target"
+    name = re.sub(r"[^a-z0-9]+", "-", f"{source}-to-{target}".lower()).strip("-")[:NAME_MAX].strip("-")
+    topics = _patterns(arguments.topics or [".*"])
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {
+            "source": {"alias": source, **_cluster(arguments.source, arguments.from_config, "--from-config")},
+            "target": {"alias": target, **_cluster(arguments.target, arguments.to_config, "--to-config")},
+            "topics": {"include": topics, **_naming(arguments)},
+            # By default flags copy records only: nothing is written to the source, no group is synchronised.
+            "groups": {"include": _patterns(arguments.groups or [])},
+            "heartbeats": {"emitTo": []},
+        },
+    }
+
+
+def _naming(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"naming": {"policy": arguments.naming}} if arguments.naming else {}
+
+
+def _cluster(addresses: str | None, file: str | None, flag: str) -> dict[str, Any]:
+    """Returns the fields of one cluster. Raises UsageError for a bad file or a missing address."""
+    if file is None:
+        return {"bootstrapServers": read_list(addresses or "")}
+    properties = read_client_file(file, flag)
+    found = addresses or properties.get(ADDRESSES, "")
+    if not found:
+        word = flag.removesuffix("-config")
+        raise UsageError(f"{flag}: {file} has no {ADDRESSES}; add it, or give {word} HOST:PORT.")
+    return {"bootstrapServers": read_list(found), **cluster_fields(properties, file, flag)}
+
+
+def _patterns(texts: Iterable[str]) -> list[str]:
+    return [pattern for text in texts for pattern in read_list(text)]
+
+
+_FLAGS = {
+    "spec.source.bootstrapServers": "--from",
+    "spec.target.bootstrapServers": "--to",
+    "spec.topics.include": "--topics",
+    "spec.groups.include": "--groups",
+    "spec.source.authentication.config": "--from-config",
+    "spec.target.authentication.config": "--to-config",
+    "spec.source.config": "--from-config",
+    "spec.target.config": "--to-config",
+    "spec.source.alias": "--from-alias",
+    "spec.target.alias": "--to-alias",
+}
+
+
+def in_flags(error: InvalidSpecError, arguments: argparse.Namespace) -> str:
+    """Returns one line per error, with the flag or the field as the user wrote it."""
+    lines = [str(one) for one in error.errors]
+    if arguments.file:
+        return "\n".join(f"{arguments.file}: {line}" for line in lines)
+    for path, flag in _FLAGS.items():
+        lines = [line.replace(path, flag) for line in lines]
+    return "\n".join(lines)
+
+
+ADDRESSES = "bootstrap.servers"
+_PROTOCOL = "security.protocol"
+_HOST_NAMES = "ssl.endpoint.identification.algorithm"
+_ENDS_A_PATH = (":", "}")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def read_client_file(name: str, flag: str) -> dict[str, str]:
+    """Returns the properties in the file *name*. Raises UsageError if the file cannot be read or parsed."""
+    try:
+        return parse_properties(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, InvalidSettingError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{flag}: {name} cannot be read: {why}") from error
+
+
+def cluster_fields(properties: Mapping[str, str], name: str, flag: str) -> dict[str, Any]:
+    """Returns `tls`, `authentication` and `config` of a cluster from the *properties* of the file *name*.
+
+    Raises UsageError for a `security.protocol` that Kafka does not have, and for a path that a reference
+    cannot hold.
+    """
+    protocol = properties.get(_PROTOCOL, "").strip().upper() or "PLAINTEXT"
+    if protocol not in _PROTOCOLS:
+        raise UsageError(f"{flag}: {_PROTOCOL}={protocol} in {name} is none of {', '.join(_PROTOCOLS)}.")
+    path = Path(name).resolve()
+    fields: dict[str, Any] = {}
+    if protocol.endswith("SSL"):
+        fields["tls"] = {"verifyHostname": properties.get(_HOST_NAMES, "https") != ""}
+    own = {
+        key: _reference(path, key, flag) if may_hold_secret(key) else value
+        for key, value in properties.items()
+        if key.startswith(("sasl.", "ssl.")) and key != _HOST_NAMES
+    }
+    if own and protocol != "PLAINTEXT":
+        fields["authentication"] = {"type": "Custom", "sasl": protocol.startswith("SASL"), "config": own}
+    more = {
+        key: value
+        for key, value in properties.items()
+        if key not in own
+        and key not in {ADDRESSES, _PROTOCOL, _HOST_NAMES}
+        and not key.startswith(("sasl.", "ssl."))
+    }
+    return fields | ({"config": more} if more else {})
+
+
+def _reference(path: Path, key: str, flag: str) -> str:
+    """Returns a FileConfigProvider reference, `${file:PATH:KEY}`.
+
+    Java has no escapes in it. Raises UsageError for a path with `:` or `}`.
+    """
+    for character in _ENDS_A_PATH:
+        if character in str(path):
+            raise UsageError(
+                f"{flag}: {path} holds a {character!r}, and the passwords in it are referred to by its path; "
+                "move the file to a path without one."
+            )
+    return f"${{{FILE_PROVIDER}:{path}:{key}}}"

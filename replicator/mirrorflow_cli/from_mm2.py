@@ -9,16 +9,16 @@ MM2 does at start.
 import re
 from collections.abc import Mapping
 
-from mirrorflow_cli.convert_keys import CLIENT_KINDS
-from mirrorflow_cli.convert_parts import (
+from mirrorflow_cli.convert_security import ConvertedSecurity
+from mirrorflow_cli.java_flow import (
     CHECKPOINT,
+    CLIENT_KINDS,
     HEARTBEAT,
     SOURCE,
     ConversionFindings,
     JavaCluster,
     JavaFlow,
 )
-from mirrorflow_cli.convert_security import ConvertedSecurity
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.property_reader import PropertyReader, read_list
 from mirrorflow_core.java.references import has_reference

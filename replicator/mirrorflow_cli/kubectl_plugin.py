@@ -19,8 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_SIGNAL_BASE, CommandError, FailedError
-from mirrorflow_cli.json_output import add_json_argument, print_json
-from mirrorflow_cli.offsets import print_table
+from mirrorflow_cli.output import add_json_argument, print_json, print_table
 
 STATUS_COLUMNS: Final = ("flow", "ready", "reason", "lag", "source", "target", "version")
 PARTITION_COLUMNS: Final = ("pod", "partition", "target", "lag", "records/s", "phase", "reason")

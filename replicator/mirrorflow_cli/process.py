@@ -1,23 +1,119 @@
-"""Starts the process of a flow's connectors, detects its end, and restarts it with backoff.
+"""Starts the process of a flow's connectors, detects its end, and restarts it with backoff; has its files.
 
 The process ends with the runner: the kernel sends SIGKILL (`bound_process`), and its stdin closes. It has its
-own process group, so Ctrl-C reaches only the runner, which then stops it gracefully. `files` manages its
-files.
+own process group, so Ctrl-C reaches only the runner, which then stops it gracefully.
+
+The files are the properties of worker and connectors, the HTTP address, which the process writes itself, and
+the log. Properties hold references, never a resolved secret, and only the current user can read them. The
+process keeps its log open, so a large log is copied and then truncated (like logrotate's copytruncate). Lines
+written between the two steps, a few at most, are lost from the copy.
 """
 
 import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 from mirrorflow_cli import bound_process
-from mirrorflow_cli.files import ProcessFiles
-from mirrorflow_cli.log_file import LogFile
+from mirrorflow_cli.errors import FailedError
 from mirrorflow_core.backoff import backoff_s
+from mirrorflow_core.java.properties import format_properties
+
+LOG_BYTES_MAX = 10 * 1024 * 1024  # some 60,000 lines
+KEPT_MAX = 3  # NAME.1 is the newest
+
+
+class LogFile:
+    """The log file at *path*, created if missing. Raises FailedError if it cannot be written."""
+
+    def __init__(self, path: Path, *, max_bytes: int = LOG_BYTES_MAX) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.file: IO[bytes] = path.open("ab", buffering=0)
+        except OSError as error:
+            raise FailedError(
+                f"The log {path} cannot be written: {error.strerror}; choose another with --log."
+            ) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's current size."""
+        return os.fstat(self.file.fileno()).st_size
+
+    def rotate_if_large(self) -> bool:
+        """Rotates the file if it is too large; returns whether it did. Raises OSError."""
+        if self.size_bytes < self._max_bytes:
+            return False
+        for number in range(KEPT_MAX, 1, -1):
+            older = self._kept(number - 1)
+            if older.exists():
+                older.replace(self._kept(number))
+        shutil.copyfile(self.path, self._kept(1))
+        self.file.truncate(0)
+        return True
+
+    def close(self) -> None:
+        """Closes the file for this process."""
+        self.file.close()
+
+    def _kept(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFiles:
+    """The files in *folder*; *connectors* are connector names."""
+
+    folder: Path
+    connectors: tuple[str, ...]
+
+    @property
+    def worker(self) -> Path:
+        """The path of worker.properties for `standalone`."""
+        return self.folder / "worker.properties"
+
+    def connector(self, name: str) -> Path:
+        """Returns the path of the connector.properties of connector *name* for `standalone`."""
+        return self.folder / f"{name}.properties"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of `standalone`: the worker file, then the connector files."""
+        return (str(self.worker), *(str(self.connector(name)) for name in self.connectors))
+
+    @property
+    def http(self) -> Path:
+        """The path that the process writes its HTTP address to (MIRRORFLOW_HTTP_FILE)."""
+        return self.folder / "url"
+
+    def write(self, worker: Mapping[str, str], connectors: Mapping[str, Mapping[str, str]]) -> None:
+        """Writes the property files; *connectors* is connector name -> properties."""
+        files = {self.worker: worker} | {self.connector(name): connectors[name] for name in self.connectors}
+        for path, properties in files.items():
+            path.touch(mode=0o600)
+            path.write_text(format_properties(properties), encoding="ascii")
+
+    def url(self) -> str | None:
+        """Returns the address of the process's HTTP server, or None until the process has written it."""
+        try:
+            return self.http.read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def forget_url(self) -> None:
+        """Deletes the address, so that progress is never requested from a process that has ended."""
+        self.http.unlink(missing_ok=True)
+
 
 RESTART_BACKOFF_MIN_S = 0.5
 RESTART_BACKOFF_MAX_S = 30.0  # contact a broken cluster twice a minute, notice recovery soon

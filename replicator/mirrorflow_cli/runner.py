@@ -4,6 +4,10 @@ All connectors run in one process (docs/decisions/010-one-process-on-a-laptop.md
 starts the process when it is due, detects its end, polls progress and shows it. SIGINT or SIGTERM stops it
 gracefully (SIGTERM to the process, then a grace period); a second signal kills it. The process does not
 outlive the runner (`process`).
+
+For `run --until-caught-up`, progress alone decides whether the run is over and has succeeded. Only records
+count: checkpoints and heartbeats never end, so neither they nor their errors matter. A run does not succeed
+while a topic of the flow is not copied, and does not fail while any partition can still catch up.
 """
 
 import signal
@@ -17,12 +21,17 @@ from types import FrameType
 
 from mirrorflow_cli.display import Display
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE
-from mirrorflow_cli.files import ProcessFiles
-from mirrorflow_cli.log_file import LogFile
-from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, ReplicatorProcess
+from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, LogFile, ProcessFiles, ReplicatorProcess
 from mirrorflow_cli.progress import Progress, read_progress
 from mirrorflow_cli.running_flows import registered
-from mirrorflow_cli.verdict import RunVerdict, hindrance, verdict
+from mirrorflow_core.errors import (
+    ClusterChangedError,
+    FlowExistsError,
+    FlowNotMovedError,
+    InvalidSettingError,
+    RefusedSettingError,
+    UnsupportedBrokerError,
+)
 from mirrorflow_operator.plan.plan import ConnectorPlan
 
 TICK_S = 0.1  # largest delay in noticing a signal, the process's end or the end of catching up
@@ -188,3 +197,68 @@ class Runner:
             if process.ended() is not None or not process.running:
                 return
             time.sleep(TICK_S)
+
+
+# What may heal is given as long, from when it was first reported: a refused creation is tried again after 1, 3
+# and 7 s, and brokers that start do not know all of their topics yet.
+HEALS_WITHIN_S = 15.0
+# Reasons that only a user can remove.
+_FINAL = frozenset(
+    error.reason
+    for error in (
+        ClusterChangedError,
+        FlowExistsError,
+        FlowNotMovedError,
+        InvalidSettingError,
+        RefusedSettingError,
+        UnsupportedBrokerError,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerdict:
+    """The run is over: it succeeded, or failed for the reason in `failure`."""
+
+    failure: str
+
+
+def hindrance(seen: Progress | None) -> str:
+    """Returns what may heal and holds up the run now; "" if nothing is known to."""
+    if seen is None:
+        return ""
+    if seen.uncopied:
+        return "uncopied"
+    return "nothing selected" if seen.nothing_selected else seen.reason
+
+
+def verdict(seen: Progress | None, *, held_s: float) -> RunVerdict | None:
+    """Returns the verdict for the source connector's progress (None if it did not answer).
+
+    *held_s*: seconds since its `hindrance` was first seen. Returns None while waiting may still help.
+    """
+    if seen is None:
+        return None
+    if seen.caught_up:
+        return RunVerdict(failure="")
+    failure = _failure(seen, is_settled=held_s >= HEALS_WITHIN_S)
+    return RunVerdict(failure=failure) if failure else None
+
+
+def _failure(progress: Progress, *, is_settled: bool) -> str:
+    if progress.uncopied:
+        if not is_settled or not (progress.hopeless or progress.behind == 0):
+            return ""
+        topics = "1 topic is" if progress.uncopied_total == 1 else f"{progress.uncopied_total} topics are"
+        return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
+    if progress.nothing_selected:
+        return progress.nothing_selected if is_settled else ""
+    if progress.problem and progress.partitions_total == 0:
+        return progress.problem if is_settled or progress.reason in _FINAL else ""
+    if progress.hopeless:
+        first = progress.hopeless[0]
+        return (
+            f"{len(progress.hopeless)} partitions have stopped before they had caught up; first:"
+            f" {first.get('message') or first.get('reason')}"
+        )
+    return ""

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from mirrorflow_cli import verdict
-from mirrorflow_cli.json_lines import JsonDisplay
-from mirrorflow_cli.log_file import LogFile
+from mirrorflow_cli import runner
+from mirrorflow_cli.display import JsonDisplay
+from mirrorflow_cli.process import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
 
@@ -55,7 +55,7 @@ def _run(
     os.environ.update(environment)
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY), stream.fileno())
-    verdict.HEALS_WITHIN_S = 1.0
+    runner.HEALS_WITHIN_S = 1.0
     options = RunOptions(
         until_caught_up=until,
         time_limit_s=time_limit_s,

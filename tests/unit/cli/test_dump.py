@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mirrorflow_cli.dump import DumpTopic, _line, _read_position
+from mirrorflow_cli.commands.dump import DumpTopic, _line, _read_position
 from mirrorflow_core.connect.mirror_records import (
     Checkpoint,
     decode_checkpoint,

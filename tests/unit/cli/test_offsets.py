@@ -1,6 +1,6 @@
 """The lines of `mirrorflow offsets`; that groups are found is the integration tests' business."""
 
-from mirrorflow_cli.offsets import _age, _print_lines, failover
+from mirrorflow_cli.commands.offsets import _age, _print_lines, failover
 from mirrorflow_core.offsets.group_offsets import GroupOffset
 
 

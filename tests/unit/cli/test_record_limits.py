@@ -2,8 +2,14 @@
 
 import pytest
 
-from mirrorflow_cli.record_limits import CopyLimits, refused_keys, refused_timestamps, smaller_sizes
-from mirrorflow_cli.source_samples import SampledRecord, TopicSample
+from mirrorflow_cli.record_limits import (
+    CopyLimits,
+    SampledRecord,
+    TopicSample,
+    refused_keys,
+    refused_timestamps,
+    smaller_sizes,
+)
 from mirrorflow_core.partitions import TopicPartition
 
 NOW_MS, HOUR_MS, DAY_MS = 1_700_000_000_000, 3_600_000, 86_400_000

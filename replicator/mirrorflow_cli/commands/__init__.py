@@ -1,0 +1,1 @@
+"""The subcommands of `mirrorflow`: one module each, imported only when its command is used."""

@@ -1,0 +1,267 @@
+"""`mirrorflow acls`: prints the minimum ACLs of a flow as kafka-acls commands; makes no network connections.
+
+`mirrorflow_core.permissions` has the operations. Kafka's ACLs have no regexes: a pattern that is neither a
+name nor a prefix becomes `*`. The checkpoint and heartbeat connectors may have their own users.
+"""
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirrorflow_cli.errors import EXIT_DONE
+from mirrorflow_cli.flow_plans import valid_plan
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.naming.patterns import literal_name
+from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
+from mirrorflow_core.permissions import (
+    ACLS_READ,
+    ACLS_WRITTEN,
+    GROUP_MOVED,
+    GROUP_OF_NODES,
+    GROUP_READ,
+    HEARTBEATS,
+    LOG,
+    READ_LOG,
+    SOURCE_TOPIC,
+    STORE,
+    TRANSACTIONAL_ID,
+    WRITTEN_SYNCS,
+    Access,
+    copied_topic,
+)
+from mirrorflow_core.writer.claim import claims_topic
+from mirrorflow_core.writer.identity import identity_topic
+from mirrorflow_core.writer.transactional_ids import TransactionalIds
+from mirrorflow_operator.api.connectors import Connector
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow, NamingPolicy, Side, SyncMode
+from mirrorflow_operator.plan.naming import policy_settings
+from mirrorflow_operator.plan.plan import ConnectorKind
+from mirrorflow_operator.plan.properties import is_silent
+from mirrorflow_operator.plan.replica_sharing import is_shared, own_topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One kafka-acls command; `kind` is its resource flag (topic, group, transactional-id, cluster)."""
+
+    kind: str
+    name: str
+    access: Access
+    prefixed: bool = False
+
+
+def source_grants(flow: MirrorFlow) -> Iterator[Grant]:
+    """Yields the ACLs that the source connector needs on the source."""
+    for name, prefixed in patterns(flow.spec.topics.include):
+        yield Grant(kind="topic", name=name, access=SOURCE_TOPIC, prefixed=prefixed)
+    if "*" not in [name for name, _ in patterns(flow.spec.topics.include)]:
+        # Heartbeats are always copied, whatever the flow's topics: they show that the flow is alive.
+        yield Grant(kind="topic", name="heartbeats", access=SOURCE_TOPIC)
+    if flow.spec.offset_syncs.location is Side.SOURCE and not _is_silent(flow):
+        yield _syncs_grant(flow, flow.spec.target.alias)
+    if flow.spec.topics.acls.sync is not SyncMode.OFF:
+        yield Grant(kind="cluster", name="", access=ACLS_READ)
+
+
+def target_grants(flow: MirrorFlow) -> Iterator[Grant]:
+    """Yields the ACLs that the source connector needs on the target."""
+    spec = flow.spec
+    configs = spec.topics.configs.sync
+    on_copies = copied_topic(
+        reads_configs=configs is not SyncMode.OFF, alters_configs=configs is SyncMode.APPLY
+    )
+    remote = remote_patterns(flow)
+    for name, prefixed in remote:
+        yield Grant(kind="topic", name=name, access=on_copies, prefixed=prefixed)
+    if spec.topics.naming.policy is NamingPolicy.IDENTITY and "*" not in [name for name, _ in remote]:
+        # Heartbeats are always copied, and never under their own name.
+        name = f"{spec.source.alias}{spec.topics.naming.separator}heartbeats"
+        yield Grant(kind="topic", name=name, access=on_copies)
+    yield Grant(kind="topic", name=f"mm2-offsets.{spec.source.alias}.internal", access=STORE)
+    yield Grant(kind="topic", name=claims_topic(spec.source.alias), access=LOG)
+    if not _is_silent(flow):
+        yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), access=LOG)
+        if spec.offset_syncs.location is Side.TARGET:
+            yield _syncs_grant(flow, spec.source.alias)
+    yield from group_grants(flow, ConnectorKind.SOURCE, spec.connectors.source)
+    ids = TransactionalIds(spec.source.alias).prefix
+    yield Grant(kind="transactional-id", name=ids, access=TRANSACTIONAL_ID, prefixed=True)
+    if spec.topics.acls.sync is SyncMode.APPLY or spec.seed is not None:
+        # Which ACLs and which retention the flow has set is stored there.
+        yield Grant(kind="topic", name=identity_topic(spec.source.alias), access=LOG)
+    if spec.topics.acls.sync is not SyncMode.OFF:
+        apply = spec.topics.acls.sync is SyncMode.APPLY
+        yield Grant(kind="cluster", name="", access=ACLS_WRITTEN if apply else ACLS_READ)
+
+
+def group_grants(flow: MirrorFlow, kind: ConnectorKind, connector: Connector) -> Iterator[Grant]:
+    """Yields the ACLs that pods of *connector* need on the target to share work; none for a single pod."""
+    if is_shared(connector):
+        group, *topics = own_topics(flow, kind, connector)
+        yield Grant(kind="group", name=group, access=GROUP_OF_NODES)
+        for topic in topics:
+            yield Grant(kind="topic", name=topic, access=STORE)
+
+
+def remote_patterns(flow: MirrorFlow) -> list[tuple[str, bool]]:
+    """Returns the names of the copies, in the form that `patterns` returns."""
+    naming = flow.spec.topics.naming
+    if naming.policy is NamingPolicy.PREFIX:
+        return [(flow.spec.source.alias + naming.separator, True)]
+    return patterns(flow.spec.topics.include)
+
+
+def _is_silent(flow: MirrorFlow) -> bool:
+    return is_silent(flow.spec.connectors.source.config)
+
+
+def internal_names(flow: MirrorFlow) -> ReplicationPolicy:
+    """Returns the policy that names MM2's internal topics; every naming policy names them alike."""
+    return make_policy(policy_settings(flow))
+
+
+def _syncs_grant(flow: MirrorFlow, other_alias: str) -> Grant:
+    topic = internal_names(flow).offset_syncs_topic(other_alias)
+    return Grant(kind="topic", name=topic, access=WRITTEN_SYNCS)
+
+
+def patterns(include: Sequence[str]) -> list[tuple[str, bool]]:
+    """Returns (name, whether it is a prefix) for each pattern.
+
+    Returns a single `*` if any pattern is neither a name nor a prefix.
+    """
+    found: list[tuple[str, bool]] = []
+    for pattern in include:
+        prefix = pattern.removesuffix(".*")
+        if literal_name(prefix) is None:
+            return [("*", False)]
+        # An unescaped dot before the star matches any character, so only the text before it is a sure prefix.
+        name = re.split(r"(?<!\\)\.", prefix)[0] if prefix != pattern else prefix
+        if not name:
+            return [("*", False)]
+        found.append((name.replace("\\", ""), prefix != pattern))
+    return found
+
+
+def checkpoint_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
+    """Yields the ACLs that the checkpoint connector needs on *side*."""
+    spec = flow.spec
+    moves = spec.groups.sync_offsets
+    on_target = side is Side.TARGET
+    for name, prefixed in remote_patterns(flow) if on_target else patterns(spec.topics.include):
+        access = GROUP_MOVED if on_target and moves else GROUP_READ
+        yield Grant(kind="topic", name=name, access=access, prefixed=prefixed)
+    if moves or not on_target:
+        for name, prefixed in patterns(spec.groups.include):
+            access = GROUP_MOVED if on_target else GROUP_READ
+            yield Grant(kind="group", name=name, access=access, prefixed=prefixed)
+    names = internal_names(flow)
+    if spec.offset_syncs.location is side:
+        other = spec.source.alias if on_target else spec.target.alias
+        yield Grant(kind="topic", name=names.offset_syncs_topic(other), access=READ_LOG)
+    if on_target:
+        yield Grant(kind="topic", name=offset_map_topic(spec.source.alias), access=READ_LOG)
+        yield Grant(kind="topic", name=names.checkpoints_topic(spec.source.alias), access=LOG)
+        yield from group_grants(flow, ConnectorKind.CHECKPOINT, spec.connectors.checkpoint)
+
+
+def heartbeat_grants(flow: MirrorFlow, side: Side) -> Iterator[Grant]:
+    """Yields the ACLs that the heartbeat connector needs on *side*; none if it does not write there."""
+    if side in flow.spec.heartbeats.emit_to:
+        topic = internal_names(flow).heartbeats_topic()
+        yield Grant(kind="topic", name=topic, access=HEARTBEATS)
+
+
+PRINCIPAL_DEFAULT = "User:mirrorflow"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `mirrorflow acls`."""
+    add_flow_arguments(parser, addresses=True)
+    add_json_argument(parser)
+    parser.add_argument("--source-principal", metavar="NAME", help="default: from spec.source.authentication")
+    parser.add_argument("--target-principal", metavar="NAME", help="default: from spec.target.authentication")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the commands, with a comment for each connector and side."""
+    flow = flow_from(arguments)
+    planned = valid_plan(flow, layout_from(arguments))
+    found = [
+        _granted(arguments, flow, connector.kind, side, cluster)
+        for connector in planned.connectors
+        for side, cluster in ((Side.SOURCE, flow.spec.source), (Side.TARGET, flow.spec.target))
+    ]
+    if arguments.json:
+        print_json({"flow": planned.flow, "acls": [acl for one in found for acl in _as_json(one)]})
+        return EXIT_DONE
+    for one in found:
+        if one.grants:
+            print(f"# {one.kind.value}, {one.side.value.lower()} {one.cluster.alias}")
+        for grant in one.grants:
+            print(_command(one.cluster, one.principal, grant))
+    return EXIT_DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Granted:
+    """The ACLs that a connector needs on one side."""
+
+    kind: ConnectorKind
+    side: Side
+    cluster: ClusterSpec
+    principal: str
+    grants: tuple[Grant, ...]
+
+
+def _granted(
+    arguments: argparse.Namespace, flow: MirrorFlow, kind: ConnectorKind, side: Side, cluster: ClusterSpec
+) -> _Granted:
+    match kind:
+        case ConnectorKind.SOURCE:
+            grants = source_grants(flow) if side is Side.SOURCE else target_grants(flow)
+        case ConnectorKind.CHECKPOINT:
+            grants = checkpoint_grants(flow, side)
+        case ConnectorKind.HEARTBEAT:
+            grants = heartbeat_grants(flow, side)
+    principal = getattr(arguments, f"{side.value.lower()}_principal") or _principal(cluster)
+    return _Granted(kind=kind, side=side, cluster=cluster, principal=principal, grants=tuple(grants))
+
+
+def _as_json(granted: _Granted) -> list[dict[str, Any]]:
+    return [
+        {
+            "connector": granted.kind.value,
+            "side": granted.side.value.lower(),
+            "cluster": granted.cluster.alias,
+            "principal": granted.principal,
+            "resourceType": grant.kind,
+            "resourceName": grant.name or "kafka-cluster",
+            "patternType": "prefixed" if grant.prefixed else "literal",
+            "operations": list(grant.access.words),
+        }
+        for grant in granted.grants
+    ]
+
+
+def _principal(cluster: ClusterSpec) -> str:
+    authentication = cluster.authentication
+    if authentication is not None and authentication.username is not None and authentication.username.value:
+        return f"User:{authentication.username.value}"
+    return PRINCIPAL_DEFAULT
+
+
+def _command(cluster: ClusterSpec, principal: str, grant: Grant) -> str:
+    words = ["kafka-acls.sh", "--bootstrap-server", ",".join(cluster.bootstrap_servers), "--add"]
+    words += ["--allow-principal", principal]
+    for operation in grant.access.words:
+        words += ["--operation", operation]
+    words += [f"--{grant.kind}"] + ([grant.name] if grant.name else [])
+    if grant.prefixed:
+        words += ["--resource-pattern-type", "prefixed"]
+    return shlex.join(words)

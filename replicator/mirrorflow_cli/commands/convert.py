@@ -1,0 +1,187 @@
+"""`mirrorflow convert`: converts mm2.properties and Strimzi's KafkaMirrorMaker2 into MirrorFlows.
+
+Each flow becomes one document. Documents go to stdout, or into files below `--output`. The Secrets that they
+refer to, and every setting without a counterpart, go to stderr; a password is never printed. A setting that
+would change the copy (a transformation, a custom naming policy) is refused: all such settings are listed and
+nothing is written. Exit status: 0 converted, 2 refused or unreadable.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirrorflow_cli.convert_flow import document, flow_name
+from mirrorflow_cli.errors import EXIT_DONE, FailedError, UsageError
+from mirrorflow_cli.flows import read_text
+from mirrorflow_cli.from_mm2 import java_flows as flows_of_mm2
+from mirrorflow_cli.from_strimzi import KIND as STRIMZI
+from mirrorflow_cli.from_strimzi import java_flows as flows_of_strimzi
+from mirrorflow_cli.java_flow import ConversionFindings, ConversionLoss, JavaFlow, NeededSecret
+from mirrorflow_core.errors import SettingError
+from mirrorflow_operator.api.load import flow_of, read_document
+from mirrorflow_operator.errors import InvalidSpecError
+
+_IS_STRIMZI = re.compile(rf"""^kind:\s*["']?{STRIMZI}\b""", re.MULTILINE)
+_DOCUMENTS = re.compile(r"^---.*$", re.MULTILINE)
+# A Helm or Jinja expression (Ansible uses Jinja) outside of comments.
+_TEMPLATE = re.compile(r"^(?![ \t]*[#!]).*?(?:\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\})", re.MULTILINE)
+_LINE_WIDTH = 110
+FLOWS_SHOWN_MAX = 3  # flows named per setting; six clusters have twelve, and all have the same reason
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `mirrorflow convert`."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="mm2.properties, or a KafkaMirrorMaker2 of Strimzi; - is stdin",
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", help="write each MirrorFlow to DIR/<name>.yaml")
+    parser.add_argument("--json", action="store_true", help="one JSON object: flows, secrets, unsupported")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints or writes the MirrorFlows. Raises UsageError with every reason for what cannot be converted."""
+    findings = ConversionFindings()
+    documents: list[dict[str, Any]] = []
+    for name in arguments.files:
+        documents += converted(
+            read_text(name, "an mm2.properties or a KafkaMirrorMaker2"), findings, name=name
+        )
+    _name_apart(documents)
+    if arguments.json:
+        _print_json(documents, findings)
+        return EXIT_DONE
+    if arguments.output:
+        _write(documents, Path(arguments.output))
+    else:
+        print("---\n".join(yaml_text(one) for one in documents), end="")
+    for line in report(findings):
+        print(line, file=sys.stderr)
+    return EXIT_DONE
+
+
+def converted(text: str, findings: ConversionFindings, *, name: str = "the file") -> list[dict[str, Any]]:
+    """Returns the MirrorFlows of one file's *text*, each valid. Raises UsageError that names the file."""
+    try:
+        flows = _java_flows(text, findings)
+    except (SettingError, InvalidSpecError) as error:
+        raise UsageError(f"{name}: {error}") from error
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
+    documents = [document(flow, findings) for flow in flows]
+    refused = [loss for loss in findings.losses if loss.refused]
+    if refused:
+        lines = [f"{name}: {_setting(loss)}: {loss.why}." for loss in refused]
+        raise UsageError(
+            "\n".join([*lines, "Nothing was converted: without these the copy would be another one."])
+        )
+    slips = [
+        f"{name}: {flow.name}: {slip}"
+        for flow, one in zip(flows, documents, strict=True)
+        for slip in _slips(one)
+    ]
+    if slips:
+        raise UsageError("\n".join(slips))
+    return documents
+
+
+def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
+    if statement := _TEMPLATE.search(text):
+        line = text.count("\n", 0, statement.start()) + 1
+        raise UsageError(
+            f"line {line}: it is a template; render it first, for example by helm template, and convert what comes out."
+        )
+    if not _IS_STRIMZI.search(text):
+        return flows_of_mm2(text, findings)
+    parts = [part for part in _DOCUMENTS.split(text) if _IS_STRIMZI.search(part)]
+    return [flow for part in parts for flow in flows_of_strimzi(read_document(part), findings)]
+
+
+def _slips(one: dict[str, Any]) -> Sequence[object]:
+    try:
+        flow_of(one)
+    except InvalidSpecError as error:
+        return error.errors
+    return ()
+
+
+def _name_apart(documents: list[dict[str, Any]]) -> None:
+    """Gives flows from different files with the same aliases different names."""
+    seen: dict[str, int] = {}
+    for one in documents:
+        name = str(one["metadata"]["name"])
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            one["metadata"]["name"] = flow_name(f"{name[:36]}-{seen[name]}")
+
+
+def yaml_text(one: dict[str, Any]) -> str:
+    """Returns a MirrorFlow as YAML text."""
+    return str(
+        yaml.safe_dump(one, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH, default_flow_style=None)
+    )
+
+
+def report(findings: ConversionFindings) -> Iterable[str]:
+    """Yields the lines of the report: the Secrets to create, then the settings without a counterpart."""
+    if findings.secrets:
+        yield "Secrets to create, or files below --secrets (the whole file is the value, without a line end):"
+        for secret in sorted(findings.secrets):
+            yield f"  {secret.secret}/{secret.key}: {secret.origin}"
+    losses = list(_told_once(findings.losses))
+    if losses:
+        yield "Settings without a counterpart:"
+        for setting, why in losses:
+            yield f"  {setting}: {why}."
+
+
+def _told_once(losses: Iterable[ConversionLoss]) -> Iterable[tuple[str, str]]:
+    """Yields setting and reason, merging equal losses of several flows into one line that names the flows."""
+    flows: dict[tuple[str, str], list[str]] = {}
+    for loss in losses:
+        flows.setdefault((loss.setting, loss.why), []).append(loss.flow)
+    for (setting, why), names in flows.items():
+        shown = [name for name in names if name]
+        of = ", ".join(shown[:FLOWS_SHOWN_MAX])
+        if len(shown) > FLOWS_SHOWN_MAX:
+            of += f" and {len(shown) - FLOWS_SHOWN_MAX} more flows"
+        yield f"{setting} ({of})" if of else setting, why
+
+
+def _setting(loss: ConversionLoss) -> str:
+    return f"{loss.setting} ({loss.flow})" if loss.flow else loss.setting
+
+
+def _print_json(documents: list[dict[str, Any]], findings: ConversionFindings) -> None:
+    def secret(one: NeededSecret) -> dict[str, str]:
+        return {"secretName": one.secret, "key": one.key, "origin": one.origin}
+
+    said = {
+        "flows": documents,
+        "secrets": [secret(one) for one in sorted(findings.secrets)],
+        "unsupported": [
+            {"flow": one.flow, "setting": one.setting, "why": one.why} for one in findings.losses
+        ],
+    }
+    print(json.dumps(said, indent=2, ensure_ascii=False))
+
+
+def _write(documents: list[dict[str, Any]], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in documents:
+            path = folder / f"{one['metadata']['name']}.yaml"
+            path.write_text(yaml_text(one), encoding="utf-8")
+            print(path)
+    except OSError as error:
+        raise FailedError(
+            f"{folder} cannot be written: {error.strerror}; choose another --output."
+        ) from error

@@ -1,0 +1,268 @@
+"""`mirrorflow offsets`: prints each group's current offsets on both sides; changes nothing.
+
+The checkpoint connector need not run: the command reads the same topics and translates offsets with the
+connector's own code. Output is plain text, or one JSON object per line. Failed requests for a group, and
+groups that have no offsets to translate, are reported on stderr; the other groups continue.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from mirrorflow_cli.clusters import reached
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
+from mirrorflow_cli.flow_plans import source_settings, valid_plan
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.output import print_table
+from mirrorflow_core.errors import ClusterError
+from mirrorflow_core.offsets.checkpoints import standings
+from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group_offsets
+from mirrorflow_core.offsets.groups import Group, writable
+from mirrorflow_core.settings import CheckpointSettings, SourceSettings
+from mirrorflow_kafka.admin import admin, groups
+from mirrorflow_kafka.admin.log_offsets import LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_operator.plan.plan import ConnectorKind, Plan, plan_of_all
+from mirrorflow_replicator.config.checkpoint import parse_checkpoint
+from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
+from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
+from mirrorflow_replicator.http.group_offsets import line
+
+COLUMNS = ("group", "partition", "source", "target", "translation", "age", "written", "why")
+AGAIN_COLUMNS = ("group", "partitions", "reads again", "of which not sure", "begins by")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `mirrorflow offsets`."""
+    add_flow_arguments(parser, addresses=True)
+    parser.add_argument(
+        "--group", metavar="NAME", help="this one only (default: all that the flow translates)"
+    )
+    parser.add_argument(
+        "--dry-run-failover",
+        action="store_true",
+        help="say how many records each group would read again if it went on on the target now",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the offsets; returns 1 if a request for a group failed."""
+    if not arguments.file and not arguments.groups:
+        arguments.groups = [".*"]  # With addresses alone, all groups are shown.
+    flow, layout = flow_from(arguments), layout_from(arguments)
+    valid_plan(flow, layout)
+    planned = plan_of_all(flow, layout)
+    source, _ = source_settings(planned)
+    found = asyncio.run(survey(_checkpoint(planned), source, arguments.group))
+    if arguments.json:
+        _print_json(found.lines)
+    elif arguments.dry_run_failover:
+        print_table(AGAIN_COLUMNS, list(failover(found.lines)))
+    else:
+        _print_lines(found.lines)
+    for sentence in (*found.notes, *found.problems):
+        print(sentence, file=sys.stderr)
+    return EXIT_FAILED if found.problems else EXIT_DONE
+
+
+def _checkpoint(planned: Plan) -> CheckpointSettings:
+    for connector in planned.connectors:
+        if connector.kind is ConnectorKind.CHECKPOINT:
+            return parse_checkpoint(connector.connector_properties, connector.worker_properties)
+    raise FailedError(f"Flow {planned.flow} has no checkpoint connector; spec.connectors.checkpoint says so.")
+
+
+def _print_json(lines: Sequence[GroupOffset]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    for one in lines:
+        print(json.dumps(line(one, now_ms=now_ms), ensure_ascii=False))
+
+
+def _print_lines(lines: Sequence[GroupOffset]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        (
+            one.group,
+            f"{one.topic}-{one.partition}",
+            str(one.source_offset),
+            "-" if one.target_offset is None else str(one.target_offset),
+            _translation(one),
+            _age(one.checkpoint_written_ms, now_ms),
+            "yes" if one.written else "no",
+            one.why,
+        )
+        for one in lines
+    ]
+    print_table(COLUMNS, rows)
+
+
+def _translation(one: GroupOffset) -> str:
+    if one.translation != "bound" or one.target_offset is None or one.at_most is None:
+        return one.translation
+    return f"bound, {one.at_most - one.target_offset} or fewer again"
+
+
+def _age(written_ms: int | None, now_ms: int) -> str:
+    """Returns the age of the checkpoint, as 90s, 15m or 3h; "-" if there is none."""
+    if written_ms is None:
+        return "-"
+    seconds = max(0, now_ms - written_ms) // 1000
+    return (
+        f"{seconds}s" if seconds < 120 else f"{seconds // 60}m" if seconds < 7200 else f"{seconds // 3600}h"
+    )
+
+
+def failover(lines: Sequence[GroupOffset]) -> Iterator[tuple[str, ...]]:
+    """Yields one row per group for a failover now.
+
+    A row has the group's partitions, the most records it would read again, how many of these are uncertain,
+    and what its start offset comes from.
+    """
+    for group in sorted({one.group for one in lines}):
+        own = [one for one in lines if one.group == group]
+        known = [one.again for one in own if one.begins_at is not None]
+        least = sum(least for least, _ in known)
+        most = sum(most or 0 for _, most in known)
+        without = len(own) - len(known)
+        begins = {
+            "its checkpoint" if one.group_offset is None else "its offset"
+            for one in own
+            if one.begins_at is not None
+        }
+        if without:
+            begins.add(f"auto.offset.reset in {without}")
+        again = str(most) if all(most is not None for _, most in known) else f"at least {least}"
+        yield group, str(len(own)), again, str(max(0, most - least)), ", ".join(sorted(begins))
+
+
+GROUPS_AT_ONCE = 16  # a coordinator answers so many requests in some hundredths of a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyClusters:
+    """A client for each purpose, as in `connectors.known_offsets.Readers`."""
+
+    source: Cluster
+    target: Cluster
+    syncs: Cluster
+    reader: Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSurvey:
+    """Offsets, a note for each group that is not synchronised, a problem for each failed request."""
+
+    lines: tuple[GroupOffset, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: str | None) -> GroupSurvey:
+    """Returns the offsets of the group *wanted*, or of all groups that the flow translates.
+
+    Raises FailedError and ClusterError.
+    """
+    problems: list[str] = []
+    async with _clusters(settings, source) as clusters:
+        known = await _known(settings, clusters, problems)
+        listed = await groups.list_groups(clusters.source)
+        look = _Look(settings, clusters, known, await groups.list_groups(clusters.target))
+        selects = make_group_selection(settings).selects
+        chosen = [
+            one for name, one in sorted(listed.items()) if (name == wanted if wanted else selects(name))
+        ]
+        if wanted and not chosen:
+            raise FailedError(
+                f"{settings.source_alias} has no group {wanted}, or Describe on it is not granted."
+            )
+        consumers = [group for group in chosen if group.is_consumer_group]
+        found: list[GroupOffset] = []
+        for at in range(0, len(consumers), GROUPS_AT_ONCE):
+            some = consumers[at : at + GROUPS_AT_ONCE]
+            answers = await asyncio.gather(*(look.at(group) for group in some), return_exceptions=True)
+            for group, answer in zip(some, answers, strict=True):
+                if isinstance(answer, ClusterError):
+                    problems.append(f"Group {group.name} cannot be looked at: {answer}")
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    found += answer
+    notes = (_why_not(group, settings, named=bool(wanted)) for group in chosen if group not in consumers)
+    return GroupSurvey(tuple(found), tuple(note for note in notes if note), tuple(problems))
+
+
+def _why_not(group: Group, settings: CheckpointSettings, *, named: bool) -> str:
+    why = group.why_not
+    if not why and named:
+        why = f"it belongs to an application ({group.protocol_type}), not to consumers"
+    return f"Group {group.name} of {settings.source_alias} is not synchronised: {why}." if why else ""
+
+
+async def _known(settings: CheckpointSettings, clusters: SurveyClusters, problems: list[str]) -> KnownOffsets:
+    known = KnownOffsets(settings, clusters)
+    read = False
+    try:
+        read = await known.read_checkpoints()
+    except ClusterError as error:
+        problems.append(f"Checkpoints cannot be read from {known.checkpoints_topic}: {error}")
+    try:
+        await known.open_syncs(must_read_to_end=not read)
+    except ClusterError as error:
+        problems.append(f"Offset syncs cannot be read: {error}")
+    try:
+        await known.read_maps()
+    except ClusterError as error:
+        problems.append(f"{known.map_topic} cannot be read, so that offset syncs alone count: {error}")
+    problems += known.passed_over.values()
+    return known
+
+
+@contextlib.asynccontextmanager
+async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> AsyncIterator[SurveyClusters]:
+    async with contextlib.AsyncExitStack() as stack:
+        syncs = settings.source_consumer if settings.syncs_on_source else settings.target_consumer
+        clients = (settings.source_admin, settings.target_admin, syncs, settings.target_consumer)
+        found = [await stack.enter_async_context(reached(client, source)) for client in clients]
+        yield SurveyClusters(source=found[0], target=found[1], syncs=found[2], reader=found[3])
+
+
+class _Look:
+    """Reads the offsets of one group at a time."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        clusters: SurveyClusters,
+        known: KnownOffsets,
+        there: dict[str, Group],
+    ) -> None:
+        self._settings = settings
+        self._clusters = clusters
+        self._known = known
+        self._there = there
+        self._selects = make_topic_filter(settings)
+
+    async def at(self, group: Group) -> list[GroupOffset]:
+        """Returns the lines of *group*. Raises ClusterError."""
+        known, clusters = self._known, self._clusters
+        own = await groups.fetch_offsets(clusters.source, group.name)
+        now = standings(own, selects=self._selects, rename=known.rename, syncs=known.translator)
+        target = await groups.fetch_offsets(clusters.target, group.name)
+        ends = await admin.list_offsets(clusters.target, now, LATEST) if now else {}
+        facts = GroupFacts(
+            group=group.name,
+            standings=now,
+            points=known.checkpoints.of(group.name),
+            written_ms=known.checkpoints.written_ms,
+            target=target,
+            ends={partition: end.offset for partition, end in ends.items() if not end.error},
+            writable=writable(self._there.get(group.name)),
+            is_synchronised=self._settings.sync_s is not None,
+        )
+        return list(group_offsets(facts))

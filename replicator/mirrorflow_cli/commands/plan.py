@@ -1,0 +1,221 @@
+"""`mirrorflow plan`: prints the connectors, their properties, and the topics that match now.
+
+References stay unresolved. With several files it also reports conflicts between the flows
+(`mirrorflow_operator.plan.topology`), with ids and topics of reachable clusters: loops, and topics that two
+flows write to, make the exit status 1.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirrorflow_cli.clusters import reached, selected_topics, topic_sizes
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, FailedError
+from mirrorflow_cli.flow_plans import source_settings, valid_plans
+from mirrorflow_cli.flows import add_flow_arguments, flows_from, layout_from
+from mirrorflow_cli.output import add_json_argument, print_json
+from mirrorflow_core.errors import ClusterError, SettingError
+from mirrorflow_core.settings import ClientSettings, SourceSettings
+from mirrorflow_operator.api.spec import ClusterSpec, MirrorFlow
+from mirrorflow_operator.plan.naming import naming_of
+from mirrorflow_operator.plan.plan import Plan
+from mirrorflow_operator.plan.topology import Conflict, Endpoint, FlowRoute, conflicts, samples
+from mirrorflow_replicator.config.plugins import make_selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """One topic that matches now, and the name of its copy."""
+
+    topic: str
+    target: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFlow:
+    """What `plan` shows of one flow.
+
+    `topics` is None if topics were not requested, or could not be listed for the reason in `problem`.
+    """
+
+    planned: Plan
+    settings: SourceSettings
+    notes: tuple[str, ...]
+    topics: tuple[TopicPlan, ...] | None = None
+    nothing_selected: str = ""
+    problem: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `mirrorflow plan`."""
+    add_flow_arguments(parser, addresses=True, several=True)
+    parser.add_argument("--offline", action="store_true", help="do not ask clusters what they are and hold")
+    add_json_argument(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the plans.
+
+    At the end, raises FailedError for topics that cannot be listed and for flows that conflict; JSON includes
+    both.
+    """
+    flows = flows_from(arguments)
+    found = []
+    for planned in valid_plans(flows, layout_from(arguments)):
+        one = _flow_plan(planned, offline=arguments.offline)
+        found.append(one)
+        if not arguments.json:
+            _print(one, is_named=len(flows) > 1)
+    problems = [one.problem for one in found if one.problem]
+    notes: list[str] = []
+    if len(flows) > 1:
+        settings = {one.planned.flow: one.settings for one in found}
+        conflicts, notes = found_together(flows, settings, offline=arguments.offline)
+        problems = [*(conflict.sentence for conflict in conflicts), *problems]
+    if arguments.json:
+        print_json({"flows": [_as_json(one) for one in found], "notes": notes, "problems": problems})
+        return EXIT_FAILED if problems else EXIT_DONE
+    for note in notes:
+        print(f"# {note}")
+    if problems:
+        raise FailedError("\n".join(problems))
+    if len(flows) > 1:
+        print(f"# {len(flows)} flows: no loop, and no topic that two of them write to")
+    return EXIT_DONE
+
+
+def _flow_plan(planned: Plan, *, offline: bool) -> PlannedFlow:
+    settings, warnings = source_settings(planned)
+    notes = (*planned.notes, *warnings)
+    if offline:
+        return PlannedFlow(planned=planned, settings=settings, notes=notes)
+    return asyncio.run(_with_topics(planned, settings, notes))
+
+
+async def _with_topics(planned: Plan, settings: SourceSettings, notes: tuple[str, ...]) -> PlannedFlow:
+    try:
+        async with reached(settings.source_admin, settings) as source:
+            selected = await selected_topics(source, settings)
+    except (ClusterError, SettingError) as error:
+        # A reference whose file does not exist here yet fails like an unreachable cluster.
+        problem = f"Topics are not listed. {error} --offline does without them."
+        return PlannedFlow(planned=planned, settings=settings, notes=notes, problem=problem)
+    target_of = make_selection(settings).target_topic
+    topics = tuple(
+        TopicPlan(topic=topic, target=target_of(topic), partitions=partitions)
+        for topic, partitions in selected.topics.items()
+    )
+    return PlannedFlow(
+        planned=planned, settings=settings, notes=notes, topics=topics, nothing_selected=selected.nothing
+    )
+
+
+def _print(one: PlannedFlow, *, is_named: bool) -> None:
+    if is_named:
+        print(f"# Flow {one.planned.flow}")
+    for connector in one.planned.connectors:
+        print(f"# {connector.name}")
+        print(f"# {connector.name}: worker.properties")
+        print(_readable(connector.worker_properties))
+        print(f"# {connector.name}: connector.properties")
+        print(_readable(connector.connector_properties))
+    for note in one.notes:
+        print(f"# {note}")
+    if one.topics is None:
+        return
+    print(f"# {len(one.topics)} topics match now")
+    if one.nothing_selected:
+        print(f"# {one.nothing_selected}")
+    for topic in one.topics:
+        print(f"{topic.topic} -> {topic.target}  ({topic.partitions} partitions)")
+
+
+def _readable(properties: Mapping[str, str]) -> str:
+    """Returns properties text that Java reads too, without the escapes that only keys need."""
+    lines = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in properties.items()}
+    return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def _as_json(one: PlannedFlow) -> dict[str, Any]:
+    return {
+        "name": one.planned.flow,
+        "connectors": [
+            {
+                "name": connector.name,
+                "kind": connector.kind.value,
+                "workerProperties": dict(connector.worker_properties),
+                "connectorProperties": dict(connector.connector_properties),
+            }
+            for connector in one.planned.connectors
+        ],
+        "notes": [*one.notes, *([one.nothing_selected] if one.nothing_selected else [])],
+        "topics": None
+        if one.topics is None
+        else [
+            {"topic": topic.topic, "target": topic.target, "partitions": topic.partitions}
+            for topic in one.topics
+        ],
+    }
+
+
+# Cluster id and topics.
+Seen = tuple[str, frozenset[str]]
+
+
+def found_together(
+    flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], *, offline: bool
+) -> tuple[tuple[Conflict, ...], list[str]]:
+    """Returns the conflicts among *flows*, and a note for each cluster that did not answer.
+
+    *settings* is flow name -> source connector settings. With *offline* no cluster is contacted.
+    """
+    notes: list[str] = []
+    seen = {} if offline else asyncio.run(_looked_at(flows, settings, notes))
+    routes = [
+        FlowRoute(
+            flow=flow.metadata.name,
+            source=_endpoint(flow.spec.source, seen),
+            target=_endpoint(flow.spec.target, seen),
+            naming=naming_of(flow),
+        )
+        for flow in flows
+    ]
+    patterns = [pattern for flow in flows for pattern in flow.spec.topics.include]
+    return conflicts(routes, samples(patterns)), notes
+
+
+async def _looked_at(
+    flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], notes: list[str]
+) -> dict[frozenset[str], Seen]:
+    """Returns addresses -> cluster id and topics; connects to each cluster once, to all concurrently."""
+    clients: dict[frozenset[str], tuple[ClientSettings, SourceSettings]] = {}
+    for flow in flows:
+        own = settings[flow.metadata.name]
+        clients.setdefault(_addresses(flow.spec.source), (own.source_admin, own))
+        clients.setdefault(_addresses(flow.spec.target), (own.target_admin, own))
+    answers = await asyncio.gather(*(_ask(client, own, notes) for client, own in clients.values()))
+    return {
+        addresses: answer for addresses, answer in zip(clients, answers, strict=True) if answer is not None
+    }
+
+
+async def _ask(client: ClientSettings, settings: SourceSettings, notes: list[str]) -> Seen | None:
+    try:
+        async with reached(client, settings) as cluster:
+            return cluster.cluster_id, frozenset(await topic_sizes(cluster))
+    except (ClusterError, SettingError) as error:
+        notes.append(f"{client.alias} is compared with other clusters by its addresses only. {error}")
+        return None
+
+
+def _endpoint(cluster: ClusterSpec, seen: Mapping[frozenset[str], Seen]) -> Endpoint:
+    addresses = _addresses(cluster)
+    cluster_id, topics = seen.get(addresses, ("", None))
+    return Endpoint(alias=cluster.alias, addresses=addresses, cluster_id=cluster_id, topics=topics)
+
+
+def _addresses(cluster: ClusterSpec) -> frozenset[str]:
+    return frozenset(address.lower() for address in cluster.bootstrap_servers)

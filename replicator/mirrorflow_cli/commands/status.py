@@ -1,0 +1,71 @@
+"""`mirrorflow status`: prints the flows that `mirrorflow run` runs on this machine, and their progress."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mirrorflow_cli.errors import EXIT_DONE, FailedError
+from mirrorflow_cli.output import add_json_argument, print_json, print_table
+from mirrorflow_cli.progress import Progress, lag_in_words, read_progress, reasons, troubles
+from mirrorflow_cli.running_flows import RunningFlow, running_flows
+
+COLUMNS = ("flow", "state", "partitions", "lag", "records/s", "copied", "running for", "pid", "address")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `mirrorflow status`."""
+    parser.add_argument("flow", metavar="FLOW", nargs="?", help="this flow alone (default: all)")
+    add_json_argument(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Prints the flows. Raises FailedError if the named flow does not run here."""
+    flows = [one for one in running_flows() if arguments.flow in (None, one.name)]
+    if arguments.flow is not None and not flows:
+        raise FailedError(
+            f"No flow {arguments.flow} runs on this machine for this user; `mirrorflow status` lists those that do."
+        )
+    found = [(one, None if one.url is None else read_progress(one.url)) for one in flows]
+    if arguments.json:
+        print_json({"flows": [_as_json(one, progress) for one, progress in found]})
+        return EXIT_DONE
+    if not found:
+        print("No flow runs on this machine for this user; `mirrorflow run` starts one.")
+        return EXIT_DONE
+    now_ms = time.time_ns() // 1_000_000
+    print_table(COLUMNS, [_row(one, progress, now_ms) for one, progress in found])
+    for one, progress in found:
+        for sentence in () if progress is None else troubles(progress):
+            print(f"{one.name}: {sentence}")
+    return EXIT_DONE
+
+
+def _row(one: RunningFlow, progress: Progress | None, now_ms: int) -> Sequence[str]:
+    age = f"{max(0, now_ms - one.began_ms) // 1000}s"
+    if progress is None:
+        return (one.name, "not answering", "?", "?", "?", "?", age, str(one.pid), one.url or "-")
+    summary = progress.summary
+    return (
+        one.name,
+        ", ".join((str(summary.get("replicating", "")), *reasons(progress))),
+        str(progress.partitions_total),
+        lag_in_words(summary),
+        f"{summary.get('recordsPerSecond', 0):,.0f}",
+        f"{summary.get('records', 0):,}",
+        age,
+        str(one.pid),
+        one.url or "-",
+    )
+
+
+def _as_json(one: RunningFlow, progress: Progress | None) -> dict[str, Any]:
+    """Returns a flow's JSON object; `progress` is the summary of `/progress`, null without an answer."""
+    return {
+        "flow": one.name,
+        "pid": one.pid,
+        "beganMs": one.began_ms,
+        "url": one.url,
+        "progress": None if progress is None else dict(progress.summary),
+        "problems": [] if progress is None else troubles(progress),
+    }

@@ -1,0 +1,39 @@
+"""The log of `mirrorflow run` is rotated while it is written to, and its last words are found in either format."""
+
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mirrorflow_cli.errors import FailedError
+from mirrorflow_cli.process import KEPT_MAX, LogFile
+
+
+def write(log: LogFile, text: str) -> None:
+    """As the replicator does: by a process that holds the file open for longer."""
+    subprocess.run(["/bin/echo", "-n", text], stdout=log.file, check=True)
+
+
+def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
+    with closing(LogFile(tmp_path / "log", max_bytes=10)) as log:
+        write(log, "123456789")
+        assert not log.rotate_if_large()
+    assert "123456789" == log.path.read_text()
+
+
+def test_a_long_log_is_kept_under_another_name_and_begins_anew(tmp_path: Path) -> None:
+    with closing(LogFile(tmp_path / "log", max_bytes=3)) as log:
+        for number in range(KEPT_MAX + 2):
+            write(log, f"log {number}")
+            assert log.rotate_if_large()
+        write(log, "new")
+    assert "new" == log.path.read_text()
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir() if path != log.path}
+    assert {f"log.{n}": f"log {KEPT_MAX + 2 - n}" for n in range(1, KEPT_MAX + 1)} == kept
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FailedError, match=r"choose another with --log"):
+        LogFile(tmp_path / "file" / "log")

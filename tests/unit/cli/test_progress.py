@@ -1,0 +1,74 @@
+"""Records per second as they are now: over five seconds, whatever the process says of its last thirty."""
+
+from mirrorflow_cli.progress import Progress, RecentRates
+
+
+def progress(uptime_s: float, *records: int, connector: str = "C") -> Progress:
+    rows = tuple(
+        {
+            "topic": "t",
+            "partition": number,
+            "records": count,
+            "bytes": 10 * count,
+            "recordsPerSecond": 1.0,
+            "bytesPerSecond": 1.0,
+        }
+        for number, count in enumerate(records)
+    )
+    summary = {"uptimeSeconds": uptime_s, "recordsPerSecond": 1.0, "bytesPerSecond": 1.0}
+    return Progress(connector=connector, summary=summary, partitions=rows)
+
+
+def rates_of(shown: Progress) -> tuple[float, float, list[float]]:
+    """The connector has records and bytes, each partition has records."""
+    each = [row["recordsPerSecond"] for row in shown.partitions]
+    return shown.summary["recordsPerSecond"], shown.summary["bytesPerSecond"], each
+
+
+def test_rate_is_of_the_last_five_seconds():
+    """A copy that has stopped shows so within five seconds, and one that speeds up as well."""
+    rates = RecentRates()
+    for second in range(20):
+        rates.of(progress(100.0 + second, 1_000 * second, 0))
+
+    assert (1_000.0, 10_000.0, [1_000.0, 0.0]) == rates_of(rates.of(progress(120.0, 20_000, 0)))
+    for second in range(1, 5):
+        rates.of(progress(120.0 + second, 20_000, 0))
+    assert (0.0, 0.0, [0.0, 0.0]) == rates_of(rates.of(progress(125.0, 20_000, 0)))
+    assert (500.0, 5_000.0, [500.0, 0.0]) == rates_of(rates.of(progress(126.0, 22_500, 0)))
+
+
+def test_rate_of_a_beginning_is_from_zero():
+    """Counts are since the process began, so its first report already has a rate."""
+    assert (500.0, 5_000.0, [500.0]) == rates_of(RecentRates().of(progress(2.0, 1_000)))
+
+
+def test_rate_of_what_was_long_at_work_is_unknown_at_first():
+    """What an older process did before we looked is not of the last five seconds."""
+    assert (0.0, 0.0, [0.0]) == rates_of(RecentRates().of(progress(60.0, 1_000)))
+
+
+def test_rate_begins_anew_with_a_new_process():
+    """A younger process counts from zero."""
+    rates = RecentRates()
+    rates.of(progress(50.0, 7_000))
+
+    assert (100.0, 1_000.0, [100.0]) == rates_of(rates.of(progress(1.0, 100)))
+
+
+def test_rate_of_a_task_that_began_anew_is_what_it_has_copied_since():
+    """A task restarts below its process: its partitions count from zero, the others go on."""
+    rates = RecentRates()
+    rates.of(progress(50.0, 7_000, 100))
+
+    assert (60.0, 600.0, [50.0, 10.0]) == rates_of(rates.of(progress(52.0, 100, 120)))
+
+
+def test_connectors_are_apart():
+    """Each has its own partitions."""
+    rates = RecentRates()
+    rates.of(progress(50.0, 100, connector="A"))
+    rates.of(progress(50.0, 900, connector="B"))
+
+    assert [10.0] == rates_of(rates.of(progress(51.0, 110, connector="A")))[2]
+    assert [50.0] == rates_of(rates.of(progress(52.0, 1_000, connector="B")))[2]
