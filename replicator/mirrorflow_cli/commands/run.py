@@ -12,8 +12,7 @@ from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.process import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_cli.running_flows import state_folder
-from mirrorflow_replicator.process.log_levels import NUMBERS
-from mirrorflow_replicator.process.log_setup import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE
+from mirrorflow_replicator.process.log_setup import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS
 
 PORT_MAX = 65_535
 

@@ -1,16 +1,24 @@
 """Looks up and checks every Java key that we know: honoured, mapped, ignored or refused.
 
-The tables are separate modules (`connector_keys`, `worker_keys`, `rest_keys`, `client_keys`). Each unknown
-key is warned of by name, because a misspelt key that is silently dropped is the most common cause of "it does
-not replicate my topic". `python -m mirrorflow_replicator.config.keys` prints docs/settings.md.
+The tables are separate modules (`connector_keys`, `worker_keys`, `client_keys`). Each unknown key is warned of
+by name, because a misspelt key that is silently dropped is the most common cause of "it does not replicate my
+topic". `python -m mirrorflow_replicator.config.keys` prints docs/settings.md.
+
+`read_properties` handles comments after values, which MM2's own README has and Java takes as part of the
+value. Where the value would make no sense with it (a flag, a number, an address, a path), the comment is cut
+off. Elsewhere (expressions, secrets, names) Java's reading stands. Both are warned of, by key and never by
+value.
 """
 
 import difflib
 import fnmatch
+import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 
 from mirrorflow_core.errors import RefusedSettingError
+from mirrorflow_core.java.properties import property_pairs, trailing_comment
 from mirrorflow_core.java.property_reader import read_list
 from mirrorflow_replicator.config.client_keys import CLIENT_KEYS
 from mirrorflow_replicator.config.connector_keys import (
@@ -20,8 +28,7 @@ from mirrorflow_replicator.config.connector_keys import (
     SYNONYMS,
 )
 from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict
-from mirrorflow_replicator.config.rest_keys import REST_KEYS
-from mirrorflow_replicator.config.worker_keys import DRIVER_KEYS, WORKER_KEYS
+from mirrorflow_replicator.config.worker_keys import DRIVER_KEYS, REST_KEYS, WORKER_KEYS
 
 KEYS: tuple[Key, ...] = (
     *CONNECTOR_KEYS,
@@ -193,3 +200,47 @@ def _suggestion(name: str, scopes: tuple[Scope, ...]) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(document())
+
+
+# Lists of expressions, secrets, PEM text, and names that the user chooses.
+_FREE_TEXT = re.compile(
+    r"(.*\.)?(topics|groups|topics\.exclude|groups\.exclude|config\.properties\.exclude"
+    r"|jaas\.config|password|secret|certificates|certificate\.chain|keystore\.key|scope|client\.id|client\.rack|name)"
+)
+
+
+def read_properties(text: str, warnings: list[str]) -> dict[str, str]:
+    """Returns the pairs of *text*, `without_comments`; warns of duplicate keys.
+
+    Raises InvalidSettingError.
+    """
+    pairs = list(property_pairs(text))
+    counts = Counter(key for key, _ in pairs)
+    warnings += [
+        f"{key} is there twice; the last line counts, as in Java."
+        for key, count in counts.items()
+        if count > 1
+    ]
+    return without_comments(dict(pairs), warnings)
+
+
+def without_comments(properties: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    """Returns *properties* without comments after values, where they can only be comments; warns of each."""
+    return {key: _value(key, value, warnings) for key, value in properties.items()}
+
+
+def _value(key: str, value: str, warnings: list[str]) -> str:
+    shorter = trailing_comment(value)
+    if shorter is None:
+        return value
+    if _FREE_TEXT.fullmatch(key):
+        warnings.append(
+            f"{key}: what looks like a comment behind the value is part of it, as in Java; "
+            "write comments on lines of their own."
+        )
+        return value
+    warnings.append(
+        f"{key}: the comment behind the value was left out; Java would take it as part of the value. "
+        "Write comments on lines of their own."
+    )
+    return shorter

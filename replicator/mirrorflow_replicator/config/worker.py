@@ -3,11 +3,18 @@
 Standalone is KIP-304's. The worker's file describes the target, where offsets are stored, and HTTP; each
 connector's file is what Connect's REST API would be given. `config.dedicated_mode` derives the same two kinds
 of properties from an mm2.properties and then also calls `worker_settings`.
+
+DistributedConfig's group keys become `GroupSettings`: the group that a distributed worker joins. Processes
+with an mm2.properties always join the group of each flow, as Java's do. A distributed worker is the only node
+unless `dedicated.mode.enable.internal.rest=true` (KIP-710's key): it then need not wait for other nodes, nor
+accept their calls.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from mirrorflow_core.connect.group_protocol import PROTOCOLS
+from mirrorflow_core.connect.session_keys import ALGORITHMS, DEFAULT_ALGORITHM
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.property_reader import PropertyReader
 from mirrorflow_core.naming.worker_topics import worker_topic
@@ -15,24 +22,25 @@ from mirrorflow_core.settings import (
     ClientSettings,
     ConnectorSettings,
     DistributedSettings,
+    GroupSettings,
     HttpSettings,
     MetricsLevel,
     OffsetStorageSettings,
     PolicyKind,
+    SessionKeySettings,
     SourceSettings,
     WorkerSettings,
 )
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.checkpoint import parse_checkpoint
-from mirrorflow_replicator.config.comments import read_properties
 from mirrorflow_replicator.config.connector_basics import Basics
-from mirrorflow_replicator.config.converters import converter_warnings
-from mirrorflow_replicator.config.group import group_settings
 from mirrorflow_replicator.config.heartbeat import parse_heartbeat
+from mirrorflow_replicator.config.keys import read_properties
 from mirrorflow_replicator.config.plugins import MIRROR_PACKAGE, make_selection
 from mirrorflow_replicator.config.providers import PROVIDERS_KEY, Resolver
 from mirrorflow_replicator.config.source import TASKS_MAX, parse_source
 from mirrorflow_replicator.config.storage import offset_storage, worker_topics
+from mirrorflow_replicator.config.worker_keys import SERVER_NAME_KEY, SEVERAL_KEY, converter_warnings
 
 STANDALONE = "standalone"  # the name of a worker in this mode
 DISTRIBUTED = "distributed"
@@ -258,3 +266,75 @@ def checked_listeners(listeners: tuple[str, ...]) -> tuple[str, ...]:
                 action="write http://host:port",
             )
     return listeners
+
+
+EXACTLY_ONCE_KEY = "exactly.once.source.support"
+SESSION_MS = 10_000  # Connect's
+HEARTBEAT_MS = 500  # Connect's is 3000; a node learns of a rebalance at its next heartbeat
+REBALANCE_MS = 30_000  # Connect's is 60000; our nodes rejoin as soon as they learn of it
+KEY_TTL_MS = 3_600_000  # Connect's
+
+
+def _is_exactly_once(read: PropertyReader) -> bool:
+    """Whether Java's nodes of the group, if any, write in transactions."""
+    return read.text(EXACTLY_ONCE_KEY, "disabled") == "enabled"
+
+
+def group_settings(
+    read: PropertyReader, worker: Mapping[str, str], target_alias: str, *, flow: tuple[str, str] | None = None
+) -> GroupSettings | None:
+    """Returns the group of the *worker* that *read* reads; None for a distributed worker that is alone.
+
+    *flow* as in `GroupSettings`. Raises InvalidSettingError, RefusedSettingError.
+    """
+    if flow is None and not read.flag(SEVERAL_KEY, default=False):
+        return None
+    group_id = read.required("group.id", action="give all nodes the same, and no other group its name")
+    protocol = read.choice("connect.protocol", ("sessioned", "compatible", "eager"), "sessioned")
+    if protocol == "eager":
+        raise RefusedSettingError(
+            key="connect.protocol",
+            why="with the eager protocol all nodes stop at each change; write sessioned, or compatible",
+        )
+    session_ms = read.whole("session.timeout.ms", SESSION_MS, minimum=1)
+    heartbeat_ms = read.whole("heartbeat.interval.ms", HEARTBEAT_MS, minimum=1)
+    if heartbeat_ms >= session_ms:
+        raise InvalidSettingError(
+            key="heartbeat.interval.ms",
+            problem=f"{heartbeat_ms} is not below session.timeout.ms={session_ms}",
+            action="write a third of it, or less",
+        )
+    base = "-".join(filter(None, (group_id, worker.get("client.id", "").strip())))
+    return GroupSettings(
+        group_id=group_id,
+        client=clients.client_settings(target_alias, base, clients.shared(worker)),
+        protocols=tuple(PROTOCOLS) if protocol == "sessioned" else ("compatible",),
+        session_s=session_ms / 1000,
+        heartbeat_s=heartbeat_ms / 1000,
+        rebalance_s=read.whole("rebalance.timeout.ms", REBALANCE_MS, minimum=1_000, maximum=REBALANCE_MS)
+        / 1000,
+        keys=_keys(read),
+        server_name=read.text(SERVER_NAME_KEY),
+        flow=flow,
+        fences_java=_is_exactly_once(read),
+    )
+
+
+def _keys(read: PropertyReader) -> SessionKeySettings:
+    names = tuple(ALGORITHMS)
+    algorithm = read.choice("inter.worker.key.generation.algorithm", names, DEFAULT_ALGORITHM)
+    signature = read.choice("inter.worker.signature.algorithm", names, DEFAULT_ALGORITHM)
+    accepted = read.names("inter.worker.verification.algorithms", (DEFAULT_ALGORITHM,))
+    if signature not in accepted:
+        raise InvalidSettingError(
+            key="inter.worker.verification.algorithms",
+            problem=f"it lacks inter.worker.signature.algorithm={signature}, so nodes would refuse each other",
+            action=f"add {signature}",
+        )
+    return SessionKeySettings(
+        algorithm=algorithm,
+        size_bytes=read.whole("inter.worker.key.size", ALGORITHMS[algorithm][1], minimum=16, maximum=1024),
+        ttl_ms=read.whole("inter.worker.key.ttl.ms", KEY_TTL_MS, minimum=0),
+        signature=signature,
+        accepted=accepted,
+    )

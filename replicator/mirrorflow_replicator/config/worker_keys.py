@@ -1,10 +1,48 @@
-"""The keys of the Connect worker and of MM2's driver.
+"""The keys of the Connect worker, its REST server and MM2's driver, and a warning of converters.
 
-They are those of WorkerConfig, DistributedConfig and MirrorMakerConfig of Kafka 4.3, and of KIP-304.
+They are those of WorkerConfig, DistributedConfig, RestServerConfig and MirrorMakerConfig of Kafka 4.3, and of
+KIP-304.
+
+MM2's connectors emit byte arrays, which Java's worker passes through its converters. With Kafka's stock files,
+which name JsonConverter, it writes every record as base64 inside JSON. Copies here are always the bytes of the
+source, so a connector that would inherit converters causes a warning.
 """
 
-from mirrorflow_replicator.config.converters import CONVERTER_KEYS
+from collections.abc import Mapping
+
 from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict, rows
+
+CONVERTER_KEYS = ("key.converter", "value.converter", "header.converter")
+CONVERTER_NOT_USED = "ConverterNotUsed"
+BYTE_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+def converter_warnings(properties: Mapping[str, str], worker: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a warning if the connector with *properties* inherits converters of *worker* that change bytes.
+
+    It contains no property's value except the simple name of a class.
+    """
+    inherited = {
+        key: worker[key].strip().rpartition(".")[2]
+        for key in CONVERTER_KEYS
+        if worker.get(key, "").strip() and key not in properties
+    }
+    changing = {key: name for key, name in inherited.items() if name != BYTE_CONVERTER.rpartition(".")[2]}
+    if not changing:
+        return ()
+    found = ", ".join(f"{key}={name}" for key, name in changing.items())
+    sentence = (
+        f"{CONVERTER_NOT_USED}: the worker has {found}, which Java's worker would apply to every record of this connector. "
+        f"Records are copied byte for byte instead. To have the same with Java, and no warning, set {_joined(changing)} "
+        f"to {BYTE_CONVERTER} in the connector."
+    )
+    return (sentence,)
+
+
+def _joined(keys: Mapping[str, str]) -> str:
+    *most, last = keys
+    return f"{', '.join(most)} and {last}" if most else last
+
 
 SEVERAL_KEY = "dedicated.mode.enable.internal.rest"
 SERVER_NAME_KEY = "mirrorflow.internal.rest.server.name"
@@ -138,4 +176,78 @@ WORKER_KEYS: tuple[Key, ...] = (
 
 DRIVER_KEYS: tuple[Key, ...] = (
     *rows(Scope.DRIVER, Verdict.HONOURED, (("clusters", "the aliases; required"),)),
+)
+
+
+REST_KEYS: tuple[Key, ...] = (
+    *rows(
+        Scope.REST,
+        Verdict.HONOURED,
+        (
+            (
+                "mirrorflow.http.listeners",
+                "REST, health, progress and metrics; default `listeners`, in an mm2.properties none; port 0 is any free one",
+            ),
+            (
+                "listeners",
+                "default `http://:8083`; where several nodes call each other, in an mm2.properties for that alone",
+            ),
+            ("listeners.https.*", "TLS of HTTP; where any is given, plain `ssl.*` do not count for it"),
+            ("ssl.client.auth", "none, requested or required"),
+            (
+                "mirrorflow.http.client.auth",
+                "the same where no other node calls: of all of these, if `listeners` is the nodes' own, else of all but the first; default `ssl.client.auth`",
+            ),
+            (
+                SEVERAL_KEY,
+                "default false: a `distributed` worker is the only node; true: processes with the same `group.id` share the work. Processes with an mm2.properties always do; true has them call each other, which Java nodes need",
+            ),
+            (
+                "rest.advertised.host.name",
+                "where other nodes reach this one, and its name in statuses; default as it listens",
+            ),
+            (
+                "rest.advertised.port",
+                "where other nodes reach this one, and its name in statuses; default as it listens",
+            ),
+            (
+                "rest.modify.enable",
+                "default true in `distributed`, as in Connect; else false: POST, PUT, PATCH and DELETE answer 403 (KIP-304)",
+            ),
+        ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.HONOURED,
+        (
+            (
+                SERVER_NAME_KEY,
+                "the name that the certificates of other nodes must have, where all share one; default the host that is called",
+            ),
+        ),
+        needs=SEVERAL_KEY,
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.IGNORED,
+        (
+            ("rest.advertised.listener", "other nodes come to the first listener"),
+            ("access.control.allow.*", "browsers of other origins are not admitted"),
+            ("response.http.headers.config", "answers have no further headers"),
+            ("rest.host.name", "removed from Kafka; use `listeners`"),
+            ("rest.port", "removed from Kafka; use `listeners`"),
+        ),
+    ),
+    *rows(
+        Scope.REST,
+        Verdict.REFUSED,
+        (
+            (
+                "rest.extension.classes",
+                "extensions are Java classes; in an mm2.properties ignored, as in MM2",
+            ),
+            ("admin.listeners", "there are no admin resources; in an mm2.properties ignored, as in MM2"),
+            ("admin.listeners.*", "there are no admin resources; in an mm2.properties ignored, as in MM2"),
+        ),
+    ),
 )

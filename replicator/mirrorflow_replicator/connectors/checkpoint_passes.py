@@ -43,7 +43,7 @@ from mirrorflow_kafka.stores import mirror_log
 from mirrorflow_replicator.config.plugins import make_group_selection, make_topic_filter
 from mirrorflow_replicator.connectors.internal_topics import mend_topics
 from mirrorflow_replicator.connectors.known_offsets import KnownOffsets
-from mirrorflow_replicator.http.windows import Window
+from mirrorflow_replicator.http.samples import Window
 
 # Requests about groups in flight at once: a coordinator answers one request of a connection at a time, in
 # about a millisecond.

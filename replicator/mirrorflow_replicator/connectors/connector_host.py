@@ -11,8 +11,7 @@ from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.connectors.checkpoint_connector import CheckpointConnector
 from mirrorflow_replicator.connectors.heartbeat_connector import HeartbeatConnector
-from mirrorflow_replicator.connectors.idle_connector import IdleConnector
-from mirrorflow_replicator.connectors.paused_connector import PAUSED, PausedSource
+from mirrorflow_replicator.connectors.idle_connector import PAUSED, IdleConnector, PausedSource
 from mirrorflow_replicator.connectors.source_host import SourceHost
 from mirrorflow_replicator.http.samples import Samples
 

@@ -1,18 +1,19 @@
-"""Parses a writing call of Connect's REST API: a request becomes a command, or Connect's error.
+"""Parses a writing call of Connect's REST API: a request becomes a command, or Connect's error. Pure.
 
-Paths, bodies, status codes and messages are those of Connect 4.3 (ConnectorsResource, CreateConnectorRequest,
-ConnectorOffsets; KIP-477, KIP-745, KIP-875, KIP-980). `http.command_decisions` checks whether the connector
-exists and its properties are right; this module does not. No message contains a property's value.
+Resources, bodies, status codes and messages are those of Connect 4.3 (ConnectorsResource,
+CreateConnectorRequest, ConnectorOffsets; KIP-477, KIP-745, KIP-875, KIP-980). `http.command_decisions` checks
+whether the connector exists and its properties are right; this module does not. No message contains a
+property's value.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.connect.worker_records import TargetState
-from mirrorflow_replicator.http.rest_resources import methods
 from mirrorflow_replicator.http.worker_view import WORD_MAX, Request
 
 NOT_FOUND = "HTTP 404 Not Found"  # Jersey's message where no resource matches
@@ -337,3 +338,49 @@ def _text(value: object) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise ConnectError(400, "A property is an object or a list; send each property as a string.")
+
+
+READING = ("GET", "HEAD", "OPTIONS")
+_ANY = "*"
+_NUMBER = "#"  # Java's Integer parameter: text that is not an integer matches no resource
+_INTEGER = re.compile(r"-?[0-9]+")
+_RESOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("GET",)),
+    ("health", ("GET",)),
+    ("connectors", ("GET", "POST")),
+    ("connectors/*", ("GET", "DELETE")),
+    ("connectors/*/config", ("GET", "PUT", "PATCH")),
+    ("connectors/*/status", ("GET",)),
+    ("connectors/*/topics", ("GET",)),
+    ("connectors/*/topics/reset", ("PUT",)),
+    ("connectors/*/offsets", ("GET", "PATCH", "DELETE")),
+    ("connectors/*/restart", ("POST",)),
+    ("connectors/*/pause", ("PUT",)),
+    ("connectors/*/resume", ("PUT",)),
+    ("connectors/*/stop", ("PUT",)),
+    ("connectors/*/fence", ("PUT",)),
+    ("connectors/*/tasks", ("GET", "POST")),
+    ("connectors/*/tasks/#/status", ("GET",)),
+    ("connectors/*/tasks/#/restart", ("POST",)),
+    ("connectors/*/tasks-config", ("GET",)),  # until 3.9
+    ("connector-plugins", ("GET",)),
+    ("connector-plugins/*/config", ("GET",)),
+    ("connector-plugins/*/config/validate", ("PUT",)),
+    ("admin/loggers", ("GET",)),
+    ("admin/loggers/*", ("GET", "PUT")),
+)
+
+
+def methods(path: Sequence[str]) -> tuple[str, ...]:
+    """Returns the methods of the resource at *path* (its parts), sorted; none if it does not exist."""
+    for pattern, found in _RESOURCES:
+        parts = pattern.split("/") if pattern else []
+        if len(parts) == len(path) and all(map(_matches, parts, path)):
+            return tuple(sorted({*found, "OPTIONS", *(("HEAD",) if "GET" in found else ())}))
+    return ()
+
+
+def _matches(pattern: str, part: str) -> bool:
+    if pattern == _NUMBER:
+        return _INTEGER.fullmatch(part) is not None
+    return pattern in (_ANY, part)

@@ -13,7 +13,7 @@ from mirrorflow_core.connect.worker_records import ConfigRecord, LogLevelRecord
 from mirrorflow_replicator.http.commands import LEVELS
 from mirrorflow_replicator.http.worker_view import LoggerLevel
 from mirrorflow_replicator.process.clock import now_ms
-from mirrorflow_replicator.process.log_levels import NUMBERS, ROOT, apply, known
+from mirrorflow_replicator.process.log_setup import NUMBERS, ROOT, apply, known
 
 # The logger of task processes: listed here all the same, so that users find it.
 TASK_LOGGER: Final = "mirrorflow.task"

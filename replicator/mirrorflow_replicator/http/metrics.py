@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from mirrorflow_core.reports import ConnectorReport, Guarantee, PartitionPhase, PartitionReport
 from mirrorflow_core.settings import MetricsLevel
 from mirrorflow_core.stall_detection import StallReason
-from mirrorflow_replicator.http.connect_metrics import connect_families
-from mirrorflow_replicator.http.group_metrics import group_families
-from mirrorflow_replicator.http.samples import NO_RATE, Rate, lag_records
+from mirrorflow_replicator.http.connect_metrics import connect_families, group_families
+from mirrorflow_replicator.http.samples import NO_RATE, Rate, Spread, lag_records
 from mirrorflow_replicator.http.totals import partitions_of
-from mirrorflow_replicator.http.windows import Spread
 from mirrorflow_replicator.http.worker_view import Response, WorkerView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

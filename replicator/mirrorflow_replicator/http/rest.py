@@ -19,16 +19,17 @@ from mirrorflow_replicator.config.secret_masking import shown
 from mirrorflow_replicator.http.commands import (
     NOT_ALLOWED,
     NOT_FOUND,
+    READING,
     Command,
     ListOffsets,
     command,
     internal_command,
+    methods,
     no_such_call,
     properties,
     sets_level,
 )
 from mirrorflow_replicator.http.rest_plugins import PLUGINS, definitions, plugins, validation
-from mirrorflow_replicator.http.rest_resources import READING, methods
 from mirrorflow_replicator.http.worker_view import (
     LoggerLevel,
     Request,

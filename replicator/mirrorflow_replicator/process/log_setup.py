@@ -1,4 +1,4 @@
-"""Sets up logging on stderr: the minimum level, and text or one JSON object a line.
+"""Sets up logging on stderr, and sets and finds the levels of loggers by Log4j's names.
 
 - MIRRORFLOW_LOG_LEVEL is one of Log4j's levels (default INFO); REST changes it (`/admin/loggers`).
 - MIRRORFLOW_LOG_FORMAT is text (default) or json: time (RFC 3339, UTC), level, logger, message, exception.
@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
-
-from mirrorflow_replicator.process.log_levels import NUMBERS
 
 LEVEL_VARIABLE: Final = "MIRRORFLOW_LOG_LEVEL"
 FORMAT_VARIABLE: Final = "MIRRORFLOW_LOG_FORMAT"
@@ -49,3 +47,35 @@ def set_up(environment: Mapping[str, str]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if how == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=NUMBERS[level], handlers=[handler])
+
+
+ROOT: Final = "root"
+NUMBERS: Final[Mapping[str, int]] = {
+    "ALL": 1,
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+
+
+def apply(namespace: str, level: str) -> None:
+    """Sets *level*, one of NUMBERS, for *namespace* and all loggers below it in this process."""
+    for logger in known(namespace).values():
+        logger.setLevel(NUMBERS[level])
+
+
+def known(namespace: str = ROOT) -> dict[str, logging.Logger]:
+    """Returns the logger of *namespace* and every logger below it, by name."""
+    every = {
+        name: logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger)
+    }
+    if namespace == ROOT:
+        return {ROOT: logging.root, **every}
+    below = {name: logger for name, logger in every.items() if name.startswith(f"{namespace}.")}
+    return {namespace: logging.getLogger(namespace), **below}

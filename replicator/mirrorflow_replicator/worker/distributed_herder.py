@@ -40,6 +40,7 @@ from mirrorflow_kafka.stores.group_membership import Membership
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic, StatusTopic
 from mirrorflow_replicator.config.worker import SOURCE_CONNECTOR
 from mirrorflow_replicator.connectors.connector_host import ConnectorHost, host
+from mirrorflow_replicator.connectors.task_supervisor import WarmProcess
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.http.commands import (
     Command,
@@ -56,14 +57,18 @@ from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.worker.group_leader import GroupLeader
 from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
 from mirrorflow_replicator.worker.peer_client import PeerClient, TasksChangedError
-from mirrorflow_replicator.worker.shared_source import SharedConnector, SharedSource, TaskShare, share_of
-from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
-from mirrorflow_replicator.worker.shared_task import SharedTask
+from mirrorflow_replicator.worker.shared_connectors import (
+    SharedConnector,
+    SharedSource,
+    SharedTask,
+    TaskShare,
+    share_of,
+)
 from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
 from mirrorflow_replicator.worker.state_files import RUNNING, States, with_state
+from mirrorflow_replicator.worker.status_writer import SharedStatuses
 from mirrorflow_replicator.worker.task_config_writer import TaskConfigWriter
 from mirrorflow_replicator.worker.task_fencing import TaskFencing
-from mirrorflow_replicator.worker.warm_process import WarmProcess
 
 WARM_S = 10.0  # for a new node to connect and to start a process; then it joins the group in any case
 BUSY = (

@@ -27,8 +27,8 @@ from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.http.commands import Command, SetLevel
 from mirrorflow_replicator.http.internal_rest import Flow, route
 from mirrorflow_replicator.http.loggers import LOGGERS
-from mirrorflow_replicator.http.plugin_keys import plugin_keys
 from mirrorflow_replicator.http.resource_usage import resource_usage
+from mirrorflow_replicator.http.rest_plugins import plugin_keys
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.server import HttpServer
 from mirrorflow_replicator.http.validation import problems

@@ -54,8 +54,8 @@ from mirrorflow_replicator.http.validation import problems
 from mirrorflow_replicator.http.worker_view import Request, Response, json_response
 from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.version import connect_version
+from mirrorflow_replicator.worker.connector_offsets import OffsetChanges
 from mirrorflow_replicator.worker.local_connectors import LocalConnectors
-from mirrorflow_replicator.worker.offset_changes import OffsetChanges
 from mirrorflow_replicator.worker.state_files import States
 from mirrorflow_replicator.worker.status_writer import WorkerStatuses, is_settled
 

@@ -13,7 +13,7 @@ from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.property_reader import PropertyReader
 from mirrorflow_kafka.security.rotation import LOOK_S
 from mirrorflow_replicator.config import keys
-from mirrorflow_replicator.config.comments import read_properties
+from mirrorflow_replicator.config.keys import read_properties
 from mirrorflow_replicator.config.providers import Resolver
 
 KEY: Final = "mirrorflow.state"

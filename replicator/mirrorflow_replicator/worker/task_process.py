@@ -27,7 +27,7 @@ from mirrorflow_replicator.copy.copy_task import CopyTask
 from mirrorflow_replicator.copy.partition_copier import PartitionCopier
 from mirrorflow_replicator.copy.partition_reports import encode_report
 from mirrorflow_replicator.copy.task_parts import FencedStart, flow_topics
-from mirrorflow_replicator.process import log_levels, memory_tuning
+from mirrorflow_replicator.process import log_setup, memory_tuning
 from mirrorflow_replicator.process.parent_watch import die_with_parent
 from mirrorflow_replicator.worker.task_factory import begin
 
@@ -227,7 +227,7 @@ async def _receive(stream: asyncio.StreamReader, messages: asyncio.Queue[Message
     while True:
         message = await read(stream)
         if isinstance(message, Level):
-            log_levels.apply(message.logger, message.level)
+            log_setup.apply(message.logger, message.level)
             continue
         await messages.put(message)
         if message is None or isinstance(message, Stop):

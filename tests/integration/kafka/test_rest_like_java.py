@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mirrorflow_replicator.http.plugin_keys import GROUP
+from mirrorflow_replicator.http.rest_plugins import GROUP
 from mirrorflow_replicator.version import connect_version
 from tests.harness.kafka.cluster import KafkaCluster
 from tests.harness.kafka.connect_worker import ConnectWorker

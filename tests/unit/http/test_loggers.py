@@ -7,7 +7,7 @@ import pytest
 
 from mirrorflow_replicator.http.commands import LEVELS
 from mirrorflow_replicator.http.loggers import Loggers
-from mirrorflow_replicator.process.log_levels import NUMBERS
+from mirrorflow_replicator.process.log_setup import NUMBERS
 
 
 class Follower:

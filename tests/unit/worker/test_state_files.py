@@ -11,9 +11,8 @@ from mirrorflow_core.settings import ConnectorSettings
 from mirrorflow_replicator.config.worker import load_standalone
 from mirrorflow_replicator.connectors.idle_connector import IdleConnector
 from mirrorflow_replicator.http.samples import Samples
-from mirrorflow_replicator.worker import file_connector
-from mirrorflow_replicator.worker.file_connector import FileConnector
-from mirrorflow_replicator.worker.herder import FixedHerder
+from mirrorflow_replicator.worker import herder
+from mirrorflow_replicator.worker.herder import FileConnector, FixedHerder
 from mirrorflow_replicator.worker.state_files import StateFiles
 
 BOUND_S = 300.0
@@ -109,7 +108,7 @@ def use(monkeypatch: pytest.MonkeyPatch, steps: Use) -> None:
 
     async def run() -> None:
         events, may_stop = asyncio.Queue[str](), asyncio.Event()
-        monkeypatch.setattr(file_connector, "host", lambda one, **_: Recorded(one, events, may_stop))
+        monkeypatch.setattr(herder, "host", lambda one, **_: Recorded(one, events, may_stop))
         first = Recorded(SETTINGS, events, may_stop)
         connector = FileConnector(SETTINGS, first, samples=Samples(), grace_s=1.0)
         running = asyncio.create_task(connector.run())

@@ -7,7 +7,7 @@ from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.connect.worker_records import WorkerState, WorkerStatus
 from mirrorflow_core.connect.worker_state import LatestStatuses
 from mirrorflow_core.reports import ConnectorReport, TaskReport
-from mirrorflow_replicator.worker.shared_status_writer import SharedStatuses
+from mirrorflow_replicator.worker.status_writer import SharedStatuses
 
 UNITS = frozenset({Unit(connector="x"), Unit(connector="x", task=0)})
 

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_replicator.connectors.idle_connector import IdleConnector
 from mirrorflow_replicator.http.command_decisions import Wanted
-from mirrorflow_replicator.worker.connector_slot import ConnectorSlot
+from mirrorflow_replicator.worker.local_connectors import ConnectorSlot
 
 BOUND_S = 300.0
 

@@ -6,9 +6,9 @@ import ssl
 import pytest
 
 from mirrorflow_core.errors import UnreachableError
-from mirrorflow_replicator.http.client import call
 from mirrorflow_replicator.http.server import HttpServer
 from mirrorflow_replicator.http.server_tls import server_context
+from mirrorflow_replicator.worker.peer_client import call
 from tests.unit.http.reports import view
 from tests.unit.kafka.certificates import authority, signed
 

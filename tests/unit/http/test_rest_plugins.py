@@ -2,7 +2,7 @@
 
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.key_rows import Scope, Verdict
-from mirrorflow_replicator.http.plugin_keys import GROUP, plugin_keys
+from mirrorflow_replicator.http.rest_plugins import GROUP, plugin_keys
 
 SOURCE = "MirrorSourceConnector"
 
