@@ -17,12 +17,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from mirrorflow_core.assignment.round_robin import Assignment
-from mirrorflow_core.connect.offset_map_records import offset_map_topic
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
@@ -31,15 +30,14 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     StartPendingError,
 )
-from mirrorflow_core.offsets.offset_map import OffsetMap
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee
-from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.stall_detection import STALLED_AFTER_S
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.claim import RENEW_MS, Claim
 from mirrorflow_core.writer.flow_lock import Fenced, holds_lock, read_claims
-from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart, TopicIds
+from mirrorflow_core.writer.flow_plan import FlowPlan, TaskStart
 from mirrorflow_core.writer.ownership import (
     FlowExists,
     Ownership,
@@ -48,22 +46,17 @@ from mirrorflow_core.writer.ownership import (
     take_flow,
     wait_for_turn,
 )
-from mirrorflow_core.writer.position import WriterPosition, decode_value, obeyed_position
+from mirrorflow_core.writer.position import WriterPosition, decode_value
 from mirrorflow_core.writer.takeover import read_positions, start_unfenced
 from mirrorflow_core.writer.transactional_ids import WriterIds
 from mirrorflow_kafka.admin import admin
-from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
-from mirrorflow_kafka.stores.offset_stores import position_store
-from mirrorflow_kafka.writer.fencing import why_unfenced, writable_partitions
-from mirrorflow_kafka.writer.flow_topics import open_claims_topic
+from mirrorflow_kafka.writer.fencing import why_unfenced
 from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
-from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_move import FlowMove
 from mirrorflow_replicator.connectors.task_messages import Assign
-from mirrorflow_replicator.copy.offset_map_writer import MapLog
-from mirrorflow_replicator.copy.task_parts import flow_topics
 
 RENEW_S: Final = RENEW_MS / 1000
 # A renewal that was not answered may have been refused by a coordinator that is moving. So often the lock is checked
@@ -126,7 +119,7 @@ class FlowOwner:
         self._on_lost = on_lost
         self._process = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._runner: ProtocolRunner | None = None
-        self._clusters: tuple[Cluster, Cluster] | None = None
+        self._sides: FlowClusters | None = None
         self._owned: Ownership | None = None
         self._starts: dict[int, TaskStart] = {}  # not given to a task yet
         self._held: dict[int, frozenset[TopicPartition]] = {}  # by the tasks that run
@@ -134,16 +127,13 @@ class FlowOwner:
         self._assignment: Assignment = ()
         self._assignment_is_known = False
         self._initial: frozenset[TopicPartition] = frozenset()  # partitions that the flow begins with
-        self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
-        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
-        self._mapping = asyncio.Lock()
         self._working = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
     @property
     def target_cluster_id(self) -> str:
         """The target's cluster id; "" before it was reached."""
-        return "" if self._clusters is None else self._clusters[1].cluster_id
+        return "" if self._sides is None else self._sides.target.cluster_id
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -250,10 +240,11 @@ class FlowOwner:
     async def _recover(
         self, runner: ProtocolRunner, owned: Ownership, ids: WriterIds, message: Assign
     ) -> TaskStart:
-        topic_ids = await self._topic_ids(message.partitions)
+        assert self._sides is not None
+        topic_ids = await self._sides.topic_ids(message.partitions)
         flow = replace(owned, plan=replace(owned.plan, topic_ids=topic_ids))
-        self._starting, self._maps = frozenset(message.partitions), {}
-        partitions = await self._writable(message.partitions)
+        self._sides.begin_lookup(message.partitions)
+        partitions = await self._sides.writable(message.partitions)
         acknowledged = [
             decode_value(TopicPartition(one.topic, one.partition), one.value.encode())
             for one in message.acknowledged
@@ -264,41 +255,30 @@ class FlowOwner:
             raise FlowTakenError(source=self._settings.source_alias)
         return found
 
-    async def _writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
-        """Return the partitions whose copies can be written: the others must not delay them."""
-        assert self._clusters is not None
-        on_target = flow_topics(self._settings).on_target
-        wanted = {one: on_target(one) for one in partitions}
-        writable = await writable_partitions(self._clusters[1], wanted.values())
-        return tuple(one for one, copy in wanted.items() if copy in writable)
-
     async def _begin_unfenced(self, assignment: Assignment) -> None:
         """Note what the flow begins with, if it was never copied."""
-        if not self._assignment_is_known and not await self._stored_positions():
+        assert self._sides is not None
+        if not self._assignment_is_known and not await self._sides.stored_positions():
             self._initial = frozenset(one for task in assignment for one in task)
         self._assignment_is_known = True
 
-    async def _stored_positions(self) -> dict[TopicPartition, WriterPosition]:
-        assert self._clusters is not None
-        store = position_store(self._settings, self._clusters[1])
-        await store.open()
-        return {partition: obeyed_position(one) for partition, one in store.positions.items()}
-
     async def _start_unfenced(self, runner: ProtocolRunner, message: Assign) -> TaskStart:
-        assert self._clusters is not None
-        target = self._clusters[1]
+        sides = self._sides
+        assert sides is not None
+        target = sides.target
         producer_id, epoch = await admin.init_producer_id(
             target, None, timeout_ms=self._settings.transaction_timeout_ms
         )
-        plan = replace(await self._plan(()), topic_ids=await self._topic_ids(message.partitions))
-        positions, wanted = await self._stored_positions(), await self._writable(message.partitions)
+        plan = replace(await self._plan(()), topic_ids=await sides.topic_ids(message.partitions))
+        positions, wanted = await sides.stored_positions(), await sides.writable(message.partitions)
         producer = Producer("", producer_id, epoch)
         return await runner.run(start_unfenced(plan, producer, wanted, positions, self._unfenced_why))
 
     async def _try_to_fence(self) -> None:
         """Take the flow if the target allows it by now, once all tasks have finished."""
-        assert self._clusters is not None
-        target, settings = self._clusters[1], self._settings
+        sides, settings = self._sides, self._settings
+        assert sides is not None
+        target = sides.target
         why = await why_unfenced(target, settings.source_alias, settings.offsets.store)
         if why:
             self._unfenced_why = why
@@ -312,7 +292,7 @@ class FlowOwner:
                         await self._released.wait()
             self._held.clear()
             self._runner, self._unfenced_why = None, ""
-            await self._connect(self._clusters)
+            await self._connect((sides.source, target))
             if self._assignment:
                 await self._take(self._assignment, waits_for_group=False)
 
@@ -335,7 +315,8 @@ class FlowOwner:
         new = {one: offset for one, offset in starts.items() if one not in known}
         if owned is None or runner is None or not new:
             return
-        topic_ids = await self._topic_ids(new)
+        assert self._sides is not None
+        topic_ids = await self._sides.topic_ids(new)
         positions = [
             WriterPosition(
                 topic=one.topic,
@@ -371,36 +352,22 @@ class FlowOwner:
     # -- taking
 
     async def _connect(self, clusters: tuple[Cluster, Cluster]) -> None:
-        if self._runner is None or self._clusters is None or self._clusters[1] is not clusters[1]:
+        sides = self._sides
+        if self._runner is None or sides is None or sides.target is not clusters[1]:
             settings = self._settings
-            self._clusters, self._runner = clusters, None  # which fails while a broker is away
+            sides = FlowClusters(settings, *clusters, is_initial=lambda one: one in self._initial)
+            self._sides, self._runner = sides, None  # what follows fails while a broker is away
             if self._owned is None:
                 self._unfenced_why = await why_unfenced(
-                    clusters[1], settings.source_alias, settings.offsets.store
+                    sides.target, settings.source_alias, settings.offsets.store
                 )
-            self._runner = await self._new_runner(*clusters)
-
-    async def _new_runner(self, source: Cluster, target: Cluster) -> ProtocolRunner:
-        settings = self._settings
-        # Which creates the topics; together, because each waits for its leaders.
-        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
-        if not self._unfenced_why:
-            opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
-        await asyncio.gather(*opening)
-        return ProtocolRunner(
-            source,
-            target,
-            flow_topics(settings),
-            transaction_timeout_ms=settings.transaction_timeout_ms,
-            start_at=self._start_at,
-            offset_map=self._source_of,
-        )
+            self._runner = await sides.open(has_claims=not self._unfenced_why)
 
     async def _take(self, assignment: Assignment, *, waits_for_group: bool, preempts: bool = False) -> None:
-        runner = self._runner
+        runner, sides = self._runner, self._sides
         assert runner is not None
-        assert self._clusters is not None
-        move = FlowMove(self._settings, *self._clusters)
+        assert sides is not None
+        move = FlowMove(self._settings, sides.source, sides.target)
         is_moved, claims = await asyncio.gather(move.is_due(), runner.run(read_claims()))
         self.is_first = not claims.committed and not is_moved
         if self.is_first:
@@ -418,7 +385,7 @@ class FlowOwner:
         must_wait = not (preempts and is_of_flow) and (waits_for_group or not is_of_group)
         if self._owned is None and _is_owned(claims.committed) and must_wait:
             await self._wait_for_turn(runner, plan)
-        self._starting, self._maps = frozenset(one for task in assignment for one in task), {}
+        sides.begin_lookup(one for task in assignment for one in task)
         self._taking_since_s, self.is_waiting = time.monotonic(), False
         try:
             taken = await runner.run(take_flow(plan))
@@ -451,8 +418,8 @@ class FlowOwner:
 
     async def _plan(self, assignment: Assignment, *, tasks: int = 0) -> FlowPlan:
         settings = self._settings
-        assert self._clusters is not None
-        source, target = self._clusters
+        sides = self._sides
+        assert sides is not None
         claim = Claim(
             flow=settings.flow,
             process=self._process,
@@ -460,54 +427,18 @@ class FlowOwner:
             group=self._group,
             tasks=max(1, tasks),
             lock_epoch=-1,
-            source_cluster_id=source.cluster_id,
-            target_cluster_id=target.cluster_id,
+            source_cluster_id=sides.source.cluster_id,
+            target_cluster_id=sides.target.cluster_id,
             time_ms=0,
         )
-        topic_ids = await self._topic_ids(one for task in assignment for one in task)  # with fresh metadata
+        topic_ids = await sides.topic_ids(one for task in assignment for one in task)  # with fresh metadata
         return FlowPlan(
             claim=claim,
-            assignment=tuple([await self._writable(task) for task in assignment]),
+            assignment=tuple([await sides.writable(task) for task in assignment]),
             takes_over=settings.takes_over,
             topic_ids=topic_ids,
             loss_policy=settings.on_source_loss,
         )
-
-    async def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
-        assert self._clusters is not None
-        source, target = self._clusters
-        route = make_naming(self._settings).route
-        copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
-        await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
-        return {
-            topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy), copy)
-            for topic, copy in copies.items()
-        }
-
-    async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
-        """Return which source offset was copied to an offset that the target has lost; None if that is not known."""
-        settings = self._settings
-        assert self._clusters is not None
-        if settings.syncs is None:
-            return None
-        async with self._mapping:
-            if partition not in self._maps:
-                topic = offset_map_topic(settings.source_alias)
-                log = MapLog(self._clusters[1], topic, replication_factor=settings.offsets.replication_factor)
-                self._maps |= await log.read({*self._starting, partition})
-            known = self._maps.get(partition)
-        return None if known is None else known.source_of(target_offset)
-
-    def _start_at(self, partition: TopicPartition) -> int:
-        """Return the timestamp at which a partition starts that was never copied."""
-        start = self._settings.start if partition in self._initial else StartPosition.EARLIEST
-        match start:
-            case StartPosition.EARLIEST:
-                return EARLIEST
-            case StartPosition.LATEST:
-                return LATEST
-            case StartPosition.TIMESTAMP:
-                return self._settings.start_timestamp_ms
 
     # -- keeping
 

@@ -11,6 +11,7 @@ from mirrorflow_core.errors import BrokerError, ClusterChangedError, FlowUnfence
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.writer.claim import Claim
 from mirrorflow_replicator.connectors import flow_owner
+from mirrorflow_replicator.connectors.flow_clusters import FlowClusters
 from mirrorflow_replicator.connectors.flow_owner import FlowOwner, refuse_changed_clusters
 
 SETTINGS = cast(
@@ -47,6 +48,14 @@ def test_the_same_or_an_unknown_cluster_is_not(now: Claim):
     refuse_changed_clusters(CLAIM, now, SETTINGS)
 
 
+async def _opened(*_: object, **__: object) -> Any:
+    return object()
+
+
+async def _no_positions(*_: object) -> Any:
+    return {}
+
+
 class Owner(FlowOwner):
     """An owner on a target that grants what it needs only when *why* is empty; notes what it takes."""
 
@@ -55,15 +64,11 @@ class Owner(FlowOwner):
         self.why = why
         self.done: list[str] = []
         monkeypatch.setattr(flow_owner, "why_unfenced", self._why)
+        monkeypatch.setattr(FlowClusters, "open", _opened)
+        monkeypatch.setattr(FlowClusters, "stored_positions", _no_positions)
 
     async def _why(self, *_: object) -> str:
         return self.why
-
-    async def _new_runner(self, *_: object) -> Any:
-        return object()
-
-    async def _stored_positions(self) -> Any:
-        return {}
 
     async def _take(self, *_: object, **__: object) -> None:
         self.done.append("take the flow")
@@ -74,13 +79,13 @@ def test_what_could_not_be_opened_is_opened_at_the_next_attempt(monkeypatch: pyt
     owner = Owner(monkeypatch, why="")
     attempts: list[bool] = []
 
-    async def new_runner(*_: object) -> object:
+    async def open_topics(*_: object, **__: object) -> object:
         attempts.append(True)
         if len(attempts) == 1:
             raise UnreachableError(cluster="west", addresses="a:1", problem="no leader")
         raise BrokerError(cluster="west", request="Metadata", code=3, name="UNKNOWN_TOPIC_OR_PARTITION")
 
-    monkeypatch.setattr(owner, "_new_runner", new_runner)
+    monkeypatch.setattr(FlowClusters, "open", open_topics)
     with pytest.raises(UnreachableError):
         asyncio.run(owner.own(CLUSTERS, ()))
     with pytest.raises(BrokerError):

@@ -1,0 +1,109 @@
+"""The source and target of one flow, as the ownership protocol needs them: topics, starts and stored positions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from mirrorflow_core.connect.offset_map_records import offset_map_topic
+from mirrorflow_core.offsets.offset_map import OffsetMap
+from mirrorflow_core.partitions import TopicPartition
+from mirrorflow_core.settings import SourceSettings, StartPosition
+from mirrorflow_core.writer.flow_plan import TopicIds
+from mirrorflow_core.writer.position import WriterPosition, obeyed_position
+from mirrorflow_kafka.admin.log_offsets import EARLIEST, LATEST
+from mirrorflow_kafka.client.cluster import Cluster
+from mirrorflow_kafka.stores.offset_stores import position_store
+from mirrorflow_kafka.writer.fencing import writable_partitions
+from mirrorflow_kafka.writer.flow_topics import open_claims_topic
+from mirrorflow_kafka.writer.protocol_runner import ProtocolRunner
+from mirrorflow_replicator.config.plugins import make_naming
+from mirrorflow_replicator.copy.offset_map_writer import MapLog
+from mirrorflow_replicator.copy.task_parts import flow_topics
+
+
+class FlowClusters:
+    """The clusters of a flow. *is_initial* returns whether the flow begins with a partition, and so at the configured start."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        source: Cluster,
+        target: Cluster,
+        *,
+        is_initial: Callable[[TopicPartition], bool],
+    ) -> None:
+        self.source = source
+        self.target = target
+        self._settings = settings
+        self._is_initial = is_initial
+        self._starting: frozenset[TopicPartition] = frozenset()  # partitions that are looked up now
+        self._maps: dict[TopicPartition, OffsetMap] = {}  # of those whose target has lost records
+        self._mapping = asyncio.Lock()
+
+    async def open(self, *, has_claims: bool) -> ProtocolRunner:
+        """Create the flow's own topics and return a runner of its protocol. Raises MirrorFlowError."""
+        settings, target = self._settings, self.target
+        # Together, because each waits for its leaders.
+        opening: list[Awaitable[object]] = [position_store(settings, target).open()]
+        if has_claims:
+            opening.append(open_claims_topic(target, settings.offsets, settings.source_alias))
+        await asyncio.gather(*opening)
+        return ProtocolRunner(
+            self.source,
+            target,
+            flow_topics(settings),
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            start_at=self._start_at,
+            offset_map=self._source_of,
+        )
+
+    def begin_lookup(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note which partitions are looked up next. Their offset maps are read again, all together, if one is needed."""
+        self._starting, self._maps = frozenset(partitions), {}
+
+    async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicIds]:
+        """Return the ids of topics and copies, by the name on the source, from fresh metadata. Raises ClusterError."""
+        source, target = self.source, self.target
+        route = make_naming(self._settings).route
+        copies = {topic: route(topic).name for topic in dict.fromkeys(one.topic for one in partitions)}
+        await asyncio.gather(source.refresh(copies), target.refresh(copies.values()))
+        return {
+            topic: TopicIds(source.metadata.topic_id(topic), target.metadata.topic_id(copy), copy)
+            for topic, copy in copies.items()
+        }
+
+    async def writable(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Return the partitions whose copies can be written: the others must not delay them. Raises ClusterError."""
+        on_target = flow_topics(self._settings).on_target
+        wanted = {one: on_target(one) for one in partitions}
+        writable = await writable_partitions(self.target, wanted.values())
+        return tuple(one for one, copy in wanted.items() if copy in writable)
+
+    async def stored_positions(self) -> dict[TopicPartition, WriterPosition]:
+        """Return the positions of a flow that has no owner. Raises ClusterError."""
+        store = position_store(self._settings, self.target)
+        await store.open()
+        return {partition: obeyed_position(one) for partition, one in store.positions.items()}
+
+    async def _source_of(self, partition: TopicPartition, target_offset: int) -> int | None:
+        """Return which source offset was copied to an offset that the target has lost; None if that is not known."""
+        settings = self._settings
+        if settings.syncs is None:
+            return None
+        async with self._mapping:
+            if partition not in self._maps:
+                topic = offset_map_topic(settings.source_alias)
+                log = MapLog(self.target, topic, replication_factor=settings.offsets.replication_factor)
+                self._maps |= await log.read({*self._starting, partition})
+            known = self._maps.get(partition)
+        return None if known is None else known.source_of(target_offset)
+
+    def _start_at(self, partition: TopicPartition) -> int:
+        """Return the timestamp at which a partition starts that was never copied."""
+        start = self._settings.start if self._is_initial(partition) else StartPosition.EARLIEST
+        match start:
+            case StartPosition.EARLIEST:
+                return EARLIEST
+            case StartPosition.LATEST:
+                return LATEST
+            case StartPosition.TIMESTAMP:
+                return self._settings.start_timestamp_ms
