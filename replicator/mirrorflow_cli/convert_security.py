@@ -13,7 +13,7 @@ from typing import Any
 from mirrorflow_cli.java_flow import SECRETS_MOUNT, ConversionFindings
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
-from mirrorflow_core.java.references import has_reference, references
+from mirrorflow_core.java.properties import has_reference, references
 from mirrorflow_core.java.security_keys import verdict
 
 _MECHANISMS = {"PLAIN": "Plain", "SCRAM-SHA-256": "ScramSha256", "SCRAM-SHA-512": "ScramSha512"}

@@ -20,8 +20,8 @@ from mirrorflow_cli.java_flow import (
     JavaFlow,
 )
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
+from mirrorflow_core.java.properties import has_reference
 from mirrorflow_core.java.property_reader import PropertyReader, read_list
-from mirrorflow_core.java.references import has_reference
 from mirrorflow_replicator.config import clients, keys
 from mirrorflow_replicator.config.dedicated_mode import (
     connector_properties,

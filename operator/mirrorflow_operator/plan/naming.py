@@ -5,11 +5,10 @@ A custom filter class is not known here: only the topic lists count.
 
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.property_reader import PropertyReader
-from mirrorflow_core.naming.default_exclusions import TOPICS_EXCLUDE
+from mirrorflow_core.naming.patterns import TOPICS_EXCLUDE
 from mirrorflow_core.naming.replication_policy import make_policy
 from mirrorflow_core.naming.topic_selection import TopicSelection
-from mirrorflow_core.naming.transform_keys import read_transforms
-from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
+from mirrorflow_core.naming.transforms import TopicTransforms, Transforms, read_transforms
 from mirrorflow_core.settings import PolicyKind, PolicySettings
 from mirrorflow_operator.api.spec import MirrorFlow, NamingPolicy
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.errors import SlowPatternError
+from mirrorflow_core.java.pattern_syntax import SlowPatternError
 from mirrorflow_core.java.patterns import JavaPattern
 from mirrorflow_core.naming.topic_selection import TopicSelection
 

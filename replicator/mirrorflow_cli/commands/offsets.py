@@ -21,8 +21,7 @@ from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
 from mirrorflow_cli.output import print_table
 from mirrorflow_core.errors import ClusterError
 from mirrorflow_core.offsets.checkpoints import standings
-from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group_offsets
-from mirrorflow_core.offsets.groups import Group, writable
+from mirrorflow_core.offsets.group_offsets import Group, GroupFacts, GroupOffset, group_offsets, writable
 from mirrorflow_core.settings import CheckpointSettings, SourceSettings
 from mirrorflow_kafka.admin import admin, groups
 from mirrorflow_kafka.admin.log_offsets import LATEST

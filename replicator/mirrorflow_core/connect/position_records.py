@@ -1,23 +1,126 @@
 """Encodes and decodes source offsets in the records of Kafka Connect's offsets topic, as Java MM2 does.
 
-`position_keys` encodes the key. The value is `{"offset":123}`, the last replicated offset. MirrorFlow's
-additional state is stored as flat fields in the same value (`position_fields`): Java ignores them, but
-refuses nested ones (`OffsetUtils.validateFormat`). An offset that Java wrote has none of these fields.
+The key is `["<connector>",{"cluster":"A","partition":0,"topic":"foo"}]`. Java finds an offset by the raw bytes of
+its key, so field order, spaces (none) and Jackson's escapes are part of the format (`JsonConverter`,
+`OffsetStorageReaderImpl`). The value is `{"offset":123}`, the last replicated offset. MirrorFlow's additional
+state is stored as flat fields in the same value: Java ignores them, but refuses nested ones
+(`OffsetUtils.validateFormat`). If one of these fields is invalid, only Java's field is used. An offset that Java
+wrote has none of them.
 
 Records must be partitioned as in Java (`wire.murmur2`); otherwise compaction would keep two offsets for one
 key.
 
-Pure: `stores.offsets_topic` reads and writes the topic.
+Pure: `stores.position_store` reads and writes the topic.
 """
 
 import json
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
-from mirrorflow_core.connect.position_fields import PREFIX, own_fields, with_own_fields
-from mirrorflow_core.connect.position_keys import PositionKey, decode_key, encode_key
-from mirrorflow_core.java.json_text import integer_field, is_integer, parsed_object
-from mirrorflow_core.position import Position
+from mirrorflow_core.java.json_text import (
+    integer_field,
+    is_integer,
+    parsed,
+    parsed_object,
+    quoted,
+    text_field,
+)
+from mirrorflow_core.position import UNKNOWN, Position
+
+PREFIX = "mirrorflow."
+SOURCE_OFFSET = (
+    PREFIX + "source.offset"
+)  # repeats `offset`: an edit of `offset` alone invalidates all other fields
+SOURCE_EPOCHS = PREFIX + "source.epochs"
+SOURCE_TOPIC_ID, TARGET_TOPIC_ID = PREFIX + "source.topic.id", PREFIX + "target.topic.id"
+WRITTEN_MS = PREFIX + "written.ms"
+_SEQUENCE = PREFIX + "sequence"
+
+
+def own_fields(position: Position) -> dict[str, int | str | bool]:
+    """Return the fields that follow Java's `offset`."""
+    if position.source_epoch == UNKNOWN:
+        return {}
+    return {
+        SOURCE_OFFSET: position.source_offset,
+        SOURCE_EPOCHS: str(position.source_epoch),
+        WRITTEN_MS: position.written_ms,
+    }
+
+
+def with_own_fields(bare: Position, fields: dict[str, Any]) -> Position:
+    """Return *bare*, which has Java's part, with our own fields added. Raises ValueError."""
+    if integer_field(fields, SOURCE_OFFSET) != bare.source_offset:
+        message = "the offset was altered"
+        raise ValueError(message)
+    # Earlier releases wrote more epochs, for older offsets.
+    epochs = text_field(fields, SOURCE_EPOCHS).split(",") if SOURCE_EPOCHS in fields else [str(UNKNOWN)]
+    position = replace(
+        bare,
+        source_epoch=int(epochs[0]),
+        source_topic_id=text_field(fields, SOURCE_TOPIC_ID) if SOURCE_TOPIC_ID in fields else "",
+        target_topic_id=text_field(fields, TARGET_TOPIC_ID) if TARGET_TOPIC_ID in fields else "",
+        written_ms=integer_field(fields, WRITTEN_MS) if WRITTEN_MS in fields else UNKNOWN,
+    )
+    if _SEQUENCE not in fields:
+        return position
+    left = fields.get(PREFIX + "left", False)
+    if not isinstance(left, bool):
+        message = f"{PREFIX}left is not a boolean"
+        raise ValueError(message)  # noqa: TRY004 - one class of error for whatever is wrong with the bytes
+    return replace(
+        position,
+        sequence=integer_field(fields, _SEQUENCE),  # an ordinal: not limited to 2^31
+        target_offset=integer_field(fields, PREFIX + "target.offset"),
+        epoch=integer_field(fields, PREFIX + "epoch"),
+        left=left,
+    )
+
+
+_INT32_MAX = 2**31 - 1
+
+
+class PositionKey(NamedTuple):
+    """The owner of a stored offset: connector, source alias, source topic and partition."""
+
+    connector: str
+    cluster: str
+    topic: str
+    partition: int
+
+
+def encode_key(key: PositionKey) -> bytes:
+    """Return the exact bytes of Java's key."""
+    where = f'{{"cluster":{quoted(key.cluster)},"partition":{key.partition},"topic":{quoted(key.topic)}}}'
+    return f"[{quoted(key.connector)},{where}]".encode()
+
+
+def decode_key(key: bytes | None) -> PositionKey | None:
+    """Return the decoded key; None for a well-formed key of another kind of connector.
+
+    Raises ValueError for anything that is not a key.
+    """
+    if key is None:
+        message = "it is null"
+        raise ValueError(message)
+    found = parsed(key)
+    if not (
+        isinstance(found, list)
+        and len(found) == 2
+        and isinstance(found[0], str)
+        and isinstance(found[1], dict)
+    ):
+        message = "it is not a connector's name with a source partition"
+        raise ValueError(message)
+    connector, where = found
+    cluster, topic, partition = where.get("cluster"), where.get("topic"), where.get("partition")
+    if set(where) != {"cluster", "topic", "partition"} or not (
+        isinstance(cluster, str) and isinstance(topic, str)
+    ):
+        return None
+    if not is_integer(partition) or not 0 <= partition <= _INT32_MAX:
+        return None
+    return PositionKey(connector, cluster, topic, partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ nothing that a host has resolved is included. Pure.
 
 from collections.abc import Mapping, Sequence
 
-from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 
 INDEX = "task.index"

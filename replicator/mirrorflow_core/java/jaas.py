@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.references import Reference, reference_at
+from mirrorflow_core.java.properties import Reference, reference_at
 
 KEY = "sasl.jaas.config"
 FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})

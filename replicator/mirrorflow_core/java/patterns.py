@@ -1,4 +1,4 @@
-"""Matches Java's regular expressions that users write, within a bounded time.
+"""Matches Java's regular expressions that users write, within a bounded time: single ones, lists, replacements.
 
 Java's engine and this one backtrack: an expression such as `(a|a)*$` can take time exponential in a name's
 length. A match is aborted after MATCH_LIMIT_S. The slow matches of one expression within WINDOW_S get
@@ -12,11 +12,11 @@ needs it. Names and prefixes, which most flows select by, cannot be slow: Python
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirrorflow_core.java.errors import PatternSyntaxError, SlowPatternError
+from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError
 from mirrorflow_core.java.regular_expressions import translated
 
 # 20,000 times the time of an ordinary expression for a name of 249 characters (5 microseconds).
@@ -115,3 +115,119 @@ def _compiled(text: str) -> Any:
         raise PatternSyntaxError(error.msg) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         raise PatternSyntaxError("it is too large") from error
+
+
+BLAMED_MAX = 10  # items tried alone to find the slow one, each up to the limit of a match
+
+
+class PatternList:
+    """The expressions *patterns* joined to one, as in `MirrorUtils.compilePatternList`.
+
+    Raises PatternSyntaxError.
+    """
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+        self.joined = JavaPattern("|".join(patterns))
+        self._blamed: SlowPatternError | None = None  # for the last name that took too long
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PatternList) and self.patterns == other.patterns
+
+    def __hash__(self) -> int:
+        return hash(self.patterns)
+
+    def matches(self, name: str) -> bool:
+        """Return whether the whole of *name* matches. Raises SlowPatternError that names the slow item."""
+        try:
+            return self.joined.matches(name)
+        except SlowPatternError as error:
+            raise self._of_one_item(error).again() from None
+
+    def find(self, name: str) -> Found | None:
+        """Return the first match in *name*; None if there is none.
+
+        Raises SlowPatternError that names the slow item.
+        """
+        try:
+            return self.joined.find(name)
+        except SlowPatternError as error:
+            raise self._of_one_item(error).again() from None
+
+    def _of_one_item(self, error: SlowPatternError) -> SlowPatternError:
+        if len(self.patterns) == 1:
+            return error
+        if self._blamed is None or self._blamed.name != error.name:
+            self._blamed = self._tried_alone(error)
+        return self._blamed
+
+    def _tried_alone(self, error: SlowPatternError) -> SlowPatternError:
+        for pattern in self.patterns[:BLAMED_MAX]:
+            try:
+                JavaPattern(pattern).matches(error.name)
+            except PatternSyntaxError:
+                continue  # an item may be part of a group that another item closes
+            except SlowPatternError as own:
+                return own
+        return error
+
+
+def syntax_problem(patterns: tuple[str, ...]) -> tuple[str, PatternSyntaxError] | None:
+    """Return the first invalid item of *patterns* and its error; None if all are valid.
+
+    Returns the joined list instead where only the whole is invalid.
+    """
+    for pattern in (*patterns, "|".join(patterns)):
+        try:
+            JavaPattern(pattern)
+        except PatternSyntaxError as error:
+            return pattern, error
+    return None
+
+
+_TOKEN = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[^}]*)\}|\$(?P<digits>[0-9]+)|(?P<plain>.)", re.DOTALL)
+
+
+class Replacement:
+    """The replacement *text* for matches of *pattern*. Raises ValueError where Java's Matcher would."""
+
+    def __init__(self, text: str, pattern: JavaPattern) -> None:
+        self._parts = tuple(_parts(text, pattern))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Replacement) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    def first(self, found: Found) -> str:
+        """Return the searched text with *found* replaced. A group that did not take part is empty."""
+        new = "".join(part if isinstance(part, str) else found.groups[part] or "" for part in self._parts)
+        return found.text[: found.start] + new + found.text[found.end :]
+
+
+def _parts(text: str, pattern: JavaPattern) -> Iterator[str | int]:
+    for token in _TOKEN.finditer(text):
+        if token["name"] is not None:
+            if token["name"] not in pattern.group_numbers:
+                raise ValueError(f"there is no group {token['name']!r}")
+            yield pattern.group_numbers[token["name"]]
+        elif token["digits"]:
+            yield from _numbered(token["digits"], pattern.group_count)
+        elif token["plain"] == "$":
+            raise ValueError("`$` names no group; write `\\$` for the character")
+        elif token["plain"] == "\\":
+            raise ValueError("nothing follows the last backslash")
+        else:
+            yield token["escaped"] or token["plain"]
+
+
+def _numbered(digits: str, groups: int) -> Iterator[str | int]:
+    length = 1
+    while length < len(digits) and int(digits[: length + 1]) <= groups:
+        length += 1
+    group = int(digits[:length])
+    if group > groups:
+        raise ValueError(f"there is no group {group}")
+    yield group
+    yield digits[length:]

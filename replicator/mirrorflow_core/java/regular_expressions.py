@@ -8,16 +8,17 @@ Not supported: the flag c, `\b{g}`.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirrorflow_core.java.character_classes import (
+from mirrorflow_core.java.pattern_syntax import (
     LINE_ENDS,
+    REPEAT_MAX,
+    PatternReader,
+    PatternSyntaxError,
     character,
     escape_set,
     property_set,
     range_set,
+    unquoted,
 )
-from mirrorflow_core.java.errors import PatternSyntaxError
-from mirrorflow_core.java.pattern_reader import REPEAT_MAX, PatternReader
-from mirrorflow_core.java.quotations import unquoted
 
 NESTING_MAX = 100  # nested groups or classes; the translation and the engine recurse
 _NEVER = "(?:(?!))"

@@ -1,14 +1,31 @@
 """Compiles the regular expressions of a setting, which match names of topics, groups or settings.
 
-Syntax and time limits are those of `mirrorflow_core.java`; every error names the setting and the item.
+Also has the lists that MM2 excludes by default. Syntax and time limits are those of `mirrorflow_core.java`; every
+error names the setting and the item.
 """
 
 import re
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.errors import PatternSyntaxError, SlowPatternError
-from mirrorflow_core.java.pattern_lists import PatternList, syntax_problem
-from mirrorflow_core.java.patterns import Found, JavaPattern
+from mirrorflow_core.java.pattern_syntax import PatternSyntaxError, SlowPatternError
+from mirrorflow_core.java.patterns import Found, JavaPattern, PatternList, syntax_problem
+
+TOPICS_EXCLUDE = ("mm2.*\\.internal", ".*\\.replica", "__.*")
+GROUPS_EXCLUDE = ("console-consumer-.*", "connect-.*", "__.*")
+# Topic settings that describe the source's brokers or are better chosen on the target: MM2's list until 4.2
+# and what 4.3 added. Those two are names of broker settings, so message.timestamp.{before,after}.max.ms are
+# copied, as by MM2.
+CONFIG_EXCLUDE = (
+    "follower\\.replication\\.throttled\\.replicas",
+    "leader\\.replication\\.throttled\\.replicas",
+    "message\\.timestamp\\.difference\\.max\\.ms",
+    "log\\.message\\.timestamp\\.before\\.max\\.ms",
+    "log\\.message\\.timestamp\\.after\\.max\\.ms",
+    "message\\.timestamp\\.type",
+    "unclean\\.leader\\.election\\.enable",
+    "min\\.insync\\.replicas",
+)
+
 
 _NAME = re.compile(r"(?:[a-zA-Z0-9_-]|\\?\.)+")
 

@@ -3,13 +3,32 @@
 DefaultReplicationPolicy (`<alias><separator><topic>`) and IdentityReplicationPolicy (names unchanged) return
 the results of Kafka 4.x for every name, including pitfalls: under the default policy, a local topic
 `orders.v1` seems to come from a cluster `orders`. Internal topics follow KIP-1074. A user's own policy must
-implement `ReplicationPolicy`.
+implement `ReplicationPolicy`. The topics in which a worker stores its state have names that no policy changes.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from mirrorflow_core.settings import PolicyKind, PolicySettings
+
+# Connect workers and MirrorFlow always name these with dots, whatever `replication.policy.separator` is. With
+# another separator, Java relies on `topics.exclude`, which a user may have replaced. A policy that keeps
+# names would then write one flow's stored offsets, or what it knows of itself, into the topic of another flow.
+_WORKER_TOPIC = re.compile(
+    r"mm2-(?:configs|offsets|status|claims|identity|offset-map)\..+\.internal", re.DOTALL
+)
+
+
+def worker_topic(store: Literal["offsets", "configs", "status"], source_alias: str) -> str:
+    """Return the name that MM2's dedicated mode gives to the topic of *store*."""
+    return f"mm2-{store}.{source_alias}.internal"
+
+
+def is_worker_topic(topic: str) -> bool:
+    """Return whether *topic* is a worker's, or holds what a flow knows of itself."""
+    return _WORKER_TOPIC.fullmatch(topic) is not None
+
 
 HEARTBEATS = "heartbeats"
 _INTERNAL_SEPARATOR = "."

@@ -1,8 +1,16 @@
-"""Writes fetch requests and reads fetch responses without copying records.
+"""Writes fetch requests and reads fetch responses without copying records; keeps fetch sessions.
 
 Supports versions 11 (Kafka 2.3: preferred replica), 12 (2.7: flexible, log divergence) and 13 (3.1: topic
 ids, so the first fetch detects a re-created topic). Later versions add nothing that a copier needs. Source:
 FetchRequest.json, FetchResponse.json.
+
+In an incremental fetch session (KIP-227) each request sends only the partitions that changed. The broker remembers
+the partitions, so ten thousand idle ones cost nothing. After any error or lost response the next request is a full
+one; a partition is never assumed to be in a session that the broker does not have.
+
+The broker sends all records below the last stable offset, including aborted ones, and the list of transactions
+aborted there. `AbortedFilter` skips them for one partition of a read_committed reader, by KafkaConsumer's rule
+(CompletedFetch.nextFetchedRecord).
 """
 
 import struct
@@ -10,7 +18,70 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mirrorflow_core.errors import CorruptRecordsError
+from mirrorflow_core.wire import varint
+from mirrorflow_core.wire.batch import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, Batch
 from mirrorflow_core.wire.cursor import Cursor, uvarint
+
+_ABORT = 0
+_CONTROL_KEY = struct.Struct(">hh")  # version, type (ControlRecordType)
+
+
+class AbortedFilter:
+    """Decides for each batch, in offset order, whether its records are delivered."""
+
+    __slots__ = ("_aborted", "_ahead")
+
+    def __init__(self, aborted: Iterable[tuple[int, int]] = ()) -> None:
+        self._ahead: list[tuple[int, int]] = []  # (first offset, producer id), the next one last
+        self._aborted: set[int] = set()  # producer ids whose records are dropped now
+        self.feed(aborted)
+
+    def feed(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """Start the next fetch response; *aborted* is its list of (producer id, first offset)."""
+        self._ahead = sorted(
+            ((first_offset, producer_id) for producer_id, first_offset in aborted), reverse=True
+        )
+        self._aborted = set()
+
+    def delivers(self, batch: Batch) -> bool:
+        """Return whether the records of *batch* are delivered.
+
+        Raises CorruptRecordsError if a marker cannot be read.
+        """
+        attributes = batch.attributes
+        producer_id = batch.producer_id
+        if producer_id < 0:
+            return not attributes & CONTROL_BIT
+        ahead = self._ahead
+        if ahead:
+            last_offset = batch.last_offset
+            while ahead and ahead[-1][0] <= last_offset:
+                self._aborted.add(ahead.pop()[1])
+        if attributes & CONTROL_BIT:
+            if self._aborted and is_abort_marker(batch):
+                self._aborted.discard(producer_id)
+            return False
+        return not (attributes & TRANSACTIONAL_BIT and producer_id in self._aborted)
+
+
+def is_abort_marker(batch: Batch) -> bool:
+    """Return whether a control batch aborts its transaction; False where compaction removed its marker.
+
+    Raises CorruptRecordsError if its control record has no type.
+    """
+    if batch.count <= 0:
+        return False
+    data = batch.data
+    _, at = varint.decode(data, HEADER_BYTES)  # length
+    _, at = varint.decode(data, at + 1)  # timestamp, after the attributes
+    _, at = varint.decode(data, at)  # offset
+    key_bytes, at = varint.decode(data, at)
+    if key_bytes < _CONTROL_KEY.size or at + key_bytes > len(data):
+        raise CorruptRecordsError(f"the control record at offset {batch.base_offset} has no type")
+    kind: int = _CONTROL_KEY.unpack_from(data, at)[1]
+    return kind == _ABORT
+
 
 API_KEY = 1
 VERSIONS = (11, 12, 13)
@@ -165,3 +236,81 @@ def _partition(cursor: Cursor, topic: bytes) -> FetchedPartition:
         diverging,
         leader,
     )
+
+
+FULL = 0  # epoch of a request that opens a session
+_EPOCH_MAX = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The session fields and partitions of the next fetch request."""
+
+    session_id: int
+    session_epoch: int
+    partitions: tuple[tuple[FetchKey, FetchFrom], ...]
+    forgotten: tuple[FetchKey, ...]
+
+
+class FetchSession:
+    """The fetch session with one broker."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[FetchKey, FetchFrom] = {}
+        self._changed: set[FetchKey] = set()
+        self._forgotten: set[FetchKey] = set()
+        self._known: set[FetchKey] = set()  # what the broker has once the in-flight request succeeds
+        self._session_id = 0
+        self._epoch = FULL
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def __contains__(self, key: FetchKey) -> bool:
+        return key in self._wanted
+
+    def put(self, key: FetchKey, at: FetchFrom) -> None:
+        """Fetch *key* from *at*, starting with the next request."""
+        self._wanted[key] = at
+        self._changed.add(key)
+        self._forgotten.discard(key)
+
+    def remove(self, key: FetchKey) -> None:
+        """Stop fetching *key*."""
+        if self._wanted.pop(key, None) is None:
+            return
+        self._changed.discard(key)
+        if key in self._known:
+            self._forgotten.add(key)
+
+    def next_request(self) -> SessionRequest:
+        """Return the next request and record its content as sent; after an error, call `failed`."""
+        if self._epoch == FULL:
+            partitions = tuple(self._wanted.items())
+            forgotten: tuple[FetchKey, ...] = ()
+            self._known = set(self._wanted)
+        else:
+            partitions = tuple((key, self._wanted[key]) for key in self._changed)
+            forgotten = tuple(self._forgotten)
+            self._known.difference_update(forgotten)
+            self._known.update(self._changed)
+        self._changed.clear()
+        self._forgotten.clear()
+        return SessionRequest(self._session_id, self._epoch, partitions, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """Record a successful response.
+
+        *session_id* 0 means that the broker keeps no session (its cache is full).
+        """
+        self._session_id = session_id
+        if session_id == 0:
+            self._epoch = FULL
+        else:
+            self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
+
+    def failed(self) -> None:
+        """Record a refused or lost request: the next one is a full request."""
+        self._session_id = 0
+        self._epoch = FULL
+        self._known.clear()

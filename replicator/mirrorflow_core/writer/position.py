@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from mirrorflow_core.connect.position_fields import (
+from mirrorflow_core.connect.position_records import (
     PREFIX,
     SOURCE_EPOCHS,
     SOURCE_OFFSET,
     SOURCE_TOPIC_ID,
     TARGET_TOPIC_ID,
     WRITTEN_MS,
+    PositionRecord,
+    Reset,
+    Stored,
 )
-from mirrorflow_core.connect.position_records import PositionRecord, Reset, Stored
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.java.json_text import integer_field, parsed_object, text_field
 from mirrorflow_core.partitions import TopicPartition

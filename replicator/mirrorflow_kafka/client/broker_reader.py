@@ -16,8 +16,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirrorflow_core.errors import ConnectionLostError, MirrorFlowError
 from mirrorflow_core.wire import fetch
-from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey
-from mirrorflow_core.wire.fetch_session import FetchSession
+from mirrorflow_core.wire.fetch import Fetched, FetchedPartition, FetchFrom, FetchKey, FetchSession
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.client.connection import Connection

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from mirrorflow_core.errors import SettingError
 from mirrorflow_core.java.jaas import KEY as JAAS
 from mirrorflow_core.java.jaas import resolve_jaas
-from mirrorflow_core.java.references import has_reference, reference_at
+from mirrorflow_core.java.properties import has_reference, reference_at
 from mirrorflow_core.settings import ClientSettings
 from mirrorflow_kafka.client.addresses import parse_addresses
 from mirrorflow_kafka.security.client_security import check_protocol

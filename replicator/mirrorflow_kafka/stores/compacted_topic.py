@@ -17,7 +17,7 @@ from mirrorflow_core.errors import InvalidSettingError, NotAuthorizedError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import StorageTopicSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange
-from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.murmur2 import partition_for
 from mirrorflow_core.wire.records import Record, encode_split
 from mirrorflow_core.wire.records import decode as decode_records

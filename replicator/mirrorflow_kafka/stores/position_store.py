@@ -6,8 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Protocol
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
-from mirrorflow_core.connect.position_records import Malformed, Reset, Stored, decode
+from mirrorflow_core.connect.position_records import Malformed, PositionKey, Reset, Stored, decode, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.position import UNKNOWN, Position
 

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
-from mirrorflow_core.connect.position_records import Malformed, Reset, Stored
+from mirrorflow_core.connect.position_records import Malformed, PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import OffsetStorageSettings, StorageTopicSettings
 from mirrorflow_core.wire.records import Record

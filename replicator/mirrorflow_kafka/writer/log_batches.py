@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, TypeVar
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.errors import BrokerError, CorruptRecordsError, UnreachableError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.aborted_transactions import is_abort_marker
 from mirrorflow_core.wire.batch import Batch, checksum_holds
+from mirrorflow_core.wire.fetch import is_abort_marker
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.wire.records import decode as decode_records
 from mirrorflow_core.writer.transaction_log import LogBatch, Marker

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.property_reader import PropertyReader
-from mirrorflow_core.naming.default_exclusions import GROUPS_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_core.naming.transform_keys import read_transforms
+from mirrorflow_core.naming.patterns import GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.naming.transforms import read_transforms
 from mirrorflow_core.settings import CheckpointSettings, ClientSettings
 from mirrorflow_replicator.config import clients
 from mirrorflow_replicator.config.connector_basics import Basics, interval_s, patterns

@@ -14,7 +14,7 @@ from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_core.naming.replication_policy import ReplicationPolicy, make_policy
 from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.naming.transforms import TopicTransforms, Transforms
-from mirrorflow_core.offsets.groups import GroupSelection
+from mirrorflow_core.offsets.group_offsets import GroupSelection
 from mirrorflow_core.settings import (
     CheckpointSettings,
     HeartbeatSettings,

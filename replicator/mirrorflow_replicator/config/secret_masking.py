@@ -8,7 +8,7 @@ what they read there.
 import re
 from collections.abc import Mapping
 
-from mirrorflow_core.java.references import substitute
+from mirrorflow_core.java.properties import substitute
 
 HIDDEN = "[hidden]"
 _JAAS = re.compile(r"(?:^|\.)sasl\.jaas\.config$")

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from mirrorflow_core.errors import InvalidSettingError
-from mirrorflow_core.java.duration import parse_duration_ms, parse_instant_ms
-from mirrorflow_core.java.property_reader import PropertyReader
-from mirrorflow_core.naming.default_exclusions import CONFIG_EXCLUDE, TOPICS_EXCLUDE
-from mirrorflow_core.naming.transform_keys import read_transforms, writes_headers_in_base64
+from mirrorflow_core.java.property_reader import PropertyReader, parse_duration_ms, parse_instant_ms
+from mirrorflow_core.naming.patterns import CONFIG_EXCLUDE, TOPICS_EXCLUDE
+from mirrorflow_core.naming.transforms import read_transforms, writes_headers_in_base64
 from mirrorflow_core.settings import (
     TRANSACTION_TIMEOUT_MS,
     ClientSettings,

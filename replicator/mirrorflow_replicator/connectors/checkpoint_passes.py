@@ -28,8 +28,14 @@ from mirrorflow_core.errors import (
 )
 from mirrorflow_core.offsets import checkpoints as decisions
 from mirrorflow_core.offsets.checkpoints import Point, Points, Standing
-from mirrorflow_core.offsets.group_offsets import GroupFacts, GroupOffset, group_offsets
-from mirrorflow_core.offsets.groups import Group, Writable, writable
+from mirrorflow_core.offsets.group_offsets import (
+    Group,
+    GroupFacts,
+    GroupOffset,
+    Writable,
+    group_offsets,
+    writable,
+)
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import CheckpointLatency, GroupsReport
 from mirrorflow_core.settings import CheckpointSettings

@@ -14,7 +14,7 @@ from mirrorflow_core.errors import (
     UnresolvedReferenceError,
     UnsupportedBrokerError,
 )
-from mirrorflow_core.java.references import references
+from mirrorflow_core.java.properties import references
 from mirrorflow_core.reports import SideReport, worst_side
 from mirrorflow_kafka.client.cluster import Cluster
 

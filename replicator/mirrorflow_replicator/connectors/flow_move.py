@@ -15,7 +15,7 @@ from dataclasses import replace
 from mirrorflow_core.errors import BrokerError, FlowNotMovedError, FlowTakenError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.aborted_transactions import AbortedFilter
+from mirrorflow_core.wire.fetch import AbortedFilter
 from mirrorflow_core.wire.records import decode
 from mirrorflow_core.writer.broker_requests import Producer
 from mirrorflow_core.writer.identity import LAST_EPOCH, Decisions, Identity

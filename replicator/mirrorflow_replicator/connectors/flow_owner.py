@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.errors import (
     ClusterChangedError,
     FlowExistsError,
@@ -30,6 +29,7 @@ from mirrorflow_core.errors import (
     MirrorFlowError,
     StartPendingError,
 )
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import Guarantee
 from mirrorflow_core.settings import SourceSettings

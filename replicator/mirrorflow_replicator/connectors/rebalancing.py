@@ -1,6 +1,6 @@
 """Measures the load of a source connector's partitions, and moves some to other tasks to balance it.
 
-    ends of the source's logs, stored offsets, some batches ──> loads ──> `assignment.load_balancing`
+    ends of the source's logs, stored offsets, some batches ──> loads ──> `mirrorflow_core.partition_assignment`
 
 It needs no right that the connector does not have, and asks no task: tasks may run on other nodes, or be
 Java's.
@@ -10,10 +10,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from mirrorflow_core.assignment.load_balancing import Balance, moved, place
-from mirrorflow_core.assignment.partition_loads import Rates, behind, loads
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.errors import MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.partition_assignment import Assignment, Balance, Rates, behind, loads, moved, place
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.wire.batch import split

@@ -14,8 +14,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from mirrorflow_core.assignment.round_robin import Assignment, assign
 from mirrorflow_core.errors import ClusterError, MirrorFlowError, NotAuthorizedError
+from mirrorflow_core.partition_assignment import Assignment, assign
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import SideReport
 from mirrorflow_core.settings import ClientSettings, SourceSettings

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.reports import ConnectorReport, PartitionPhase, PartitionReport, TaskReport, worst_side
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings
 from mirrorflow_kafka.client.cancellation import cancel_and_wait

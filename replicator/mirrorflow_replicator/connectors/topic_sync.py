@@ -1,6 +1,6 @@
 """Keeps the target's topics in line with the source's: creates them, grows them, copies their settings.
 
-`topics.missing_topics` and `topics.topic_configs` make the plans. Each pass reads both clusters again and is
+`topics.topic_configs` and `topics.topic_configs` make the plans. Each pass reads both clusters again and is
 safe to repeat, also by two processes at once. What fails for one topic is a message in the result, and the
 others continue; only errors of a whole cluster are raised.
 """
@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.naming.topic_selection import TopicSelection
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.missing_topics import NewTopicPlan, TopologyPlan, plan_topics, target_names
 from mirrorflow_core.topics.retention_hold import RETENTION
 from mirrorflow_core.topics.topic_configs import (
     ConfigEntry,
     ConfigRules,
+    NewTopicPlan,
+    TopologyPlan,
     changes_by_copy,
     compacted_alone,
     explain,
+    plan_topics,
+    target_names,
 )
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.accepted_settings import (

@@ -7,9 +7,8 @@ in its next fetch response (KIP-595, `DivergingEpoch`) instead of returning othe
 
 from mirrorflow_core.errors import CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.aborted_transactions import AbortedFilter
 from mirrorflow_core.wire.batch import first_size_bytes, split
-from mirrorflow_core.wire.fetch import FetchedPartition, FetchFrom
+from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition, FetchFrom
 from mirrorflow_core.writer.stream import Stream
 from mirrorflow_replicator.copy.batch_packer import Packer
 

@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.connect import task_configs
 from mirrorflow_core.connect.group_assignment import Units
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_core.settings import ConnectorSettings, SourceSettings

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.connect import task_configs
 from mirrorflow_core.connect.group_protocol import Unit
 from mirrorflow_core.errors import MirrorFlowError
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.process.clock import now_ms

@@ -14,9 +14,8 @@ from typing import Any
 from mirrorflow_core.errors import BrokerError, CorruptBatchError, CorruptRecordsError
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import SourceSettings
-from mirrorflow_core.wire.aborted_transactions import AbortedFilter
 from mirrorflow_core.wire.batch import Batch, checksum_holds, split
-from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
 from mirrorflow_core.wire.records import decode
 from mirrorflow_kafka.admin import admin
 from mirrorflow_kafka.admin.log_offsets import EARLIEST

@@ -11,9 +11,8 @@ from typing import Final
 
 from mirrorflow_core.errors import BrokerError
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.wire.aborted_transactions import AbortedFilter
 from mirrorflow_core.wire.batch import Batch, first_size_bytes, split
-from mirrorflow_core.wire.fetch import FetchedPartition
+from mirrorflow_core.wire.fetch import AbortedFilter, FetchedPartition
 from mirrorflow_kafka.admin.log_reader import read_through_elections
 from mirrorflow_kafka.client import error_codes
 from mirrorflow_kafka.client.cluster import Cluster

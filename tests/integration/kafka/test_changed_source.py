@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.wire.murmur2 import partition_for
 from mirrorflow_core.wire.records import Record as WireRecord
 from tests.harness.kafka.cluster import KafkaCluster

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.errors import AuthenticationFailedError, UnreachableError
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import (
     ClientSettings,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.settings import ClientSettings, StorageTopicSettings
 from mirrorflow_core.wire.records import Record, encode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_core.java.errors import PatternSyntaxError
+from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
 from mirrorflow_core.java.patterns import JavaPattern
 from tests.harness.java_patterns import java_answers
 

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError, UnresolvedReferenceError
 from mirrorflow_core.java.jaas import parse_jaas
-from mirrorflow_core.java.references import Reference, has_reference, references, substitute
+from mirrorflow_core.java.properties import Reference, has_reference, references, substitute
 from mirrorflow_replicator.config.providers import SOURCE_SIZE_MAX_BYTES, Resolver
 
 JAVA = "org.apache.kafka.common.config.provider."

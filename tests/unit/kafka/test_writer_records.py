@@ -1,6 +1,6 @@
 """The records of a flow's claims and positions, and the marker that a read of them waits for."""
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
+from mirrorflow_core.connect.position_records import PositionKey, encode_key
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_core.wire.records import Record
 from mirrorflow_core.writer.claim import Claim

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
-from mirrorflow_core.connect.position_records import encode_value
+from mirrorflow_core.connect.position_records import PositionKey, encode_key, encode_value
 from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.position import Position
 from mirrorflow_core.wire.records import Record

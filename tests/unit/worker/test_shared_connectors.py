@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from mirrorflow_core.assignment.round_robin import Assignment
+from mirrorflow_core.partition_assignment import Assignment
 from mirrorflow_core.partitions import TopicPartition
 from mirrorflow_kafka.client.cancellation import cancel_and_wait
 from mirrorflow_replicator.config.worker import load_standalone

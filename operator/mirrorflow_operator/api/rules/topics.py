@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from mirrorflow_core.java.errors import PatternSyntaxError
-from mirrorflow_core.java.pattern_lists import PatternList
-from mirrorflow_core.java.patterns import JavaPattern
+from mirrorflow_core.java.pattern_syntax import PatternSyntaxError
+from mirrorflow_core.java.patterns import JavaPattern, PatternList
 from mirrorflow_core.naming.replication_policy import alias_split_problem, is_alias_split
 from mirrorflow_operator.api.rules.rule import PythonRule, Rule, never_changes
 from mirrorflow_operator.api.spec import InitialPosition, NamingPolicy

@@ -1,11 +1,12 @@
 """Work shared out among the members of a group: complete, balanced, nothing moved that need not, nothing in two hands."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import combinations, product
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mirrorflow_core.connect.group_assignment import MemberShare, Units, share_out
+from mirrorflow_core.connect.group_assignment import MemberShare, Units, even_shares, share_out
 from mirrorflow_core.connect.group_protocol import CONNECTOR, Unit
 
 ROUNDS_MAX = 2  # one that takes away, one that gives it on
@@ -122,3 +123,46 @@ def test_a_busy_connectors_tasks_are_not_all_on_one_node_beside_idle_ones() -> N
     now = settled(held, busy | idle)
     assert [1, 1] == [len(units & busy) for units in now.values()]
     assert 1 == len(held["x"] - now["x"])
+
+
+Counts = Mapping[str, Mapping[str, int]]
+
+
+@st.composite
+def works(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
+    """Some kinds of work, of which members have any part."""
+    members = "xyz"[: draw(st.integers(1, 3))]
+    kinds = "abcd"[: draw(st.integers(1, 4))]
+    had = {kind: {one: draw(st.integers(0, 4)) for one in members} for kind in kinds}
+    counts = {kind: sum(had[kind].values()) + draw(st.integers(0, 3)) for kind in kinds}
+    return had, counts, {one: draw(st.integers(0, 2)) for one in members}
+
+
+def ways(counts: Mapping[str, int], members: Mapping[str, int]) -> Iterator[Counts]:
+    """All that are even in each kind and in sum."""
+    choices = [
+        [
+            {one: count // len(members) + (one in more) for one in members}
+            for more in combinations(members, count % len(members))
+        ]
+        for count in counts.values()
+    ]
+    for way in product(*choices):
+        sums = [sum(row[one] for row in way) for one in members]
+        if max(sums) - min(sums) <= 1:
+            yield dict(zip(counts, way, strict=True))
+
+
+def kept(had: Counts, quotas: Counts) -> int:
+    return sum(min(had[kind][one], quotas[kind][one]) for kind in had for one in had[kind])
+
+
+@given(works())
+def test_it_is_even_and_no_even_way_keeps_more(
+    work: tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]],
+) -> None:
+    had, counts, totals = work
+    quotas = even_shares(had, counts, totals)
+    all_ways = [*ways(counts, totals)]
+    assert quotas in all_ways
+    assert kept(had, quotas) == max(kept(had, way) for way in all_ways)

@@ -3,20 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorflow_core.assignment.round_robin import assign
 from mirrorflow_core.naming.patterns import compile_pattern
+from mirrorflow_core.partition_assignment import assign
 from mirrorflow_core.partitions import TopicPartition
-from mirrorflow_core.topics.missing_topics import GrowthPlan, NewTopicPlan, plan_topics
 from mirrorflow_core.topics.topic_configs import (
     ConfigChange,
     ConfigEntry,
     ConfigException,
     ConfigRules,
     ConfigSource,
+    GrowthPlan,
+    NewTopicPlan,
     compacted_alone,
     config_changes,
     creation_configs,
     explain,
+    plan_topics,
 )
 
 RULES = ConfigRules(selects=lambda name: name != "min.insync.replicas")

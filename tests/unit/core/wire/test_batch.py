@@ -1,12 +1,14 @@
 """Batches are cut without inventing any, checked as their source wrote them, and rewritten without touching records."""
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.batch import (
     BatchRefusal,
+    carried,
     checksum_holds,
     first_size_bytes,
     raw_refusal,
@@ -180,3 +182,25 @@ def test_what_else_forbids_a_raw_copy():
     assert refusal_of(batch, max_bytes=batch.size_bytes - 1) == BatchRefusal.TOO_LARGE
     assert None is refusal_of(batch, max_bytes=batch.size_bytes)
     assert refusal_of(batch._replace(magic=1)) == BatchRefusal.OLD_MAGIC
+
+
+@given(
+    st.binary(min_size=1, max_size=64),
+    st.binary(min_size=64, max_size=64),
+    st.binary(max_size=300),
+    st.integers(0, 70_000),
+)
+def test_it_is_what_a_pass_over_everything_gives(head, mask, tail, zeros):
+    """Whatever is changed, and however much lies behind it."""
+    changed = bytes(a ^ b for a, b in zip(head, mask, strict=False))
+    behind = tail + bytes(zeros)
+
+    assert crc32c(changed + behind) == crc32c(head + behind) ^ carried(
+        crc32c(head) ^ crc32c(changed), len(behind)
+    )
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_lengths_add_up(change, first, second):
+    """Batches are up to two gigabytes long, and no test has one."""
+    assert carried(carried(change, first), second) == carried(change, first + second)

@@ -1,21 +1,30 @@
 """Fetch requests are what Kafka's schema says, and its responses are read as what they say; both against kafka-python."""
 
+import contextlib
 import struct
 import uuid
+from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mirrorflow_core.errors import CorruptRecordsError
 from mirrorflow_core.wire.fetch import (
     VERSIONS,
+    AbortedFilter,
     FetchedPartition,
     FetchFrom,
     FetchKey,
+    FetchSession,
     fetch_request,
+    is_abort_marker,
     read_fetched,
 )
+from mirrorflow_core.wire.records import Record
 from tests.unit.core.wire.messages import FetchRequest, FetchResponse
+from tests.unit.core.wire.strategies import batch_of, with_attributes
 
 OFFSETS = st.integers(-1, 2**63 - 1)
 EPOCHS = st.integers(-1, 2**31 - 1)
@@ -234,3 +243,285 @@ def test_a_response_cut_off_anywhere_is_an_error(data, version):
 
     with pytest.raises((struct.error, IndexError)):
         read_fetched(version, memoryview(bytes(body[:cut])))
+
+
+KEYS = st.integers(0, 2).map(lambda number: FetchKey(b"orders", number))
+
+
+class RefusedError(Exception):
+    """The broker answers with an error code of the whole response."""
+
+
+class Broker:
+    """Kafka's side (FetchManager.newContext, KIP-227): what a session holds and which epochs it takes."""
+
+    def __init__(self):
+        self.sessions = {}
+        self.next_id = 1
+        self.has_room = True
+
+    def serve(self, request):
+        """The session id of the answer, and what was read."""
+        self.sessions.pop(request.session_id, None) if request.session_epoch == 0 else None
+        if request.session_epoch == 0:
+            asked = dict(request.partitions)
+            if not self.has_room or not asked:
+                return 0, asked
+            self.sessions[self.next_id] = [1, asked]
+            self.next_id += 1
+            return self.next_id - 1, asked
+        if request.session_id not in self.sessions:
+            raise RefusedError("FETCH_SESSION_ID_NOT_FOUND")
+        session = self.sessions[request.session_id]
+        if session[0] != request.session_epoch:
+            raise RefusedError("INVALID_FETCH_SESSION_EPOCH")
+        session[0] += 1
+        session[1].update(request.partitions)
+        for key in request.forgotten:
+            session[1].pop(key, None)
+        return request.session_id, session[1]
+
+    def forget(self):
+        """A restart, or eviction."""
+        self.sessions.clear()
+
+
+class Sessions(RuleBasedStateMachine):
+    """Puts, removes, answers, losses and forgetful brokers in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.broker = Broker()
+        self.session = FetchSession()
+        self.wanted = {}
+
+    @rule(key=KEYS, offset=st.integers(0, 99))
+    def put(self, key, offset):
+        self.wanted[key] = FetchFrom(offset)
+        self.session.put(key, FetchFrom(offset))
+
+    @rule(key=KEYS)
+    def remove(self, key):
+        self.wanted.pop(key, None)
+        self.session.remove(key)
+
+    @precondition(lambda self: self.wanted)
+    @rule()
+    def fetch(self):
+        request = self.session.next_request()
+        assert not Counter(key for key, _ in request.partitions) - Counter(dict.fromkeys(self.wanted, 1))
+        assert not {key for key, _ in request.partitions} & set(request.forgotten)
+        try:
+            session_id, read = self.broker.serve(request)
+        except RefusedError:
+            self.session.failed()
+            return
+        assert self.wanted == read
+        self.session.answered(session_id)
+
+    @precondition(lambda self: self.wanted)
+    @rule(arrived=st.booleans())
+    def lose(self, arrived):
+        """The connection broke, before the broker had the request or after."""
+        request = self.session.next_request()
+        if arrived:
+            with contextlib.suppress(RefusedError):
+                self.broker.serve(request)
+        self.session.failed()
+
+    @rule()
+    def forget(self):
+        self.broker.forget()
+
+    @rule(has_room=st.booleans())
+    def fill(self, has_room):
+        self.broker.has_room = has_room
+
+    @invariant()
+    def knows_what_is_wanted(self):
+        assert len(self.wanted) == len(self.session)
+        assert all(key in self.session for key in self.wanted)
+
+
+Sessions.TestCase.settings = settings(stateful_step_count=25)
+TestSessions = Sessions.TestCase
+
+
+def began(*keys):
+    """A session that holds *keys*."""
+    session = FetchSession()
+    for key in keys:
+        session.put(key, FetchFrom(0))
+    session.next_request()
+    session.answered(7)
+    return session
+
+
+A, B = FetchKey(b"orders", 0), FetchKey(b"orders", 1)
+
+
+def test_an_idle_partition_costs_nothing():
+    """Only what has changed is said again."""
+    session = began(A, B)
+    session.put(B, FetchFrom(5))
+
+    request = session.next_request()
+
+    assert (7, 1, ((B, FetchFrom(5)),), ()) == (
+        request.session_id,
+        request.session_epoch,
+        request.partitions,
+        request.forgotten,
+    )
+
+
+def test_what_the_broker_never_had_is_not_forgotten():
+    """Put and removed between two requests, it is not mentioned."""
+    session = began(A)
+    session.put(B, FetchFrom(5))
+    session.remove(B)
+
+    assert ((), ()) == (session.next_request().partitions, session.next_request().forgotten)
+
+
+def test_what_is_wanted_again_is_not_forgotten():
+    """Removed and put between two requests: a broker that forgets last would never serve it."""
+    session = began(A, B)
+    session.remove(B)
+    session.put(B, FetchFrom(9))
+
+    request = session.next_request()
+
+    assert (((B, FetchFrom(9)),), ()) == (request.partitions, request.forgotten)
+
+
+@pytest.mark.parametrize("lost", [FetchSession.failed, lambda session: session.answered(0)])
+def test_after_a_loss_the_next_request_is_a_full_one(lost):
+    """Epoch 0 and every partition, whether the request was lost or the broker keeps no session."""
+    session = began(A, B)
+    session.next_request()
+
+    lost(session)
+
+    request = session.next_request()
+    assert (0, 0, {A, B}) == (
+        request.session_id,
+        request.session_epoch,
+        {key for key, _ in request.partitions},
+    )
+
+
+def test_epochs_go_round_without_the_one_that_opens_a_session():
+    """After 2^31 - 1 comes 1 (FetchMetadata.nextEpoch)."""
+    session = began(A)
+    session._epoch = 0x7FFFFFFF
+    session.answered(7)
+
+    assert 1 == session.next_request().session_epoch
+
+
+def data_batch(producer_id, offset, *, transactional=True):
+    batch = batch_of([Record(0, 1, None, b"x")] * 2, base_offset=offset, producer_id=producer_id)
+    return with_attributes(batch, 0x10) if transactional else batch
+
+
+def marker(producer_id, offset, *, commits):
+    key, value = struct.pack(">hh", 0, int(commits)), struct.pack(">hi", 0, 3)
+    return with_attributes(
+        batch_of([Record(0, 1, key, value)], base_offset=offset, producer_id=producer_id), 0x30
+    )
+
+
+def test_records_of_an_aborted_transaction_are_dropped_up_to_its_marker():
+    """The next transaction of the same producer is seen again."""
+    batches = [
+        data_batch(7, 0),
+        data_batch(8, 2),
+        marker(7, 4, commits=False),
+        data_batch(7, 5),
+        marker(7, 7, commits=True),
+    ]
+    seen = AbortedFilter([(7, 0)])
+
+    assert [seen.delivers(batch) for batch in batches] == [False, True, False, True, False]
+
+
+def test_records_before_the_aborted_transaction_are_delivered():
+    """A producer's earlier, committed transaction is none of the aborted one's."""
+    batches = [data_batch(7, 0), marker(7, 2, commits=True), data_batch(7, 3), marker(7, 5, commits=False)]
+    seen = AbortedFilter([(7, 3)])
+
+    assert [seen.delivers(batch) for batch in batches] == [True, False, False, False]
+
+
+def test_records_outside_transactions_are_delivered():
+    """Also those of a producer whose transaction was aborted, and those without a producer."""
+    seen = AbortedFilter([(7, 0)])
+
+    assert seen.delivers(data_batch(7, 0, transactional=False))
+    assert seen.delivers(data_batch(-1, 2, transactional=False))
+
+
+def test_each_answer_brings_its_own_list():
+    """A transaction that began before the fetched range is in the list again; what ended is not."""
+    seen = AbortedFilter([(7, 0)])
+    assert not seen.delivers(data_batch(7, 0))
+
+    seen.feed([(7, 0)])
+    assert not seen.delivers(data_batch(7, 2))
+
+    seen.feed([])
+    assert seen.delivers(data_batch(7, 4))
+
+
+def test_markers_are_read():
+    """Abort is type 0, commit type 1 (ControlRecordType)."""
+    assert is_abort_marker(marker(1, 0, commits=False))
+    assert not is_abort_marker(marker(1, 0, commits=True))
+    assert not is_abort_marker(marker(1, 0, commits=False)._replace(count=0))
+
+
+def test_a_marker_without_a_type_is_said():
+    """A control record that cannot be read is not guessed at."""
+    broken = with_attributes(batch_of([Record(0, 1, b"\0", b"")], producer_id=1), 0x30)
+
+    with pytest.raises(CorruptRecordsError):
+        is_abort_marker(broken)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["write", "plain", "commit", "abort"])), max_size=25
+    ),
+    st.data(),
+)
+def test_against_a_model_of_transactions(steps, data):
+    """Whatever is interleaved, and wherever reading begins, delivered is what is plain or committed."""
+    steps = steps + [(producer, "commit") for producer in (1, 2, 3)]
+    batches, wanted, aborted, spans = [], [], [], []
+    begun: dict[int, list[int]] = {}
+    offset = 0
+    for producer, step in steps:
+        if step == "plain":
+            batches.append(data_batch(0, offset, transactional=False))
+            wanted.append(True)
+        elif step == "write":
+            begun.setdefault(producer, []).append(len(batches))
+            batches.append(data_batch(producer, offset))
+            wanted.append(True)
+        else:
+            members = begun.pop(producer, [])
+            if step == "abort" and members:
+                aborted.append((producer, batches[members[0]].base_offset))
+                spans.append((members[0], len(batches)))
+                for member in members:
+                    wanted[member] = False
+            batches.append(marker(producer, offset, commits=step == "commit"))
+            wanted.append(False)
+        offset = batches[-1].next_offset
+    start = data.draw(st.integers(0, len(batches)))
+    listed = [entry for entry, (_, last) in zip(aborted, spans, strict=True) if last >= start]
+
+    seen = AbortedFilter(reversed(listed))
+
+    assert wanted[start:] == [seen.delivers(batch) for batch in batches[start:]]

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorflow_core.connect.position_keys import PositionKey, encode_key
-from mirrorflow_core.connect.position_records import Reset, Stored
+from mirrorflow_core.connect.position_records import PositionKey, Reset, Stored, encode_key
 from mirrorflow_core.connect.position_records import decode as decode_earlier
 from mirrorflow_core.position import Position
 from mirrorflow_core.writer.claim import (

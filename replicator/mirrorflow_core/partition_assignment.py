@@ -1,17 +1,22 @@
-"""Assigns partitions to tasks by load, and moves few partitions, only where the gain is worth it.
+"""Assigns partitions to tasks evenly by count or by load, and moves few partitions, only where the gain is worth it.
 
+    end offsets over time ──> offsets per second, smoothed ──┐
+    stored, end offsets   ──> lag in offsets ────────────────┼──> load: bytes per second
+    a few batches         ──> bytes per offset ──────────────┘
     assignment, all partitions, loads ──> place ──> new assignment
     assignment, loads, at each check  ──> Balance.looked ──> the same, or a few partitions moved
 
-`place` guarantees: a partition stays with its task, and new partitions go to the tasks with the least load,
-so adding or removing a topic moves no other partition. Only new tasks receive partitions from others, and a
-task that lost its last partition receives one, because no task may be empty. A first assignment is a round
-robin, as in Java. `Balance` guarantees: partitions move only after several checks in a row have shown a gain,
-a few at a time, and a moved partition stays for some checks. Both are deterministic. A load is in bytes per
-second.
+A load does not depend on the node or task that copies a partition. Rates measure what is produced, not what is
+copied: a task that cannot keep up shows by its lag.
 
-This module does no I/O. `assignment.round_robin` is for a single process and gives each task equally many
-partitions; `connectors.rebalancing` measures the loads.
+`assign` is for a single process and gives each task equally many partitions. `place` guarantees: a partition stays
+with its task, and new partitions go to the tasks with the least load, so adding or removing a topic moves no other
+partition. Only new tasks receive partitions from others, and a task that lost its last partition receives one,
+because no task may be empty. A first assignment is a round robin, as in Java. `Balance` guarantees: partitions move
+only after several checks in a row have shown a gain, a few at a time, and a moved partition stays for some checks.
+All are deterministic.
+
+This module does no I/O; `connectors.rebalancing` reads what the loads are computed from.
 """
 
 import heapq
@@ -19,8 +24,102 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirrorflow_core.assignment.round_robin import Assignment
 from mirrorflow_core.partitions import TopicPartition
+
+NEWEST = 0.3  # weight of the newest sample; after three samples an old one has about 1/e of its weight
+CATCH_UP_S = 600.0  # lag counts as if it were to be copied within this time
+RECORD_BYTES = 1_000.0  # used where no record was sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Smoothed rates in offsets per second, by partition; a record takes one offset."""
+
+    at_s: float = 0.0
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    per_s: Mapping[TopicPartition, float] = field(default_factory=dict)
+
+    def looked(self, ends: Mapping[TopicPartition, int], now_s: float) -> "Rates":
+        """Return the rates updated with end offsets *ends* at *now_s*; other partitions are dropped."""
+        passed_s = max(now_s - self.at_s, 1e-3)
+        per_s = {}
+        for one, end in ends.items():
+            if one not in self.ends:
+                continue
+            # A re-created topic starts at offset 0 again.
+            rate = max(0, end - self.ends[one]) / passed_s
+            before = self.per_s.get(one, rate)
+            per_s[one] = before + NEWEST * (rate - before)
+        return Rates(at_s=now_s, ends=dict(ends), per_s=per_s)
+
+
+def behind(
+    ends: Mapping[TopicPartition, int],
+    copied: Mapping[TopicPartition, int],
+    before: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return the lag in offsets of partitions that make progress.
+
+    *copied* is the last offset copied, *before* that of the previous sample. A partition that makes no
+    progress causes no load, whatever its lag.
+    """
+    return {
+        one: max(0, end - copied[one] - 1)
+        for one, end in ends.items()
+        if one in copied and copied[one] != before.get(one)
+    }
+
+
+def loads(
+    per_s: Mapping[TopicPartition, float],
+    behind: Mapping[TopicPartition, int],
+    record_bytes: Mapping[TopicPartition, float],
+) -> dict[TopicPartition, float]:
+    """Return bytes per second of each partition with a rate.
+
+    *behind*: lag in offsets; *record_bytes*: where known.
+    """
+    known = list(record_bytes.values())
+    average = sum(known) / len(known) if known else RECORD_BYTES
+    return {
+        one: (rate + max(0, behind.get(one, 0)) / CATCH_UP_S) * record_bytes.get(one, average)
+        for one, rate in per_s.items()
+    }
+
+
+Assignment = tuple[tuple[TopicPartition, ...], ...]
+
+
+def assign(
+    partitions: Iterable[TopicPartition], tasks: int, previous: Sequence[Sequence[TopicPartition]] = ()
+) -> Assignment:
+    """Return `min(tasks, partitions)` tuples of partitions, each sorted, none empty.
+
+    A partition stays with its task in *previous*, unless that task would have more than an equal share. The
+    others go, in sorted order, to the task with the fewest. So a new topic restarts no task, and a first
+    assignment is a round robin.
+    """
+    wanted = sorted(set(partitions))
+    count = min(tasks, len(wanted))
+    if count == 0:
+        return ()
+    share = -(-len(wanted) // count)
+    homes = {partition: task for task, had in enumerate(previous[:count]) for partition in had}
+    loads: list[list[TopicPartition]] = [[] for _ in range(count)]
+    homeless = []
+    for partition in wanted:
+        home = homes.get(partition)
+        if home is not None and len(loads[home]) < share:
+            loads[home].append(partition)
+        else:
+            homeless.append(partition)
+    for partition in homeless:
+        min(loads, key=len).append(partition)
+    for load in loads:
+        if not load:
+            load.append(max(loads, key=len).pop())
+    return tuple(tuple(sorted(load)) for load in loads)
+
 
 Loads = Mapping[TopicPartition, float]
 

@@ -1,1 +1,0 @@
-"""Decides which task copies which partition."""

@@ -1,0 +1,379 @@
+r"""Reads the elements of Java's regular expressions: quotations, escapes, numbers and character classes.
+
+Source: `java.util.regex.Pattern` of Java 17. Classes become sets of the package `regex`, version 1. A set is text
+in brackets, `[a-z]`; sets nest: `[[a-z][0-9]]` is a union, `[[a-z]&&[^b]]` an intersection. POSIX names and
+`\d \w \s` are ASCII unless the flag U is set, as in Java.
+
+The message of an error is a clause without the pattern; the caller adds the setting or the field.
+"""
+
+import unicodedata
+from collections.abc import Collection, Iterable
+
+
+def unquoted(pattern: str) -> str:
+    r"""Return *pattern* without `\Q` and `\E`."""
+    out: list[str] = []
+    at, quoted, begins = 0, False, False
+    while at < len(pattern):
+        pair = pattern[at : at + 2]
+        if quoted:
+            if pair == "\\E":
+                at, quoted = at + 2, False
+                continue
+            out.append(_as_character(pattern[at], after_escape=begins))
+            at, begins = at + 1, False
+        elif pair == "\\Q":
+            at, quoted, begins = at + 2, True, True
+        else:
+            # Keep a backslash and the character it escapes together: `\\Q` is no quotation.
+            step = 2 if pair[0] == "\\" else 1
+            out.append(pair[:step])
+            at += step
+    return "".join(out)
+
+
+def _as_character(letter: str, *, after_escape: bool) -> str:
+    if letter.isascii() and letter.isdigit() and after_escape:
+        return f"\\x3{letter}"  # a plain digit would extend an escape before the quotation
+    if letter.isascii() and not letter.isalnum():
+        return "\\" + letter
+    return letter
+
+
+class JavaPatternError(Exception):
+    """The base class of all errors of Java's regular expressions."""
+
+
+class PatternSyntaxError(JavaPatternError, ValueError):
+    """The text is not a Java regular expression, or uses an unsupported construct."""
+
+
+class SlowPatternError(JavaPatternError):
+    """Matching *pattern* against *name* was aborted after its time limit."""
+
+    action = "write it without a repetition inside a repetition: a+ instead of (a+)+, [ab]* instead of (a|b)*"
+
+    def __init__(self, *, pattern: str, name: str, why: str) -> None:
+        self.pattern, self.name, self.why = pattern, name, why
+        super().__init__(f"{pattern!r} cannot be matched against {shortened(name)!r}: {why}")
+
+    def again(self) -> "SlowPatternError":
+        """Return an equal error to raise; an instance that is raised twice keeps the frames of both."""
+        return SlowPatternError(pattern=self.pattern, name=self.name, why=self.why)
+
+
+NAME_SHOWN_MAX = 60  # the beginning identifies a name; a topic's has up to 249 characters, a group's 32767
+
+
+def shortened(name: str) -> str:
+    """Return *name*, shortened for an error message."""
+    return name if len(name) <= NAME_SHOWN_MAX else f"{name[:NAME_SHOWN_MAX]}..."
+
+
+LINE_ENDS = r"\n\r\x85\u2028\u2029"
+_POSIX = {
+    "Lower": "[a-z]",
+    "Upper": "[A-Z]",
+    "ASCII": r"[\x00-\x7f]",
+    "Alpha": "[A-Za-z]",
+    "Digit": "[0-9]",
+    "Alnum": "[A-Za-z0-9]",
+    "Punct": r"[\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e]",
+    "Graph": r"[\x21-\x7e]",
+    "Print": r"[\x20-\x7e]",
+    "Blank": r"[\x20\t]",
+    "Cntrl": r"[\x00-\x1f\x7f]",
+    "XDigit": "[0-9A-Fa-f]",
+    "Space": r"[\x20\t-\r]",
+}
+# Unicode properties that Java names `\p{IsName}`, in capitals and without underscores.
+_PROPERTIES = {
+    "ALPHABETIC": r"[\p{Alphabetic}]",
+    "LETTER": r"[\p{L}]",
+    "IDEOGRAPHIC": r"[\p{Ideographic}]",
+    "LOWERCASE": r"[\p{Lowercase}]",
+    "UPPERCASE": r"[\p{Uppercase}]",
+    "TITLECASE": r"[\p{Lt}]",
+    "WHITESPACE": r"[\p{White_Space}]",
+    "CONTROL": r"[\p{Cc}]",
+    "PUNCTUATION": r"[\p{P}]",
+    "HEXDIGIT": r"[\p{Nd}0-9A-Fa-f\uff21-\uff26\uff41-\uff46]",
+    "ASSIGNED": r"[^\p{Cn}]",
+    "NONCHARACTERCODEPOINT": r"[\p{Noncharacter_Code_Point}]",
+    "DIGIT": r"[\p{Nd}]",
+    "ALNUM": r"[\p{Alphabetic}\p{Nd}]",
+    "BLANK": r"[\p{Zs}\t]",
+    "GRAPH": r"[^\p{White_Space}\p{Cc}\p{Cs}\p{Cn}]",
+    "PRINT": r"[[^\p{White_Space}\p{Cc}\p{Cs}\p{Cn}]\p{Zs}]",
+    "WORD": r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d]",
+    "JOINCONTROL": r"[\u200c\u200d]",
+}
+# The meaning of the POSIX names with the flag U.
+_UNICODE_POSIX = {
+    "Lower": "LOWERCASE",
+    "Upper": "UPPERCASE",
+    "Alpha": "ALPHABETIC",
+    "Digit": "DIGIT",
+    "Alnum": "ALNUM",
+    "Punct": "PUNCTUATION",
+    "Graph": "GRAPH",
+    "Print": "PRINT",
+    "Blank": "BLANK",
+    "Cntrl": "CONTROL",
+    "XDigit": "HEXDIGIT",
+    "Space": "WHITESPACE",
+}
+_JAVA_METHODS = {
+    "javaLowerCase": r"[\p{Lowercase}]",
+    "javaUpperCase": r"[\p{Uppercase}]",
+    "javaAlphabetic": r"[\p{Alphabetic}]",
+    "javaIdeographic": r"[\p{Ideographic}]",
+    "javaTitleCase": r"[\p{Lt}]",
+    "javaDigit": r"[\p{Nd}]",
+    "javaDefined": r"[^\p{Cn}]",
+    "javaLetter": r"[\p{L}]",
+    "javaLetterOrDigit": r"[\p{L}\p{Nd}]",
+    "javaSpaceChar": r"[\p{Z}]",
+    "javaWhitespace": r"[[\p{Z}\t-\r\x1c-\x1f]&&[^\xa0\u2007\u202f]]",
+    "javaISOControl": r"[\x00-\x1f\x7f-\x9f]",
+}
+_CATEGORIES = frozenset(
+    f"{major}{minor}"
+    for major, minors in (
+        ("C", "cfnos"),
+        ("L", "lmotu"),
+        ("M", "cen"),
+        ("N", "dlo"),
+        ("P", "cdefios"),
+        ("S", "ckmo"),
+        ("Z", "lps"),
+    )
+    for minor in ("", *minors)
+)
+_MORE_CATEGORIES = {
+    "LC": r"[\p{Lu}\p{Ll}\p{Lt}]",
+    "LD": r"[\p{L}\p{Nd}]",
+    "L1": r"[\x00-\xff]",
+    "all": r"[\x00-\U0010ffff]",
+}
+# With the flag i, a class of one case matches the letters of all cases.
+_CASES = (
+    (frozenset({"Lower", "Upper"}), "[A-Za-z]"),
+    (frozenset({"Lu", "Ll", "Lt"}), _MORE_CATEGORIES["LC"]),
+    (frozenset({"javaLowerCase", "javaUpperCase", "javaTitleCase"}), r"[\p{Lowercase}\p{Uppercase}\p{Lt}]"),
+)
+_CASED_PROPERTIES = frozenset({"LOWERCASE", "UPPERCASE", "TITLECASE"})
+_ESCAPES = {
+    "d": ("[0-9]", r"[\p{Nd}]"),
+    "s": (_POSIX["Space"], _PROPERTIES["WHITESPACE"]),
+    "w": ("[A-Za-z0-9_]", _PROPERTIES["WORD"]),
+    "h": (r"[\x20\t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000]",) * 2,
+    "v": (r"[\n\x0b\f\r\x85\u2028\u2029]",) * 2,
+}
+# Letters with cases that Java finds with the flags i and u, beyond `str.lower` and `str.upper`.
+_FOREIGN_CASES = {"s": "\u017f", "k": "\u212a", "i": "\u0130\u0131"}
+CASED_RANGE_MAX = 5000  # characters of a range whose other cases are added; covers every alphabet
+
+
+def escape_set(letter: str, flags: Collection[str]) -> str | None:
+    r"""Return the set of `\d`, `\D`, `\w` and the like; None for another letter."""
+    found = _ESCAPES.get(letter.lower())
+    if found is None:
+        return None
+    members = found["U" in flags]
+    return members if letter.islower() else f"[^{members}]"
+
+
+def property_set(name: str, flags: Collection[str], *, negated: bool) -> str:
+    r"""Return the set of `\p{name}` or `\P{name}`. Raises PatternSyntaxError."""
+    members = _property(name, flags)
+    return f"[^{members}]" if negated else members
+
+
+def _property(name: str, flags: Collection[str]) -> str:
+    key, equals, value = name.partition("=")
+    if equals:
+        match key.lower():
+            case "sc" | "script":
+                return rf"[\p{{Script={value}}}]"
+            case "blk" | "block":
+                return rf"[\p{{Block={value}}}]"
+            case "gc" | "general_category":
+                return _category(value, flags) or _unknown(name)
+            case _:
+                _unknown(name)
+    if name.startswith("In"):
+        return rf"[\p{{Block={name[2:]}}}]"
+    if name.startswith("Is"):
+        return (
+            _unicode_property(name[2:], flags) or _category(name[2:], flags) or rf"[\p{{Script={name[2:]}}}]"
+        )
+    if "U" in flags and name in _UNICODE_POSIX:
+        return _unicode_property(_UNICODE_POSIX[name], flags) or _unknown(name)
+    return _category(name, flags) or _unknown(name)
+
+
+def _unicode_property(name: str, flags: Collection[str]) -> str | None:
+    plain = name.upper().replace("_", "")
+    if "i" in flags and plain in _CASED_PROPERTIES:
+        return r"[\p{Lowercase}\p{Uppercase}\p{Lt}]"
+    return _PROPERTIES.get(plain)
+
+
+def _category(name: str, flags: Collection[str]) -> str | None:
+    if "i" in flags:
+        for names, members in _CASES:
+            if name in names:
+                return members
+    if name in _CATEGORIES:
+        return rf"[\p{{{name}}}]"
+    return _MORE_CATEGORIES.get(name) or _POSIX.get(name) or _JAVA_METHODS.get(name)
+
+
+def _unknown(name: str) -> str:
+    raise PatternSyntaxError(rf"\p{{{name}}} is not a character class")
+
+
+def character(point: int) -> str:
+    """Return a code point for use inside and outside of brackets, escaped unless it is plain ASCII."""
+    letter = chr(point)
+    if letter == "_" or (letter.isascii() and letter.isalnum()):
+        return letter
+    if point <= 0xFF:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
+
+
+def range_set(first: int, last: int, flags: Collection[str]) -> str:
+    """Return the set of *first* to *last*, with their other cases where *flags* require them."""
+    members = character(first) if first == last else f"{character(first)}-{character(last)}"
+    return f"[{members}{''.join(character(point) for point in _other_cases(first, last, flags))}]"
+
+
+def _other_cases(first: int, last: int, flags: Collection[str]) -> Iterable[int]:
+    if "i" not in flags:
+        return ()
+    if "u" not in flags and "U" not in flags:
+        last = min(last, 0x7F)
+    last = min(last, first + CASED_RANGE_MAX)
+    found: set[int] = set()
+    for point in range(first, last + 1):
+        letter = chr(point)
+        cases = [letter.lower(), letter.upper(), letter.upper().lower()]
+        if "u" in flags or "U" in flags:
+            cases.extend(_FOREIGN_CASES.get(letter.lower(), ""))
+        found.update(ord(case) for case in cases if len(case) == 1)
+    return sorted(point for point in found if not first <= point <= last)
+
+
+REPEAT_MAX = 2**31 - 1  # maximum of Java's int
+_SIMPLE_ESCAPES = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}
+
+
+class PatternReader:
+    """A pattern's text and a read index; with the flag x, blanks and comments are skipped."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._flags: frozenset[str] = frozenset()
+
+    def _peek(self) -> str:
+        """Return the next character, "" at the end; with the flag x, skip blanks and comments before it."""
+        while "x" in self._flags and self._at < len(self._text):
+            letter = self._text[self._at]
+            if letter == "#":
+                while self._at < len(self._text) and self._text[self._at] not in "\n\r\x85\u2028\u2029":
+                    self._at += 1
+            elif letter in " \t\n\x0b\f\r":
+                self._at += 1
+            else:
+                break
+        return self._text[self._at : self._at + 1]
+
+    def _take(self) -> str:
+        """Return the next character, whatever it is, and advance. Raises PatternSyntaxError at the end."""
+        if self._at >= len(self._text):
+            raise PatternSyntaxError("it ends too early")
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def _skip(self, text: str) -> bool:
+        if not self._text.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _number(self) -> int:
+        begin = self._at
+        while self._at < len(self._text) and self._text[self._at] in "0123456789":
+            self._at += 1
+        digits = self._text[begin : self._at]
+        if not 0 < len(digits) <= len(str(REPEAT_MAX)):
+            raise PatternSyntaxError("a { is no repetition {n,m}; write \\{ for the character")
+        return int(digits)
+
+    def _point(self, letter: str) -> int:
+        """Return the code point of an escape. Raises PatternSyntaxError."""
+        match letter:
+            case "0":
+                return self._octal()
+            case "x":
+                return self._hexadecimal()
+            case "u":
+                return self._unicode()
+            case "c":
+                return ord(self._take()) ^ 64
+            case "N":
+                return self._unicode_name()
+        if letter in _SIMPLE_ESCAPES:
+            return _SIMPLE_ESCAPES[letter]
+        if letter.isascii() and letter.isalpha():
+            raise PatternSyntaxError(f"\\{letter} has no meaning")
+        return ord(letter)
+
+    def _octal(self) -> int:
+        digits = ""
+        while len(digits) < 3 and self._text[self._at : self._at + 1] in set("01234567"):
+            if len(digits) == 2 and digits[0] > "3":
+                break
+            digits += self._take()
+        if not digits:
+            raise PatternSyntaxError("\\0 is not followed by an octal number")
+        return int(digits, 8)
+
+    def _hexadecimal(self) -> int:
+        digits = self._until("}") if self._skip("{") else self._take() + self._take()
+        return _from_hexadecimal(digits)
+
+    def _unicode(self) -> int:
+        high = _from_hexadecimal("".join(self._take() for _ in range(4)))
+        if 0xD800 <= high < 0xDC00 and self._text.startswith("\\u", self._at):
+            low = _from_hexadecimal(self._text[self._at + 2 : self._at + 6])
+            if 0xDC00 <= low < 0xE000:
+                self._at += 6
+                return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
+        return high
+
+    def _unicode_name(self) -> int:
+        if not self._skip("{"):
+            raise PatternSyntaxError("\\N is not followed by the name of a character in { }")
+        name = self._until("}")
+        try:
+            return ord(unicodedata.lookup(name))
+        except (KeyError, TypeError):
+            raise PatternSyntaxError(f"no character is named {name!r}") from None
+
+    def _until(self, end: str) -> str:
+        found = self._text.find(end, self._at)
+        if found <= self._at:
+            raise PatternSyntaxError(f"a {{ after a backslash is empty or not closed by {end}")
+        text, self._at = self._text[self._at : found], found + 1
+        return text
+
+
+def _from_hexadecimal(digits: str) -> int:
+    if not digits or not set(digits) <= set("0123456789abcdefABCDEF") or int(digits, 16) > 0x10FFFF:
+        raise PatternSyntaxError(f"{digits!r} is not a hexadecimal number of a character")
+    return int(digits, 16)
