@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from mirrorflow_cli.java_flow import (
+from mirrorflow_cli.convert_java_flow import (
     CHECKPOINT,
     CLIENT_KINDS,
     FIELDS,

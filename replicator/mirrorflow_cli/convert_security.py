@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorflow_cli.java_flow import SECRETS_MOUNT, ConversionFindings
+from mirrorflow_cli.convert_java_flow import SECRETS_MOUNT, ConversionFindings
 from mirrorflow_core.errors import InvalidSettingError
 from mirrorflow_core.java.jaas import LoginModule, parse_jaas
 from mirrorflow_core.java.properties import has_reference, references

@@ -21,7 +21,7 @@ from mirrorflow_operator.plan.layout import SecretLayout
 from mirrorflow_operator.plan.names import connector_word
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan, Plan, plan
 from mirrorflow_replicator.config.worker import load_standalone
-from mirrorflow_replicator.http.validation import problems
+from mirrorflow_replicator.http.rest_plugins import problems
 
 
 def valid_plan(flow: MirrorFlow, layout: SecretLayout) -> Plan:

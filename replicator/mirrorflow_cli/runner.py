@@ -3,7 +3,7 @@
 All connectors run in one process (docs/decisions/010-one-process-on-a-laptop.md). One loop in one thread
 starts the process when it is due, detects its end, polls progress and shows it. SIGINT or SIGTERM stops it
 gracefully (SIGTERM to the process, then a grace period); a second signal kills it. The process does not
-outlive the runner (`process`).
+outlive the runner (`run_process`).
 
 For `run --until-caught-up`, progress alone decides whether the run is over and has succeeded. Only records
 count: checkpoints and heartbeats never end, so neither they nor their errors matter. A run does not succeed
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from mirrorflow_cli.display import Display
 from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE, EXIT_USAGE
-from mirrorflow_cli.process import EXIT_SETTINGS, REPLICATOR, LogFile, ProcessFiles, ReplicatorProcess
-from mirrorflow_cli.progress import Progress, read_progress
+from mirrorflow_cli.run_display import Display
+from mirrorflow_cli.run_process import EXIT_SETTINGS, REPLICATOR, LogFile, ProcessFiles, ReplicatorProcess
+from mirrorflow_cli.run_progress import Progress, read_progress
 from mirrorflow_cli.running_flows import registered
 from mirrorflow_core.errors import (
     ClusterChangedError,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrorflow_cli.process import ProcessFiles
+from mirrorflow_cli.run_process import ProcessFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from mirrorflow_cli.jobs import Telling, add_copying_arguments, add_job_arguments, display_of, run_job
+from mirrorflow_cli.spark_jobs import Telling, add_copying_arguments, add_job_arguments, display_of, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

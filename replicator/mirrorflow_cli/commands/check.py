@@ -1,8 +1,8 @@
 """`mirrorflow check`: checks on both clusters whether the flow can run; changes nothing.
 
 This module checks reachability with each client's own credentials, which APIs the brokers offer, who owns the
-flow, and which guarantee it will have (docs/exactly-once.md). `permissions` checks what the flow's users may
-do; `creation` checks what would be created. No transactional id is used: that would take the flow from its
+flow, and which guarantee it will have (docs/exactly-once.md). `check_permissions` checks what the flow's users may
+do; `check_creation` checks what would be created. No transactional id is used: that would take the flow from its
 owner.
 """
 
@@ -11,14 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirrorflow_cli.clusters import reached, selected_topics
-from mirrorflow_cli.creation import check_creation, check_kept
-from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
-from mirrorflow_cli.findings import Findings
-from mirrorflow_cli.flow_plans import companion_settings, source_settings, valid_plan
-from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_cli.output import add_json_argument, print_json
-from mirrorflow_cli.permissions import (
+from mirrorflow_cli.check_creation import check_creation, check_kept
+from mirrorflow_cli.check_findings import Findings
+from mirrorflow_cli.check_permissions import (
     check_acls,
     check_heartbeats_on_source,
     check_source,
@@ -30,7 +25,12 @@ from mirrorflow_cli.permissions import (
     own_topics,
     source_acls,
 )
-from mirrorflow_cli.record_limits import TopicSample, sample_topics
+from mirrorflow_cli.check_record_limits import TopicSample, sample_topics
+from mirrorflow_cli.clusters import reached, selected_topics
+from mirrorflow_cli.errors import EXIT_DONE, EXIT_FAILED
+from mirrorflow_cli.flow_plans import companion_settings, source_settings, valid_plan
+from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
+from mirrorflow_cli.output import add_json_argument, print_json
 from mirrorflow_core.errors import (
     ClusterChangedError,
     ClusterError,
@@ -246,6 +246,6 @@ async def _newest_claim(target: Cluster, settings: SourceSettings) -> Claim | No
             return None
         log = await read_log(target, topics.claims, topics.claim_in)
     except NotAuthorizedError:
-        return None  # `permissions` reports the missing permission.
+        return None  # `check_permissions` reports the missing permission.
     claims = decided_records(log, Claim).committed
     return claims[-1] if claims else None

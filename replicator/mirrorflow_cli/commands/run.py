@@ -5,11 +5,11 @@ import math
 import sys
 from pathlib import Path
 
-from mirrorflow_cli.display import Display, JsonDisplay, PlainDisplay, TableDisplay
 from mirrorflow_cli.errors import UsageError
 from mirrorflow_cli.flow_plans import valid_plan
 from mirrorflow_cli.flows import add_flow_arguments, flow_from, layout_from
-from mirrorflow_cli.process import LogFile
+from mirrorflow_cli.run_display import Display, JsonDisplay, PlainDisplay, TableDisplay
+from mirrorflow_cli.run_process import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_cli.running_flows import state_folder
 from mirrorflow_replicator.process.log_setup import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, NUMBERS

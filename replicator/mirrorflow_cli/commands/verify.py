@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from mirrorflow_cli.jobs import JsonLines, Telling, add_job_arguments, display_of, run_job
+from mirrorflow_cli.spark_jobs import JsonLines, Telling, add_job_arguments, display_of, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

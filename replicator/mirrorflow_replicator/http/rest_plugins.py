@@ -1,9 +1,13 @@
 """Answers Connect's `/connector-plugins`: connector classes, their settings, errors of a configuration.
 
 Bodies are those of ConnectorPluginsResource, ConfigKeyInfo and ConfigInfos of Kafka 4.3. Definitions of
-settings are those of Java's worker, followed by our own settings in a separate group (`http.validation`).
-Java's are read from `plugin_definitions.json`, which tests/harness/kafka/plugin_definitions.py writes from a
-Java worker; a test compares them with one. The texts are ours: they describe what a setting does here.
+settings are those of Java's worker, followed by our own settings in a separate group. Java's are read from
+`plugin_definitions.json`, which tests/harness/kafka/plugin_definitions.py writes from a Java worker; a test
+compares them with one. The texts are ours: they describe what a setting does here.
+
+Anyone who can reach the REST API may validate a configuration, so that resolves nothing: values with
+references are not checked, and the configuration's own providers are not created. Otherwise the answer would
+reveal secrets and files of this host.
 """
 
 import json
@@ -12,10 +16,17 @@ from importlib.resources import files
 from typing import Any
 
 from mirrorflow_core.connect.rest_calls import ConnectError
+from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_replicator.config import keys
 from mirrorflow_replicator.config.key_rows import Key, Scope, Verdict
+from mirrorflow_replicator.config.providers import PROVIDERS_KEY
 from mirrorflow_replicator.config.secret_masking import shown_value
-from mirrorflow_replicator.config.worker import CONNECTORS, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
+from mirrorflow_replicator.config.worker import (
+    CONNECTORS,
+    HEARTBEAT_CONNECTOR,
+    SOURCE_CONNECTOR,
+    parse_connector,
+)
 from mirrorflow_replicator.http.commands import NULL_VALUE
 from mirrorflow_replicator.http.worker_view import PluginKey, WorkerView
 from mirrorflow_replicator.version import connect_version
@@ -210,3 +221,48 @@ def _type(name: str) -> str:
     if name.endswith((".by.topic", ".listeners", ".emit.to")):
         return "LIST"
     return "STRING"
+
+
+_REQUIRED = ("name", "connector.class", "source.cluster.alias")
+# Stands for a required value that is a reference.
+_UNKNOWN = "reference-{}"
+_CONNECTING = ("source.cluster.bootstrap.servers", "target.cluster.bootstrap.servers", "target.cluster.alias")
+_CHAINED = ("transforms", "predicates")
+
+
+def problems(plugin: str, properties: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """Returns an error for each key of *properties* that a connector of class *plugin* would refuse.
+
+    *worker* holds the worker's own properties for the target. Unknown keys are not errors, as in Java.
+    """
+    found: dict[str, str] = {}
+    for name, value in properties.items():
+        key = keys.find(name, keys.CONNECTOR_SCOPES)
+        if key is not None and key.verdict is Verdict.REFUSED and not key.accepts(value):
+            found[name] = str(RefusedSettingError(key=name, why=key.note))
+    checked = _without_references({"connector.class": plugin, **properties})
+    checked = {name: value for name, value in checked.items() if name not in found}
+    # An error names the first wrong key only: without that key the next one appears.
+    while True:
+        try:
+            parse_connector(checked, worker)
+        except (InvalidSettingError, RefusedSettingError) as error:
+            if error.key in found:
+                return found
+            found[error.key] = str(error)
+            if error.key.startswith(_CHAINED):
+                # They depend on each other: only the first wrong one is reported, then errors of other keys.
+                checked = {name: value for name, value in checked.items() if not name.startswith(_CHAINED)}
+            elif checked.pop(error.key, None) is None:
+                return found
+        else:
+            return found
+
+
+def _without_references(properties: Mapping[str, str]) -> dict[str, str]:
+    placed = (*_REQUIRED, *_CONNECTING)
+    return {
+        name: _UNKNOWN.format(number) if "${" in value else value
+        for number, (name, value) in enumerate(properties.items())
+        if not name.startswith(PROVIDERS_KEY) and ("${" not in value or name in placed)
+    }

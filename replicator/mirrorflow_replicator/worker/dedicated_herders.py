@@ -13,10 +13,10 @@ from mirrorflow_core.connect.rest_calls import ConnectError
 from mirrorflow_core.reports import ConnectorReport
 from mirrorflow_replicator.connectors.source_host import together
 from mirrorflow_replicator.http.commands import Command, SetLevel
-from mirrorflow_replicator.http.internal_rest import Flow, flow_of
 from mirrorflow_replicator.http.loggers import LOGGERS
 from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
+from mirrorflow_replicator.worker.internal_rest import Flow, flow_of
 from mirrorflow_replicator.worker.state_files import States
 
 

@@ -56,7 +56,7 @@ from mirrorflow_replicator.http.worker_view import Request, Response
 from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.worker.group_leader import GroupLeader
 from mirrorflow_replicator.worker.group_member import LOOK_S, GroupMember
-from mirrorflow_replicator.worker.peer_client import PeerClient, TasksChangedError
+from mirrorflow_replicator.worker.internal_rest import PeerClient, TasksChangedError
 from mirrorflow_replicator.worker.shared_connectors import (
     SharedConnector,
     SharedSource,

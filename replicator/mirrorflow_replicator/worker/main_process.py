@@ -25,13 +25,11 @@ from mirrorflow_replicator.config.providers import Resolver
 from mirrorflow_replicator.config.worker import DISTRIBUTED, STANDALONE
 from mirrorflow_replicator.connectors.connector_host import host
 from mirrorflow_replicator.http.commands import Command, SetLevel
-from mirrorflow_replicator.http.internal_rest import Flow, route
 from mirrorflow_replicator.http.loggers import LOGGERS
 from mirrorflow_replicator.http.resource_usage import resource_usage
-from mirrorflow_replicator.http.rest_plugins import plugin_keys
+from mirrorflow_replicator.http.rest_plugins import plugin_keys, problems
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.server import HttpServer
-from mirrorflow_replicator.http.validation import problems
 from mirrorflow_replicator.http.worker_view import (
     PluginKey,
     Request,
@@ -46,6 +44,7 @@ from mirrorflow_replicator.version import connect_version, version
 from mirrorflow_replicator.worker.dedicated_herders import DedicatedHerders
 from mirrorflow_replicator.worker.distributed_herder import DistributedHerder
 from mirrorflow_replicator.worker.herder import FixedHerder, Herder
+from mirrorflow_replicator.worker.internal_rest import Flow, route
 from mirrorflow_replicator.worker.single_node_herder import SingleNodeHerder
 from mirrorflow_replicator.worker.state_files import StateFiles
 

@@ -48,9 +48,9 @@ from mirrorflow_replicator.http.commands import (
 )
 from mirrorflow_replicator.http.loggers import follow_levels
 from mirrorflow_replicator.http.rest import STARTING, connector_info, connector_status
+from mirrorflow_replicator.http.rest_plugins import problems
 from mirrorflow_replicator.http.samples import Samples
 from mirrorflow_replicator.http.totals import has_started
-from mirrorflow_replicator.http.validation import problems
 from mirrorflow_replicator.http.worker_view import Request, Response, json_response
 from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.version import connect_version

@@ -18,7 +18,7 @@ from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.http import command_decisions
 from mirrorflow_replicator.process.clock import now_ms
 from mirrorflow_replicator.worker.group_member import GroupMember
-from mirrorflow_replicator.worker.peer_client import PeerClient
+from mirrorflow_replicator.worker.internal_rest import PeerClient
 
 # Short at first, as in Connect, because a rebalance takes a second; then as often as a new leader may appear.
 RETRY_MIN_S, RETRY_MAX_S = 0.25, 10.0

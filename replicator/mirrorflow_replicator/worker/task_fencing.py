@@ -20,7 +20,7 @@ from mirrorflow_kafka.admin.transactions import init_producer_id
 from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.worker.group_member import GroupMember
-from mirrorflow_replicator.worker.peer_client import FENCE_TIMEOUT_MS, PeerClient
+from mirrorflow_replicator.worker.internal_rest import FENCE_TIMEOUT_MS, PeerClient
 
 log = logging.getLogger("mirrorflow.group")
 

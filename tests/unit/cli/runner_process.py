@@ -11,8 +11,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from mirrorflow_cli import runner
-from mirrorflow_cli.display import JsonDisplay
-from mirrorflow_cli.process import LogFile
+from mirrorflow_cli.run_display import JsonDisplay
+from mirrorflow_cli.run_process import LogFile
 from mirrorflow_cli.runner import Runner, RunOptions
 from mirrorflow_operator.plan.plan import ConnectorKind, ConnectorPlan
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli.progress import Progress
+from mirrorflow_cli.run_progress import Progress
 from mirrorflow_cli.runner import HEALS_WITHIN_S, RunVerdict, hindrance, verdict
 
 DONE = {"reachedStartEnd": True, "phase": "copying"}

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.__main__ import main
-from mirrorflow_cli.process import ProcessFiles
+from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_cli.running_flows import registered, running_flows
 
 RUNS = """
 import sys, time
 from pathlib import Path
-from mirrorflow_cli.process import ProcessFiles
+from mirrorflow_cli.run_process import ProcessFiles
 from mirrorflow_cli.running_flows import registered
 with registered("killed", ProcessFiles(folder=Path(sys.argv[1]), connectors=())):
     print("runs", flush=True)

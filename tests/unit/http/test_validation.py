@@ -1,6 +1,6 @@
 """What REST says of a configuration: every wrong key at once, and nothing of this host."""
 
-from mirrorflow_replicator.http.validation import problems
+from mirrorflow_replicator.http.rest_plugins import problems
 
 SOURCE = "MirrorSourceConnector"
 WORKER = {"bootstrap.servers": "b:9092"}

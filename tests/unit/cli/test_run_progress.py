@@ -1,6 +1,6 @@
 """Records per second as they are now: over five seconds, whatever the process says of its last thirty."""
 
-from mirrorflow_cli.progress import Progress, RecentRates
+from mirrorflow_cli.run_progress import Progress, RecentRates
 
 
 def progress(uptime_s: float, *records: int, connector: str = "C") -> Progress:

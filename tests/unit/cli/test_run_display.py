@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mirrorflow_cli.display import PlainDisplay, TableDisplay
-from mirrorflow_cli.progress import Companion, Progress
+from mirrorflow_cli.run_display import PlainDisplay, TableDisplay
+from mirrorflow_cli.run_progress import Companion, Progress
 
 SUMMARY: dict[str, Any] = {
     "replicating": "Advancing",

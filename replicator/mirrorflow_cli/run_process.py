@@ -1,6 +1,6 @@
 """Starts the process of a flow's connectors, detects its end, and restarts it with backoff; has its files.
 
-The process ends with the runner: the kernel sends SIGKILL (`bound_process`), and its stdin closes. It has its
+The process ends with the runner: the kernel sends SIGKILL (`exit_with_parent`), and its stdin closes. It has its
 own process group, so Ctrl-C reaches only the runner, which then stops it gracefully.
 
 The files are the properties of worker and connectors, the HTTP address, which the process writes itself, and
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from mirrorflow_cli import bound_process
+from mirrorflow_cli import exit_with_parent
 from mirrorflow_cli.errors import FailedError
 from mirrorflow_core.backoff import backoff_s
 from mirrorflow_core.java.properties import format_properties
@@ -141,7 +141,6 @@ class ReplicatorProcess:
     ) -> None:
         self.files = files
         self.starts = 0
-        self.last_exit: int | None = None
         self._command = tuple(command)
         self._environment = environment
         self._log = log
@@ -161,7 +160,7 @@ class ReplicatorProcess:
         output = sys.stderr if self._log is None else self._log.file
         program = [*self._command, *self.files.arguments]
         self._process = subprocess.Popen(  # noqa: S603  our own program
-            [sys.executable, "-I", "-S", bound_process.__file__, str(os.getpid()), *program],
+            [sys.executable, "-I", "-S", exit_with_parent.__file__, str(os.getpid()), *program],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -188,7 +187,6 @@ class ReplicatorProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process = None
-        self.last_exit = status
         now_s = self._clock()
         self._quick_ends = 1 if now_s - self._started_at_s >= HEALTHY_AFTER_S else self._quick_ends + 1
         self._start_at_s = now_s + backoff_s(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirrorflow_cli.record_limits import (
+from mirrorflow_cli.check_record_limits import (
     CopyLimits,
     SampledRecord,
     TopicSample,

@@ -5,10 +5,10 @@ The target's controller validates the creation (`validate_only`).
 
 from collections.abc import Mapping, Sequence
 
+from mirrorflow_cli.check_findings import Findings
+from mirrorflow_cli.check_permissions import UNAUTHORIZED, first_of, refused
+from mirrorflow_cli.check_record_limits import TopicSample, check_record_limits
 from mirrorflow_cli.clusters import target_plan, topic_sizes
-from mirrorflow_cli.findings import Findings
-from mirrorflow_cli.permissions import UNAUTHORIZED, first_of, refused
-from mirrorflow_cli.record_limits import TopicSample, check_record_limits
 from mirrorflow_core.errors import NotAuthorizedError, UnsupportedBrokerError
 from mirrorflow_core.settings import SourceSettings
 from mirrorflow_core.topics.topic_configs import ConfigChange, ConfigEntry, changes_by_copy, compacted_alone

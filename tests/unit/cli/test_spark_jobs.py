@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mirrorflow_cli import jobs
+from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.jobs import LINE_EVERY_S, Lines, Telling
+from mirrorflow_cli.spark_jobs import LINE_EVERY_S, Lines, Telling
 from mirrorflow_seed.report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -81,7 +81,7 @@ def test_a_rate_reaches_the_job_in_bytes(
 def test_a_display_is_closed_whatever_happens() -> None:
     display = Silent()
     with pytest.raises(UsageError):
-        jobs.run_job(parsed("seed", "--set", "nothing"), "seed.command", {}, display)
+        spark_jobs.run_job(parsed("seed", "--set", "nothing"), "seed.command", {}, display)
     assert 1 == display.closed
 
 
@@ -133,7 +133,7 @@ def test_reports_are_told_in_words(line_of: Callable[[Any], str], report: Any, l
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    display = jobs.display_of(Telling(line=str, done=lambda _: (0, 0)), as_json=True)
+    display = spark_jobs.display_of(Telling(line=str, done=lambda _: (0, 0)), as_json=True)
     display.show(SeedReport(run_id="7"))
     display.close()
     assert "7" == json.loads(capsys.readouterr().out)["runId"]

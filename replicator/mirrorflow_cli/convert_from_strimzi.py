@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.java_flow import (
+from mirrorflow_cli.convert_java_flow import (
     CHECKPOINT,
     CLIENT_KINDS,
     HEARTBEAT,
@@ -25,6 +24,7 @@ from mirrorflow_cli.java_flow import (
     JavaCluster,
     JavaFlow,
 )
+from mirrorflow_cli.errors import UsageError
 from mirrorflow_core.java.property_reader import PropertyReader, read_list
 from mirrorflow_core.naming.patterns import compile_patterns
 from mirrorflow_replicator.config import clients

@@ -9,8 +9,7 @@ MM2 does at start.
 import re
 from collections.abc import Mapping
 
-from mirrorflow_cli.convert_security import ConvertedSecurity
-from mirrorflow_cli.java_flow import (
+from mirrorflow_cli.convert_java_flow import (
     CHECKPOINT,
     CLIENT_KINDS,
     HEARTBEAT,
@@ -19,6 +18,7 @@ from mirrorflow_cli.java_flow import (
     JavaCluster,
     JavaFlow,
 )
+from mirrorflow_cli.convert_security import ConvertedSecurity
 from mirrorflow_core.errors import InvalidSettingError, RefusedSettingError
 from mirrorflow_core.java.properties import has_reference
 from mirrorflow_core.java.property_reader import PropertyReader, read_list

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mirrorflow_cli.progress import (
+from mirrorflow_cli.run_progress import (
     COLUMNS,
     FIGURES,
     Progress,

@@ -1,4 +1,4 @@
-"""Starts a program that ends with its parent: `python bound_process.py PARENT_PID PROGRAM ARGUMENT...`.
+"""Starts a program that ends with its parent: `python exit_with_parent.py PARENT_PID PROGRAM ARGUMENT...`.
 
 Requests from Linux a SIGKILL when the parent dies (PR_SET_PDEATHSIG, prctl(2)), also after kill -9, and then
 execs the program: the setting survives execve. On other systems the program detects the end of its parent

@@ -1,19 +1,24 @@
-"""Calls other nodes of a group: forwards clients' requests, and sends what this node's own part needs.
+"""HTTP calls between the nodes of a group (KIP-710): the client, and the routes of a server for these only.
+
+    POST /{source}/{target}/connectors/{connector}/tasks      the connector's task configs, from its node to the leader
+    PUT  /{source}/{target}/connectors/{connector}/fence      fence earlier transactional tasks
+
+As Java's InternalMirrorResource. In MM2's dedicated mode one server is there for all flows, so paths begin
+with the flow; a distributed worker's do not. The herder verifies the signature, and so whether the caller
+belongs to the group; `route` does not.
 
 Guarantees: followers forward a client's request once to the leader, which forwards it once to the task's
 owner, never further (Java's `forward`). The signature is forwarded too. Over TLS, the group's trust store
-decides which peer is trusted.
-
-Each call is one HTTP request with h11 over asyncio, bounded in time and size. It is never retried here: the
-caller knows which calls are safe to repeat.
+decides which peer is trusted. Each call is one HTTP request, bounded in time and size. It is never retried
+here: the caller knows which calls are safe to repeat.
 """
 
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import h11
 
@@ -27,8 +32,16 @@ from mirrorflow_kafka.client.cluster import Cluster
 from mirrorflow_kafka.security.tls import build_context, certificate_name
 from mirrorflow_kafka.stores.worker_topics import ConfigTopic
 from mirrorflow_replicator.config.providers import Resolver
-from mirrorflow_replicator.http.internal_rest import flow_path
-from mirrorflow_replicator.http.worker_view import ALGORITHM_HEADER, JSON, SIGNATURE_HEADER, Request, Response
+from mirrorflow_replicator.http.commands import NOT_ALLOWED, NOT_FOUND, Internal, internal_command
+from mirrorflow_replicator.http.worker_view import (
+    ALGORITHM_HEADER,
+    JSON,
+    SIGNATURE_HEADER,
+    WORD_MAX,
+    Request,
+    Response,
+    error_response,
+)
 from mirrorflow_replicator.process.clock import now_ms
 
 FORWARD_S = 60.0  # less than the 90 s after which the client's request times out
@@ -259,3 +272,43 @@ async def _exchange(
 
 def _unreachable(url: str, problem: str) -> UnreachableError:
     return UnreachableError(cluster="the group's own workers", addresses=url, problem=problem)
+
+
+Flow = tuple[str, str]  # aliases of source and target
+
+
+def flow_path(source: str, target: str) -> str:
+    """Returns the beginning of a flow's paths, percent-encoded as UTF-8 for aliases with any characters."""
+    return f"/{quote(source, safe='')}/{quote(target, safe='')}"
+
+
+def flow_of(request: Request) -> Flow | None:
+    """Returns the flow in the path of *request*; None if the path is too short for one."""
+    parts = _parts(request)
+    return None if parts is None or len(parts) < 3 else (parts[0], parts[1])
+
+
+def route(request: Request, flows: Collection[Flow] | None) -> Response | Internal:
+    """Returns the call in *request* for one of *flows*, or an error response.
+
+    *flows* is None for a worker without flows in its paths.
+    """
+    parts = _parts(request)
+    if parts is None:
+        return error_response(400, "HTTP 400 Bad Request")
+    path = parts if flows is None else parts[2:]
+    called = internal_command(request, path)
+    if called is None:
+        known = len(path) == 3 and path[0] == "connectors" and path[2] in {"tasks", "fence"}
+        return error_response(405, NOT_ALLOWED) if known else error_response(404, NOT_FOUND)
+    if flows is not None and (parts[0], parts[1]) not in flows:
+        source, target = (part[:WORD_MAX] for part in parts[:2])
+        return error_response(404, f"No replication flow found for source '{source}' and target '{target}'")
+    return called
+
+
+def _parts(request: Request) -> list[str] | None:
+    try:
+        return [unquote(part, errors="strict") for part in request.path.split("/")[1:] if part]
+    except ValueError:  # not UTF-8 after decoding
+        return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorflow_cli.errors import FailedError
-from mirrorflow_cli.process import KEPT_MAX, LogFile
+from mirrorflow_cli.run_process import KEPT_MAX, LogFile
 
 
 def write(log: LogFile, text: str) -> None:
