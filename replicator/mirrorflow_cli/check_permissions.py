@@ -188,11 +188,11 @@ async def lacking(
     alias: str,
     findings: Findings,
     *,
-    say: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> dict[Operation, list[str]]:
     """Reports missing operations and returns operation -> the topics that lack it.
 
-    Returns nothing if the brokers do not report authorized operations. *say* reports; the default adds a
+    Returns nothing if the brokers do not report authorized operations. *report* reports; the default adds a
     problem.
     """
     try:
@@ -209,7 +209,7 @@ async def lacking(
             if operation not in allowed[topic]:
                 found.setdefault(operation, []).append(topic)
     for operation in sorted(found, key=OPERATIONS.index):
-        (say or findings.problem)(refused(alias, operation.word, first_of(found[operation])))
+        (report or findings.problem)(refused(alias, operation.word, first_of(found[operation])))
     return found
 
 
@@ -320,10 +320,10 @@ async def check_heartbeats_on_source(
         return
     topic, alias = heartbeats_topic(settings), settings.source_alias
 
-    def say(sentence: str) -> None:
+    def report(sentence: str) -> None:
         findings.note(f"No heartbeats to {alias}: {sentence}")
 
-    await lacking(source, {topic: HEARTBEATS.existing}, alias, findings, say=say)
+    await lacking(source, {topic: HEARTBEATS.existing}, alias, findings, report=report)
     await source.refresh([topic])
     if source.leader(topic, 0) is not None:
         return
@@ -332,9 +332,9 @@ async def check_heartbeats_on_source(
     if refusal is None:
         findings.would("create", [f"{topic} of {alias}"])
     elif refusal.code in UNAUTHORIZED:
-        say(refused(alias, "Create", f"topic {topic}"))
+        report(refused(alias, "Create", f"topic {topic}"))
     else:
-        say(f"topic {topic} could not be created: {refusal}.")
+        report(f"topic {topic} could not be created: {refusal}.")
 
 
 def heartbeats_topic(settings: HeartbeatSettings) -> str:

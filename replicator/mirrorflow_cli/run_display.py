@@ -39,7 +39,7 @@ class Display(Protocol):
     def started(self, pid: int, starts: int) -> None:
         """The replicator was started, for the *starts*-th time."""
 
-    def ended(self, status: int, last_words: str, restarts_in_s: float | None) -> None:
+    def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
         """The replicator has ended by itself.
 
         *status* is negative for a signal. *restarts_in_s* is None if the process is not started again.
@@ -78,13 +78,13 @@ class PlainDisplay:
 
     def started(self, pid: int, starts: int) -> None:
         """Prints one line."""
-        self._say(f"replicator {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
+        self._print(f"replicator {'started' if starts == 1 else f'restarted ({starts - 1})'}, pid {pid}")
 
-    def ended(self, status: int, last_words: str, restarts_in_s: float | None) -> None:
+    def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
         """Prints one line, with the last error that the process has logged."""
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
-        self._say(f"replicator {how}{restart}" + (f": {last_words}" if last_words else ""))
+        self._print(f"replicator {how}{restart}" + (f": {last_log_line}" if last_log_line else ""))
 
     def progress(self, seen: Progress) -> None:
         """Prints progress lines to stdout and new errors to stderr.
@@ -95,7 +95,7 @@ class PlainDisplay:
         found = [*troubles(seen), *(text for one in seen.companions for text in companion_troubles(one))]
         for sentence in found:
             if sentence not in self._troubles:
-                self._say(sentence)
+                self._print(sentence)
         self._troubles = frozenset(found)
         self._last = one_line(self._rates.of(seen))
         words = (str(seen.summary.get("replicating")), *reasons(seen))
@@ -116,11 +116,11 @@ class PlainDisplay:
     def stopping(self, *, is_interrupted: bool) -> None:
         """Prints one line."""
         self._show_last()
-        self._say(stopping_line(is_interrupted=is_interrupted))
+        self._print(stopping_line(is_interrupted=is_interrupted))
 
     def failed(self, sentence: str) -> None:
         """Prints the sentence."""
-        self._say(sentence)
+        self._print(sentence)
 
     def close(self) -> None:
         """Prints the newest line if it was held back."""
@@ -133,7 +133,7 @@ class PlainDisplay:
             self._last = ""
 
     @staticmethod
-    def _say(text: str) -> None:
+    def _print(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
@@ -178,11 +178,11 @@ class TableDisplay:
         """Adds an event."""
         self._event(f"replicator {'started' if starts == 1 else 'restarted'}, pid {pid}")
 
-    def ended(self, status: int, last_words: str, restarts_in_s: float | None) -> None:
+    def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
         """Adds an event."""
         how = f"signal {-status}" if status < 0 else f"status {status}"
         restart = "" if restarts_in_s is None else f", restart in {restarts_in_s:.1f} s"
-        self._event(f"replicator ended ({how}){restart}. {last_words}".rstrip())
+        self._event(f"replicator ended ({how}){restart}. {last_log_line}".rstrip())
 
     def progress(self, seen: Progress) -> None:
         """Redraws the table."""
@@ -258,9 +258,9 @@ class JsonDisplay:
         """Prints `started`: pid, starts."""
         self._event("started", pid=pid, starts=starts)
 
-    def ended(self, status: int, last_words: str, restarts_in_s: float | None) -> None:
+    def ended(self, status: int, last_log_line: str, restarts_in_s: float | None) -> None:
         """Prints `ended`: status, message, restartsInSeconds (null if the process is not started again)."""
-        self._event("ended", status=status, message=last_words, restartsInSeconds=restarts_in_s)
+        self._event("ended", status=status, message=last_log_line, restartsInSeconds=restarts_in_s)
 
     def progress(self, seen: Progress) -> None:
         """Prints `progress`: the source connector's summary, its partitions, and topics without a copy.

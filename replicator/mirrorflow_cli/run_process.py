@@ -215,7 +215,7 @@ class ReplicatorProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Returns the log line since the last start that best explains the end; "" if the log is not a file.
 
         This is the newest warning, error, last line of a traceback or unformatted line; failing that, the
@@ -230,7 +230,7 @@ class ReplicatorProcess:
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if start > self._log_mark:
             lines = lines[1:] or lines  # The first line may be incomplete.
-        found = [_level_and_words(line) for line in lines]
+        found = [_level_and_text(line) for line in lines]
         return next(
             (words for level, words in reversed(found) if level not in _NEWS), found[-1][1] if found else ""
         )
@@ -241,7 +241,7 @@ class ReplicatorProcess:
             self._log_mark = 0
 
 
-def _level_and_words(line: str) -> tuple[str, str]:
+def _level_and_text(line: str) -> tuple[str, str]:
     """Returns a log line's level ("" for any other line) and the text to show."""
     logged = _LOGGED.match(line)
     if logged is not None:

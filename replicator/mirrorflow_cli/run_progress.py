@@ -72,7 +72,7 @@ class Progress:
         return float(self.summary.get("uptimeSeconds", 0.0))
 
     @property
-    def hopeless(self) -> tuple[Mapping[str, Any], ...]:
+    def all_stopped(self) -> tuple[Mapping[str, Any], ...]:
         """The partitions that are behind, if all of them have stopped; otherwise empty."""
         behind = [row for row in self.partitions if not row.get("reachedStartEnd")]
         if not behind or any(row.get("phase") != "stopped" for row in behind):

@@ -132,7 +132,7 @@ class Runner:
             if status is not None:
                 is_final = status == EXIT_SETTINGS
                 restarts_in_s = None if is_final else process.restarts_in_s
-                self._display.ended(status, process.last_words(), restarts_in_s)
+                self._display.ended(status, process.last_log_line(), restarts_in_s)
                 if is_final:
                     return EXIT_USAGE
             if process.start_if_due():
@@ -140,13 +140,13 @@ class Runner:
             # A full disk must not stop copying; rotation is tried again.
             with suppress(OSError):
                 process.rotate_log()
-            done = self._look(process)
+            done = self._poll(process)
             if done is not None:
                 return done
             time.sleep(TICK_S)
         return EXIT_SIGNAL_BASE + self._signals[0]
 
-    def _look(self, process: ReplicatorProcess) -> int | None:
+    def _poll(self, process: ReplicatorProcess) -> int | None:
         """Polls progress if it is due; returns the exit status if the run is over."""
         now_s = self._clock()
         interval_s = CATCH_UP_INTERVAL_S if self._options.until_caught_up else PROGRESS_INTERVAL_S
@@ -247,7 +247,7 @@ def verdict(seen: Progress | None, *, held_s: float) -> RunVerdict | None:
 
 def _failure(progress: Progress, *, is_settled: bool) -> str:
     if progress.uncopied:
-        if not is_settled or not (progress.hopeless or progress.behind == 0):
+        if not is_settled or not (progress.all_stopped or progress.behind == 0):
             return ""
         topics = "1 topic is" if progress.uncopied_total == 1 else f"{progress.uncopied_total} topics are"
         return f"{progress.connector}: {topics} not copied; first: {progress.uncopied[0]}"
@@ -255,10 +255,10 @@ def _failure(progress: Progress, *, is_settled: bool) -> str:
         return progress.nothing_selected if is_settled else ""
     if progress.problem and progress.partitions_total == 0:
         return progress.problem if is_settled or progress.reason in _FINAL else ""
-    if progress.hopeless:
-        first = progress.hopeless[0]
+    if progress.all_stopped:
+        first = progress.all_stopped[0]
         return (
-            f"{len(progress.hopeless)} partitions have stopped before they had caught up; first:"
+            f"{len(progress.all_stopped)} partitions have stopped before they had caught up; first:"
             f" {first.get('message') or first.get('reason')}"
         )
     return ""

@@ -26,7 +26,7 @@ LINE_EVERY_S: Final = 5.0  # seconds between lines, where the output is no termi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class JobProgressFormat:
     """How one kind of report is shown.
 
     *line* returns its text; *done* returns (done, total), with total 0 while it is unknown.
@@ -46,12 +46,14 @@ class JobDisplay(Protocol):
         """The job is over: no other report follows."""
 
 
-def display_of(telling: Telling, *, as_json: bool, stream: TextIO | None = None) -> JobDisplay:
+def display_of(
+    progress_format: JobProgressFormat, *, as_json: bool, stream: TextIO | None = None
+) -> JobDisplay:
     """Returns the display that fits *stream* (default: stdout); JSON always goes to stdout."""
     if as_json:
         return JsonLines()
     shown_on = sys.stdout if stream is None else stream
-    return Bar(telling, shown_on) if shown_on.isatty() else Lines(telling, shown_on)
+    return Bar(progress_format, shown_on) if shown_on.isatty() else Lines(progress_format, shown_on)
 
 
 class JsonLines:
@@ -69,9 +71,13 @@ class Lines:
     """Prints a line every few seconds, and one for each new phase."""
 
     def __init__(
-        self, telling: Telling, stream: TextIO, *, clock: Callable[[], float] = time.monotonic
+        self,
+        progress_format: JobProgressFormat,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._telling = telling
+        self._telling = progress_format
         self._stream = stream
         self._clock = clock
         self._phase = ""
@@ -91,11 +97,11 @@ class Lines:
 class Bar:
     """Redraws a progress bar in place."""
 
-    def __init__(self, telling: Telling, stream: TextIO) -> None:
+    def __init__(self, progress_format: JobProgressFormat, stream: TextIO) -> None:
         from rich.console import Console  # noqa: PLC0415 for a terminal alone
         from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
-        self._telling = telling
+        self._telling = progress_format
         self._progress = Progress(
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%  {task.description}", markup=False),

@@ -3,7 +3,13 @@
 import argparse
 from typing import Any
 
-from mirrorflow_cli.spark_jobs import Telling, add_copying_arguments, add_job_arguments, display_of, run_job
+from mirrorflow_cli.spark_jobs import (
+    JobProgressFormat,
+    add_copying_arguments,
+    add_job_arguments,
+    display_of,
+    run_job,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def run_archive_job(arguments: argparse.Namespace, job: str, more: dict[str, str]) -> int:
     """Runs *job* with the flags' archive and the properties *more*; returns the exit status."""
-    telling = Telling(line=line_of, done=lambda report: (report.done, report.partitions))
+    progress_format = JobProgressFormat(line=line_of, done=lambda report: (report.done, report.partitions))
     properties = {"archive": arguments.archive, **more}
-    return run_job(arguments, job, properties, display_of(telling, as_json=arguments.json))
+    return run_job(arguments, job, properties, display_of(progress_format, as_json=arguments.json))
 
 
 def line_of(report: Any) -> str:

@@ -83,13 +83,13 @@ def converted(text: str, findings: ConversionFindings, *, name: str = "the file"
         raise UsageError(
             "\n".join([*lines, "Nothing was converted: without these the copy would be another one."])
         )
-    slips = [
-        f"{name}: {flow.name}: {slip}"
+    errors = [
+        f"{name}: {flow.name}: {error}"
         for flow, one in zip(flows, documents, strict=True)
-        for slip in _slips(one)
+        for error in _errors(one)
     ]
-    if slips:
-        raise UsageError("\n".join(slips))
+    if errors:
+        raise UsageError("\n".join(errors))
     return documents
 
 
@@ -105,7 +105,7 @@ def _java_flows(text: str, findings: ConversionFindings) -> list[JavaFlow]:
     return [flow for part in parts for flow in flows_of_strimzi(read_document(part), findings)]
 
 
-def _slips(one: dict[str, Any]) -> Sequence[object]:
+def _errors(one: dict[str, Any]) -> Sequence[object]:
     try:
         flow_of(one)
     except InvalidSpecError as error:
@@ -136,14 +136,14 @@ def report(findings: ConversionFindings) -> Iterable[str]:
         yield "Secrets to create, or files below --secrets (the whole file is the value, without a line end):"
         for secret in sorted(findings.secrets):
             yield f"  {secret.secret}/{secret.key}: {secret.origin}"
-    losses = list(_told_once(findings.losses))
+    losses = list(_merged_losses(findings.losses))
     if losses:
         yield "Settings without a counterpart:"
         for setting, why in losses:
             yield f"  {setting}: {why}."
 
 
-def _told_once(losses: Iterable[ConversionLoss]) -> Iterable[tuple[str, str]]:
+def _merged_losses(losses: Iterable[ConversionLoss]) -> Iterable[tuple[str, str]]:
     """Yields setting and reason, merging equal losses of several flows into one line that names the flows."""
     flows: dict[tuple[str, str], list[str]] = {}
     for loss in losses:

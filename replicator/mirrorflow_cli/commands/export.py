@@ -84,7 +84,7 @@ class Exported:
     losses: list[str] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
 
-    def say(self, key: str, value: str, flow: str) -> None:
+    def add(self, key: str, value: str, flow: str) -> None:
         """Adds one line. Raises UsageError if another flow has set *key* to a different value."""
         if self.lines.setdefault(key, value) != value:
             raise UsageError(
@@ -128,9 +128,9 @@ def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     for side, alias in (("source", flow.spec.source.alias), ("target", flow.spec.target.alias)):
         for key, value in source.items():
             if key.startswith(f"{side}.cluster.") and key not in _FROM_PLAN:
-                out.say(f"{alias}.{key.removeprefix(f'{side}.cluster.')}", value, planned.flow)
+                out.add(f"{alias}.{key.removeprefix(f'{side}.cluster.')}", value, planned.flow)
             elif key.startswith(tuple(f"{side}.{kind}" for kind in CLIENT_KINDS)) and key != _ISOLATION:
-                out.say(f"{alias}.{key.removeprefix(f'{side}.')}", value, planned.flow)
+                out.add(f"{alias}.{key.removeprefix(f'{side}.')}", value, planned.flow)
     said = {
         "group.id": f"{flow.spec.source.alias}-mm2",
         "offset.storage.topic": f"mm2-offsets.{flow.spec.source.alias}.internal",
@@ -138,13 +138,13 @@ def _clusters(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     }
     for key, value in worker.items():
         if key.startswith(_WORKER) and said.get(key) != value:
-            out.say(f"{flow.spec.target.alias}.{key}", value, planned.flow)
+            out.add(f"{flow.spec.target.alias}.{key}", value, planned.flow)
 
 
 def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     """Adds the settings of one flow."""
     name = f"{flow.spec.source.alias}->{flow.spec.target.alias}"
-    out.say(f"{name}.enabled", "true", planned.flow)
+    out.add(f"{name}.enabled", "true", planned.flow)
     if flow.spec.state is not State.RUNNING:
         out.losses.append(f"{planned.flow}: spec.state {flow.spec.state.value}: MM2 runs every enabled flow.")
     for kind in ConnectorKind:
@@ -157,7 +157,7 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
         if kind is ConnectorKind.CHECKPOINT and own.get("enabled", "true").lower() == "false":
             # MM2's own keys for this: `enabled` would switch off the whole flow.
             for key in ("emit.checkpoints.enabled", "sync.group.offsets.enabled"):
-                out.say(f"{name}.{key}", "false", planned.flow)
+                out.add(f"{name}.{key}", "false", planned.flow)
             continue
         for key, value in own.items():
             if not _is_of_flow(key) or value == MM2_DEFAULTS.get(key, _LISTS.get(key)):
@@ -168,7 +168,7 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
                 continue  # Only the source connector claims the alias, and A->B is the default claim.
             written = out.lines.get(f"{name}.{key}")
             if written is None:
-                out.say(f"{name}.{key}", value, planned.flow)
+                out.add(f"{name}.{key}", value, planned.flow)
             elif written != value:
                 out.losses.append(
                     f"{planned.flow}: {key} of {kind.value} is {value}; MM2 gives all connectors of a flow the value {written}."
@@ -176,10 +176,10 @@ def _flow(out: Exported, flow: MirrorFlow, planned: Plan) -> None:
     _tasks(out, name, planned)
     start = flow.spec.topics.start_from
     if start.position is InitialPosition.TIMESTAMP:
-        out.say(f"{name}.mirrorflow.start.from", f"timestamp:{start.timestamp}", planned.flow)
+        out.add(f"{name}.mirrorflow.start.from", f"timestamp:{start.timestamp}", planned.flow)
     elif start.position is InitialPosition.LATEST:
         # Java's own setting, so that Java MM2 understands it too.
-        out.say(f"{name}.source.consumer.auto.offset.reset", "latest", planned.flow)
+        out.add(f"{name}.source.consumer.auto.offset.reset", "latest", planned.flow)
 
 
 def _tasks(out: Exported, name: str, planned: Plan) -> None:
@@ -189,7 +189,7 @@ def _tasks(out: Exported, name: str, planned: Plan) -> None:
         _connector(planned, kind)[key] for kind in (ConnectorKind.SOURCE, ConnectorKind.CHECKPOINT)
     )
     if source != MM2_DEFAULTS[key]:
-        out.say(f"{name}.{key}", source, planned.flow)
+        out.add(f"{name}.{key}", source, planned.flow)
     if source != checkpoint:
         out.losses.append(
             f"{planned.flow}: tasks.max of MirrorCheckpointConnector is {checkpoint}; MM2 gives all connectors of a flow the value {source}."

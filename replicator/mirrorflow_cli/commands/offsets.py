@@ -171,7 +171,7 @@ async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: s
     async with _clusters(settings, source) as clusters:
         known = await _known(settings, clusters, problems)
         listed = await groups.list_groups(clusters.source)
-        look = _Look(settings, clusters, known, await groups.list_groups(clusters.target))
+        reader = _GroupReader(settings, clusters, known, await groups.list_groups(clusters.target))
         selects = make_group_selection(settings).selects
         chosen = [
             one for name, one in sorted(listed.items()) if (name == wanted if wanted else selects(name))
@@ -184,7 +184,7 @@ async def survey(settings: CheckpointSettings, source: SourceSettings, wanted: s
         found: list[GroupOffset] = []
         for at in range(0, len(consumers), GROUPS_AT_ONCE):
             some = consumers[at : at + GROUPS_AT_ONCE]
-            answers = await asyncio.gather(*(look.at(group) for group in some), return_exceptions=True)
+            answers = await asyncio.gather(*(reader.at(group) for group in some), return_exceptions=True)
             for group, answer in zip(some, answers, strict=True):
                 if isinstance(answer, ClusterError):
                     problems.append(f"Group {group.name} cannot be looked at: {answer}")
@@ -231,7 +231,7 @@ async def _clusters(settings: CheckpointSettings, source: SourceSettings) -> Asy
         yield SurveyClusters(source=found[0], target=found[1], syncs=found[2], reader=found[3])
 
 
-class _Look:
+class _GroupReader:
     """Reads the offsets of one group at a time."""
 
     def __init__(

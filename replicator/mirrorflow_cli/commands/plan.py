@@ -173,7 +173,7 @@ def found_together(
     *settings* is flow name -> source connector settings. With *offline* no cluster is contacted.
     """
     notes: list[str] = []
-    seen = {} if offline else asyncio.run(_looked_at(flows, settings, notes))
+    seen = {} if offline else asyncio.run(_cluster_contents(flows, settings, notes))
     routes = [
         FlowRoute(
             flow=flow.metadata.name,
@@ -187,7 +187,7 @@ def found_together(
     return conflicts(routes, samples(patterns)), notes
 
 
-async def _looked_at(
+async def _cluster_contents(
     flows: Sequence[MirrorFlow], settings: Mapping[str, SourceSettings], notes: list[str]
 ) -> dict[frozenset[str], Seen]:
     """Returns addresses -> cluster id and topics; connects to each cluster once, to all concurrently."""
@@ -196,13 +196,13 @@ async def _looked_at(
         own = settings[flow.metadata.name]
         clients.setdefault(_addresses(flow.spec.source), (own.source_admin, own))
         clients.setdefault(_addresses(flow.spec.target), (own.target_admin, own))
-    answers = await asyncio.gather(*(_ask(client, own, notes) for client, own in clients.values()))
+    answers = await asyncio.gather(*(_contents_of(client, own, notes) for client, own in clients.values()))
     return {
         addresses: answer for addresses, answer in zip(clients, answers, strict=True) if answer is not None
     }
 
 
-async def _ask(client: ClientSettings, settings: SourceSettings, notes: list[str]) -> Seen | None:
+async def _contents_of(client: ClientSettings, settings: SourceSettings, notes: list[str]) -> Seen | None:
     try:
         async with reached(client, settings) as cluster:
             return cluster.cluster_id, frozenset(await topic_sizes(cluster))

@@ -3,7 +3,13 @@
 import argparse
 from typing import Any
 
-from mirrorflow_cli.spark_jobs import Telling, add_copying_arguments, add_job_arguments, display_of, run_job
+from mirrorflow_cli.spark_jobs import (
+    JobProgressFormat,
+    add_copying_arguments,
+    add_job_arguments,
+    display_of,
+    run_job,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs until the target has caught up and returns the exit status."""
-    telling = Telling(
+    progress_format = JobProgressFormat(
         line=line_of, done=lambda report: (report.records, report.records + report.remaining_records)
     )
-    return run_job(arguments, "seed.command", {}, display_of(telling, as_json=arguments.json))
+    return run_job(arguments, "seed.command", {}, display_of(progress_format, as_json=arguments.json))
 
 
 def line_of(report: Any) -> str:

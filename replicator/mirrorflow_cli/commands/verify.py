@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from mirrorflow_cli.spark_jobs import JsonLines, Telling, add_job_arguments, display_of, run_job
+from mirrorflow_cli.spark_jobs import JobProgressFormat, JsonLines, add_job_arguments, display_of, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ class _Verdict:
     def __init__(self) -> None:
         self.message = ""
         self._display = display_of(
-            Telling(line=line_of, done=lambda report: (_compared(report), report.windows.total)),
+            JobProgressFormat(line=line_of, done=lambda report: (_compared(report), report.windows.total)),
             as_json=False,
             stream=sys.stderr,
         )

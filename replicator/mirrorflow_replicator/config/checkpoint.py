@@ -95,8 +95,8 @@ def _clients(
     }
     aliases = {"source": basics.source_alias, "target": basics.target_alias}
     named = {
-        place: clients.task_client(aliases[place[0]], basics.label, role, made[place])
-        for place, role in roles.items()
+        client: clients.task_client(aliases[client[0]], basics.label, role, made[client])
+        for client, role in roles.items()
     }
     producer = clients.task_producer(basics.target_alias, basics.name, made["target", "producer"])
     return {**named, ("target", "producer"): producer}

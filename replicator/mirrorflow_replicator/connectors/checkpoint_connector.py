@@ -126,7 +126,7 @@ class CheckpointConnector:
             if syncs:
                 await passes.sync()
                 sync_at = now() + (settings.sync_s or NEVER)
-            self._tell(passes)
+            self._log_warnings(passes)
             self._setbacks.over()
             self.heard_of_all = True
             self._passed_s = time.time()
@@ -145,7 +145,7 @@ class CheckpointConnector:
             return REFRESH_RETRY_S
         return self._settings.refresh_groups_s or NEVER
 
-    def _tell(self, passes: CheckpointPasses) -> None:
+    def _log_warnings(self, passes: CheckpointPasses) -> None:
         """Logs each warning once, until it is over."""
         warnings = passes.warnings
         for warning in warnings:

@@ -66,7 +66,7 @@ class PausedSource:
         try:
             while True:
                 try:
-                    await self._look()
+                    await self._read_lag()
                 except MirrorFlowError as error:
                     self._setbacks.note(error)
                     await asyncio.sleep(self._setbacks.pause_s)
@@ -86,7 +86,7 @@ class PausedSource:
         target = self._clusters.get("target")
         return "" if target is None else target.cluster_id
 
-    async def _look(self) -> None:
+    async def _read_lag(self) -> None:
         settings = self._settings
         source = await self._reach("source", settings.source_admin)
         target = await self._reach("target", settings.target_producer)

@@ -163,9 +163,9 @@ class KnownOffsets:
             for at, known in maps.items()
             if target.metadata.leader_epoch(*self.rename(at)) != known.leader_epoch
         }
-        ends = await ends_of(target, {place: maps[at].leader_epoch for place, at in moved.items()})
-        for place, at in moved.items():
-            left = maps[at].before(ends.get(place, 0))
+        ends = await ends_of(target, {copy: maps[at].leader_epoch for copy, at in moved.items()})
+        for copy, at in moved.items():
+            left = maps[at].before(ends.get(copy, 0))
             if left is None:
                 del found[at]
             else:

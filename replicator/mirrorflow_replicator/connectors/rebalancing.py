@@ -69,7 +69,7 @@ class Rebalancing:
         await self._sample(source, {one: max(gained[one], lags.get(one, 0)) for one in ends})
         self.loads = loads(self._rates.per_s, lags, self._record_bytes)
         self._balance, better = self._balance.looked(assignment, self.loads)
-        _tell(assignment, better, self.loads)
+        _log_moves(assignment, better, self.loads)
         return better
 
     async def _positions(self, target: Cluster) -> PositionStore:
@@ -81,20 +81,20 @@ class Rebalancing:
             await self._store.read_new()
         return self._store
 
-    async def _sample(self, source: Cluster, news: Mapping[TopicPartition, int]) -> None:
-        """Reads a few batches of the busiest partitions of *news*, to measure their record sizes.
+    async def _sample(self, source: Cluster, unread: Mapping[TopicPartition, int]) -> None:
+        """Reads a few batches of the busiest partitions of *unread*, to measure their record sizes.
 
-        *news* has, for each partition, the number of offsets before its end that may be read.
+        *unread* has, for each partition, the number of offsets before its end that may be read.
         """
         for known in (self._record_bytes, self._sampled):
-            for gone in known.keys() - news.keys():
+            for gone in known.keys() - unread.keys():
                 del known[gone]
         since = self._looks - SAMPLE_AGE_LOOKS
-        due = [one for one, count in news.items() if count > 0 and self._sampled.get(one, since) <= since]
-        busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -news[one], one))
+        due = [one for one, count in unread.items() if count > 0 and self._sampled.get(one, since) <= since]
+        busiest = sorted(due, key=lambda one: (-self._rates.per_s.get(one, 0.0), -unread[one], one))
         self.warning = ""
         for one in busiest[:SAMPLES_MAX]:
-            start = self._rates.ends[one] - min(SAMPLE_RECORDS, news[one])
+            start = self._rates.ends[one] - min(SAMPLE_RECORDS, unread[one])
             try:
                 fetched = await read_once(source, one, start, max_bytes=SAMPLE_BYTES)
                 batches = list(split(fetched.records))
@@ -112,7 +112,7 @@ class Rebalancing:
                 self._sampled[one] = self._looks
 
 
-def _tell(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
-    homes = {one: task for task, had in enumerate(after) for one in had}
+def _log_moves(before: Assignment, after: Assignment, loads: Mapping[TopicPartition, float]) -> None:
+    task_of = {one: task for task, had in enumerate(after) for one in had}
     for one in moved(before, after):
-        log.info("%s goes to task %d, for %.0f bytes/s of it", one, homes[one], loads.get(one, 0.0))
+        log.info("%s goes to task %d, for %.0f bytes/s of it", one, task_of[one], loads.get(one, 0.0))

@@ -95,7 +95,7 @@ class TaskSupervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._restarting = False  # the restart was requested, so the end is no failure
-        self._again = asyncio.Event()  # ends the wait before the next start
+        self._restart_now = asyncio.Event()  # ends the wait before the next start
         LOGGERS.followers.add(self)
         self._running = asyncio.create_task(self._keep_running(), name=f"task-{task}")
 
@@ -111,22 +111,22 @@ class TaskSupervisor:
         if self._has_work:
             self.finish()
         elif self._process is not None and self._claiming is None:
-            self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+            self._claiming = asyncio.create_task(self._send_claimed(), name=f"claim-{self.task}")
 
     def finish(self) -> None:
         """Ends the process's start as the only writer; it waits for the next one."""
         if self._has_work:
-            self._tell(Finish())
+            self._send(Finish())
 
     def restart(self) -> None:
         """Ends the process gracefully, by force after RESTART_GRACE_S; the next one starts at once."""
         process = self._process
         if process is None or process.returncode is not None:
-            self._again.set()  # it has ended, and waits for its next start
+            self._restart_now.set()  # it has ended, and waits for its next start
             return
         self._restarting = True
         self.state, self.trace = "RESTARTING", ""
-        self._tell(Stop())
+        self._send(Stop())
         asyncio.get_running_loop().call_later(RESTART_GRACE_S, _kill, process)
 
     async def stop(self, grace_s: float) -> None:
@@ -134,7 +134,7 @@ class TaskSupervisor:
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
-            self._tell(Stop())
+            self._send(Stop())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await asyncio.shield(self._running)
@@ -149,9 +149,9 @@ class TaskSupervisor:
 
     def set_level(self, logger: str, level: str) -> None:
         """Sets the level of *logger* in the task process."""
-        self._tell(Level(logger=logger, level=level))
+        self._send(Level(logger=logger, level=level))
 
-    def _tell(self, message: Assign | Finish | Stop | Level) -> bool:
+    def _send(self, message: Assign | Finish | Stop | Level) -> bool:
         """Sends *message*.
 
         Returns False if no process can receive it: the next one gets it when it has started.
@@ -181,8 +181,8 @@ class TaskSupervisor:
             self.restarts += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._again.wait()
-            self._again.clear()
+                    await self._restart_now.wait()
+            self._restart_now.clear()
 
     async def _live(self) -> int:
         """Runs the process once; returns its exit code."""
@@ -194,7 +194,7 @@ class TaskSupervisor:
         for logger, level in LOGGERS.was_set.items():
             process.stdin.write(encode(Level(logger=logger, level=level)))
         if self._assign is not None:
-            self._claiming = asyncio.create_task(self._hand_claimed(), name=f"claim-{self.task}")
+            self._claiming = asyncio.create_task(self._send_claimed(), name=f"claim-{self.task}")
         while line := await process.stdout.readline():
             if line != HELLO:
                 self._take(decode_report(line))
@@ -206,11 +206,11 @@ class TaskSupervisor:
         self._has_work = False
         is_quick = time.monotonic() - self._started_s < HEALTHY_S
         self._quick_ends = self._quick_ends + 1 if is_quick else 0
-        self._claiming = asyncio.create_task(self._hand_claimed(acknowledged), name=f"claim-{self.task}")
+        self._claiming = asyncio.create_task(self._send_claimed(acknowledged), name=f"claim-{self.task}")
 
-    async def _hand_claimed(self, acknowledged: tuple[AcknowledgedPosition, ...] = ()) -> None:
+    async def _send_claimed(self, acknowledged: tuple[AcknowledgedPosition, ...] = ()) -> None:
         """Sends this process the newest assignment once its partitions are claimed."""
-        told, began_s, since_ms = "", time.monotonic(), now_ms()
+        logged, began_s, since_ms = "", time.monotonic(), now_ms()
         if self._quick_ends > 1:
             await asyncio.sleep(
                 backoff_s(self._quick_ends + 1, lowest_s=CLAIM_RETRY_MIN_S, highest_s=CLAIM_RETRY_MAX_S)
@@ -222,14 +222,14 @@ class TaskSupervisor:
             try:
                 message = await self._claimed(replace(wanted, acknowledged=acknowledged), since_ms)
             except MirrorFlowError as error:
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     log.warning("task %d does not begin yet: %s", self.task, error)
                 if time.monotonic() - began_s >= STALLED_AFTER_S:
                     self.start_problem = error, since_ms
                 continue
             if wanted is self._assign:
-                self._has_work = self._tell(message)
+                self._has_work = self._send(message)
                 self.start_problem = None
                 self._starts_given += 1
                 self._started_s = time.monotonic()

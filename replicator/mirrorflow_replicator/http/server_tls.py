@@ -34,40 +34,40 @@ class ServerTls:
 
     def __init__(self, resolved: Callable[[], Mapping[str, str]]) -> None:
         self._resolved = resolved
-        self._seen = self._look()
+        self._seen = self._read()
         self._newest, self.warnings = server_context(self._seen[0])
         self.context = self._newest  # passed to the listeners; it switches each connection to the newest
-        self.context.sni_callback = self._hand_on
-        self._told = ""
+        self.context.sni_callback = self._use_newest
+        self._reported = ""
 
     async def follow(self) -> None:
         """Checks for renewed certificates until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Applies changed files; if they are unusable, logs that once and keeps the last good certificate."""
         try:
-            seen = self._look()
+            seen = self._read()
             if seen == self._seen:
                 return
             self._newest, _ = server_context(seen[0])
         except SettingError as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._reported:
+                self._reported = str(error)
                 log.warning("HTTPS keeps using the previous certificate: %s", error)
             return
-        self._seen, self._told = seen, ""
+        self._seen, self._reported = seen, ""
         log.info("HTTPS now uses the renewed certificate")
 
-    def _look(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
+    def _read(self) -> tuple[Mapping[str, str], Mapping[str, object]]:
         properties = dict(self._resolved())
         return properties, {
             key: stamp(value) for key, value in properties.items() if key.endswith(".location")
         }
 
-    def _hand_on(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _use_newest(self, caller: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         # Called at every ClientHello, with or without a server name.
         caller.context = self._newest
 

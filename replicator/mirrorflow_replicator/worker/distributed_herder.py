@@ -110,7 +110,7 @@ class DistributedHerder(SingleNodeHerder):
         self._stopping = True
         await asyncio.gather(self._running.stop(), self._spare.close())
         if self._shared is not None:
-            await self._shared.say_goodbye()
+            await self._shared.write_final()
         if self._running_node is not None and self._node is not None:
             self._running_node.cancel()
             await asyncio.wait({self._running_node})
@@ -128,8 +128,8 @@ class DistributedHerder(SingleNodeHerder):
         """Unreadable records of the topics, an error of the membership, and files that are not in force."""
         problem = None if self._node is None else self._node.problem
         differing = None if self._leading is None else self._leading.problem
-        told = [str(error) for error in (problem, differing) if error is not None]
-        return (*super().warnings, *(() if self._shared is None else self._shared.warnings), *told)
+        errors = [str(error) for error in (problem, differing) if error is not None]
+        return (*super().warnings, *(() if self._shared is None else self._shared.warnings), *errors)
 
     @property
     def is_rebalancing(self) -> bool:
@@ -395,7 +395,7 @@ class DistributedHerder(SingleNodeHerder):
             return
         part = self._part(record.connector)
         if not record.only_failed or part.state == WorkerState.FAILED.value:
-            self._again(record.connector)
+            self._restart_connector(record.connector)
         else:
             failed = [task.task for task in part.tasks if task.state == WorkerState.FAILED.value]
             self._restart_tasks(record.connector, failed)
@@ -416,7 +416,7 @@ class DistributedHerder(SingleNodeHerder):
         if name not in self._configs.configs.connectors:
             raise ConnectError(404, f"Connector {name} not found")
 
-    async def _quiet(self, name: str) -> None:
+    async def _wait_until_idle(self, name: str) -> None:
         assert self._node is not None
         if not await self._node.quiet(name):
             raise ConnectError(409, f"Tasks of connector {name} have not ended yet; try again.")

@@ -79,7 +79,7 @@ class GroupMember:
         self._configs = configs
         self._read = read
         self._follow = follow
-        self._again = asyncio.Event()
+        self._rejoin = asyncio.Event()
         self._assignment: GroupAssignment | None = None
         self._shared_out: Units = frozenset()
         self._states: Mapping[str, MemberState] = {}
@@ -108,7 +108,7 @@ class GroupMember:
             and not self.meeting
             and command_decisions.units(self._configs.configs) != self._shared_out
         ):
-            self._again.set()
+            self._rejoin.set()
 
     def owner(self, unit: Unit) -> str:
         """Returns the URL of the node that has *unit*, as the leader knows it; "" if no node has it."""
@@ -167,7 +167,7 @@ class GroupMember:
             log.warning("the group could not be left in order: %s", error)
 
     async def _meet(self) -> None:
-        self._again.clear()
+        self._rejoin.clear()
         await self._read()
         joined = await self._membership.join(self._metadata())
         shares = self._shares(joined) if joined.leads else {}
@@ -278,7 +278,7 @@ class GroupMember:
         while True:
             try:
                 async with asyncio.timeout(self._settings.heartbeat_s):
-                    await self._again.wait()
+                    await self._rejoin.wait()
             except TimeoutError:
                 pass
             else:

@@ -58,44 +58,44 @@ class LocalConnectors:
         self._host = host
         self._tasks = tasks
         self._grace_s = grace_s
-        self._places: dict[str, ConnectorSlot] = {}
+        self._slots: dict[str, ConnectorSlot] = {}
         self._stopping = False
         self.restarts: Counter[str] = Counter()  # requested restarts, by connector
         self.broken: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # runs that ended by themselves
 
     def arrange(self, wanted: Mapping[str, command_decisions.Wanted]) -> None:
         """Starts, changes and stops connectors so that exactly those *wanted* run."""
-        for name in wanted.keys() - self._places.keys():
-            self._places[name] = ConnectorSlot(
+        for name in wanted.keys() - self._slots.keys():
+            self._slots[name] = ConnectorSlot(
                 name, make=self._make, broken=self.broken.put_nowait, grace_s=self._grace_s
             )
-        for name, place in [*self._places.items()]:
-            if name not in wanted and place.is_settled and place.hosted is None:
-                del self._places[name]
+        for name, slot in [*self._slots.items()]:
+            if name not in wanted and slot.is_settled and slot.hosted is None:
+                del self._slots[name]
             elif not self._stopping:
-                place.want(wanted.get(name))
+                slot.want(wanted.get(name))
 
     async def stop(self) -> None:
         """Stops all connectors gracefully; nothing starts after this."""
         self._stopping = True
-        for place in self._places.values():
-            place.want(None)
-        await asyncio.gather(*(place.settled() for place in self._places.values()))
+        for slot in self._slots.values():
+            slot.want(None)
+        await asyncio.gather(*(slot.settled() for slot in self._slots.values()))
 
     async def settled(self, name: str | None = None) -> None:
         """Waits until what runs, under *name* or under any name, is what is wanted."""
-        for place in [*self._places.values()]:
-            if name in (None, place.name):
-                await place.settled()
+        for slot in [*self._slots.values()]:
+            if name in (None, slot.name):
+                await slot.settled()
 
     def is_settled(self, name: str) -> bool:
         """Whether what runs under *name* is what is wanted."""
-        return name in self._places and self._places[name].is_settled
+        return name in self._slots and self._slots[name].is_settled
 
     @property
     def hosted(self) -> dict[str, ConnectorHost | None]:
         """What runs, by name; None where it is about to start."""
-        return {name: place.hosted for name, place in self._places.items()}
+        return {name: slot.hosted for name, slot in self._slots.items()}
 
     def report(self, name: str, properties: Mapping[str, str]) -> ConnectorReport:
         """Reports connector *name*, which has these *properties* in the topic, as it runs here."""
@@ -167,7 +167,7 @@ class ConnectorSlot:
         """Runs *wanted* from now on; None stops the connector."""
         self._wanted = wanted
         if wanted != self._current and self.is_settled:
-            self._moving = asyncio.create_task(self._move(), name=f"place-{self.name}")
+            self._moving = asyncio.create_task(self._move(), name=f"slot-{self.name}")
             self._moving.add_done_callback(self._moved)
 
     @property

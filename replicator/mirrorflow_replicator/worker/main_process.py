@@ -98,7 +98,7 @@ class Worker:
             tls=_context(others or tls if self._settings[0].http.internal else tls),
             others_tls=_context(others),
         )
-        self._tell_addresses(server.addresses)
+        self._publish_addresses(server.addresses)
         internal = await self._internal_server(tls)
         loop.call_later(STARTED_AFTER_S, memory_tuning.give_back)
         running = asyncio.create_task(self._herd.run())
@@ -131,7 +131,7 @@ class Worker:
         for address in server.addresses:
             log.info("nodes of the group are listened to on %s", address)
         if server.addresses:
-            self._be_called_at(server.addresses[0])
+            self._set_address(server.addresses[0])
         return server
 
     def _make_herd(self) -> Herder:
@@ -210,19 +210,19 @@ class Worker:
             log.warning("%s", warning)
         return tls
 
-    def _tell_addresses(self, addresses: Sequence[str]) -> None:
+    def _publish_addresses(self, addresses: Sequence[str]) -> None:
         for address in addresses:
             log.info("listening on %s", address)
         if not addresses:
             return
-        self._be_called_at(addresses[0])
+        self._set_address(addresses[0])
         path = os.environ.get("MIRRORFLOW_HTTP_FILE")
         if path:
             written = Path(f"{path}.new")
             written.write_text(addresses[0] + "\n")
             written.replace(path)
 
-    def _be_called_at(self, address: str) -> None:
+    def _set_address(self, address: str) -> None:
         """Sets *address* as this process's address for others, unless the settings advertise another."""
         parts = urlsplit(address)
         everywhere = parts.hostname in {"0.0.0.0", "::"}  # noqa: S104 compared, not listened on

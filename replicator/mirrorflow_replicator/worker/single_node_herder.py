@@ -122,7 +122,7 @@ class SingleNodeHerder:
         self._stopping = True
         await self._running.stop()
         if self._statuses is not None:
-            await self._statuses.say_goodbye()
+            await self._statuses.write_final()
 
     def set_states(self, states: States) -> None:
         """Does nothing: REST changes the states of its connectors, which are in the config topic."""
@@ -189,7 +189,7 @@ class SingleNodeHerder:
             existed = command.name in topic.configs.connectors
             records = command_decisions.decide(command, topic.configs, self._problems)
             if records:
-                await topic.put(*self._tasks_untold(command), *records, now_ms=now_ms())
+                await topic.put(*self._tasks_to_store(command), *records, now_ms=now_ms())
             await self._read_new()
             self._arrange()
             match command:
@@ -299,7 +299,7 @@ class SingleNodeHerder:
         """The task configs of connector *name* in the config topic."""
         return () if self._configs is None else self._configs.configs.tasks.get(name, ())
 
-    async def _quiet(self, name: str) -> None:
+    async def _wait_until_idle(self, name: str) -> None:
         """Waits until nothing of *name* copies any more: it would overwrite altered offsets."""
         await self._running.settled(name)
 
@@ -338,7 +338,7 @@ class SingleNodeHerder:
 
     def _restart_now(self, name: str, *, whole: bool, tasks: Sequence[int]) -> None:
         if whole:
-            self._again(name)
+            self._restart_connector(name)
         elif tasks:
             self._restart_tasks(name, tasks)
 
@@ -350,18 +350,18 @@ class SingleNodeHerder:
 
     def _restart_tasks(self, name: str, tasks: Iterable[int]) -> None:
         if not self._running.restart_tasks(name, tasks):
-            self._again(name)  # its tasks cannot restart separately
+            self._restart_connector(name)  # its tasks cannot restart separately
 
-    def _again(self, name: str) -> None:
+    def _restart_connector(self, name: str) -> None:
         self._running.restarts[name] += 1
         self._arrange()
 
-    def _tasks_untold(self, command: Command) -> tuple[ConfigRecord, ...]:
+    def _tasks_to_store(self, command: Command) -> tuple[ConfigRecord, ...]:
         """Task configs to write before a pause: a paused connector shows the tasks of the topic."""
         assert self._configs is not None
         configs = self._configs.configs
-        told = command.name in configs.tasks
-        if told or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
+        is_stored = command.name in configs.tasks
+        if is_stored or not isinstance(command, SetTarget) or command.target is TargetState.STOPPED:
             return ()
         report = self._report(command.name)
         return command_decisions.task_records(report, configs) if report.tasks else ()
@@ -370,7 +370,7 @@ class SingleNodeHerder:
         assert self._configs is not None
         name = command.name
         if not isinstance(command, ListOffsets):
-            await self._quiet(name)
+            await self._wait_until_idle(name)
         properties = {**self._configs.configs.connectors[name], "name": name}
         changes = OffsetChanges(keys.canonical(properties, []), self._distributed.worker)
         try:

@@ -40,9 +40,9 @@ class StateFiles:
         """Polls the files until cancelled; passes the states to *apply* whenever a file has changed."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look(apply)
+            self.poll(apply)
 
-    def look(self, apply: Callable[[States], None]) -> None:
+    def poll(self, apply: Callable[[States], None]) -> None:
         """Applies the states of changed files; if a file is unusable, logs that once and keeps all states."""
         try:
             texts = tuple(self._read())

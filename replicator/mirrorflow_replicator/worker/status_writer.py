@@ -41,7 +41,7 @@ class StatusWriter:
         self._ended = False
         self._written: dict[bytes, WorkerStatus] = {}  # our last statuses, by key
 
-    async def say_goodbye(self) -> None:
+    async def write_final(self) -> None:
         """Writes UNASSIGNED for all that ran here; nothing is written after this."""
         self._ended = True
         last = [

@@ -198,12 +198,12 @@ class TaskProcess:
             failure = self._failure
             if failure is not None:
                 task, reason = self._begin.task, failure.reason
-                self._tell(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
+                self._send_report(TaskReport(task=task, state="FAILED", trace=str(failure), reason=reason))
             elif self._task is None:
                 state = "RESTARTING" if self._starts_ended else "UNASSIGNED"
-                self._tell(TaskReport(task=self._begin.task, state=state, trace=self._ended_why))
+                self._send_report(TaskReport(task=self._begin.task, state=state, trace=self._ended_why))
             else:
-                self._tell(self._with_warnings(self._task.report()))
+                self._send_report(self._with_warnings(self._task.report()))
             await asyncio.sleep(REPORT_S)
 
     def _with_warnings(self, report: TaskReport) -> TaskReport:
@@ -211,7 +211,7 @@ class TaskProcess:
         said = dict.fromkeys(warning for cluster in self._clusters or () for warning in cluster.warnings)
         return replace(report, warnings=(*report.warnings, *said)) if said else report
 
-    def _tell(self, report: TaskReport) -> None:
+    def _send_report(self, report: TaskReport) -> None:
         source, target = self._sides.reports(self._clusters or ())
         ended, acknowledged = self._starts_ended, self._acknowledged if self._task is None else ()
         self._send(

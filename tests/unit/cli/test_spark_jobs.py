@@ -12,7 +12,7 @@ import pytest
 from mirrorflow_cli import spark_jobs
 from mirrorflow_cli.commands import archive, restore, seed, verify
 from mirrorflow_cli.errors import UsageError
-from mirrorflow_cli.spark_jobs import LINE_EVERY_S, Lines, Telling
+from mirrorflow_cli.spark_jobs import LINE_EVERY_S, JobProgressFormat, Lines
 from mirrorflow_seed.report import ArchiveReport, JobPhase, SeedReport, VerifyReport, Windows
 
 COMMANDS: dict[str, Any] = {"seed": seed, "verify": verify, "archive": archive, "restore": restore}
@@ -88,7 +88,9 @@ def test_a_display_is_closed_whatever_happens() -> None:
 def test_lines_come_with_each_phase_and_now_and_then() -> None:
     out, now_s = io.StringIO(), [100.0]
     lines = Lines(
-        Telling(line=lambda report: report.phase.value, done=lambda _: (0, 0)), out, clock=lambda: now_s[0]
+        JobProgressFormat(line=lambda report: report.phase.value, done=lambda _: (0, 0)),
+        out,
+        clock=lambda: now_s[0],
     )
     for phase, at_s in (
         (JobPhase.PREPARING, 100.0),
@@ -133,7 +135,7 @@ def test_reports_are_told_in_words(line_of: Callable[[Any], str], report: Any, l
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    display = spark_jobs.display_of(Telling(line=str, done=lambda _: (0, 0)), as_json=True)
+    display = spark_jobs.display_of(JobProgressFormat(line=str, done=lambda _: (0, 0)), as_json=True)
     display.show(SeedReport(run_id="7"))
     display.close()
     assert "7" == json.loads(capsys.readouterr().out)["runId"]

@@ -161,7 +161,7 @@ def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path):
                 (signed("third").key_pem() + signed("third").pem, "third"),
             ):
                 file.write_text(written)
-                tls.look()
+                tls.reload()
                 for name in ("localhost", None):
                     assert ssl.PEM_cert_to_DER_cert(signed(expected).pem) == await shown(port, name)
         finally:

@@ -28,7 +28,7 @@ def followed(texts: list[str]) -> tuple[StateFiles, list[Mapping[str, str]]]:
     """The files with these texts, and what was applied of them; the first look is done."""
     applied: list[Mapping[str, str]] = []
     files = StateFiles(lambda: texts, {})
-    files.look(applied.append)
+    files.poll(applied.append)
     applied.clear()
     return files, applied
 
@@ -37,8 +37,8 @@ def test_the_states_of_changed_files_are_applied_once() -> None:
     texts = [FILE, FILE.replace("beats", "other")]
     files, applied = followed(texts)
     texts[1] += "mirrorflow.state=Paused\n"
-    files.look(applied.append)
-    files.look(applied.append)
+    files.poll(applied.append)
+    files.poll(applied.append)
 
     assert applied == [{"beats": "running", "other": "paused"}]
 
@@ -50,15 +50,15 @@ def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(
     files, applied = followed(texts)
     texts[0] = f"{FILE}mirrorflow.state=halted\n"
     with caplog.at_level(logging.WARNING):
-        files.look(applied.append)
-        files.look(applied.append)
+        files.poll(applied.append)
+        files.poll(applied.append)
     assert applied == []
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "The changed files of the connectors are not used"
     ]
 
     texts[0] = f"{FILE}mirrorflow.state=paused\n"
-    files.look(applied.append)
+    files.poll(applied.append)
     assert applied == [{"beats": "paused"}]
 
 
@@ -68,10 +68,10 @@ def test_a_file_that_is_missing_for_a_moment_changes_nothing(tmp_path: Path) -> 
     applied: list[Mapping[str, str]] = []
     files = StateFiles(lambda: [file.read_text()], {})
     file.unlink()
-    files.look(applied.append)
+    files.poll(applied.append)
     assert applied == []
     file.write_text(FILE)
-    files.look(applied.append)
+    files.poll(applied.append)
     assert applied == [{"beats": "running"}]
 
 
